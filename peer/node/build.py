@@ -287,7 +287,7 @@ def give_within(limits: Limits, driver: RoundDriver) -> None:
     """Let what newcomers fetch, and what strangers ask, leave room for the rounds, whatever the owner allows."""
     of_day = GIVEN_OF_DAY * limits.upload_gigabytes_per_day * GIGABYTE_BYTES or math.inf
     driver.engine.core.answering.strangers.give_of_day(of_day * ANSWERED_OF_GIVEN)
-    driver.transfers.states.give_at_most(GIVEN_SHARE * limits.upload_bytes_per_second, of_day)
+    driver.requests.server.give_at_most(GIVEN_SHARE * limits.upload_bytes_per_second, of_day)
 
 
 async def open_network(

@@ -96,7 +96,7 @@ async def watch_clock(clock: Clock, driver: RoundDriver, invited_by: Collection[
         return core.presence.live(driver.now) or core.presence.sightings.keys() or invited_by
 
     watch = ClockCheck(core.me, whom, driver.post, clock)
-    driver.transfers.hear_probes(watch.hear)
+    driver.requests.hear_probes(watch.hear)
     while True:
         core.unix_offset_seconds = clock() - driver.now  # a clock may be set, and monotonic time stands while we sleep
         watch.ask()

@@ -119,8 +119,8 @@ class Node:
         parts, driver, spawn = self._parts, self._driver, self._life.tasks.spawn
         entered, pace = parts.entered, parts.manifest.config.pace
         network, options = entered.network, entered.options
-        driver.transfers.answer_probes(ProbeDesk(network.dht.daemon.host_of, driver.post, options.clock))
-        driver.transfers.tell_status(lambda: told_status(self.snapshot(), driver))
+        driver.requests.answer_probes(ProbeDesk(network.dht.daemon.host_of, driver.post, options.clock))
+        driver.requests.tell_status(lambda: told_status(self.snapshot(), driver))
         await parts.pauses.look()  # before the first step
         spawn(parts.pauses.run())
         spawn(parts.addresses.run())

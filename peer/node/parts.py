@@ -113,7 +113,7 @@ async def assemble(entered: Entered, manifest: Manifest) -> Parts:
     if core.door.is_closed:
         core.door.own = network.dht.daemon.door.show(entered.identity.peer_id)
         network.dht.daemon.door.keeper = Gate(core.door, asyncio.get_running_loop().time)
-        driver.transfers.may_have_states = core.door.may_have_states
+        driver.requests.may_have_states = core.door.may_have_states
     life.closing.callback(driver.tape.close)
     life.closing.push_async_callback(driver.close)
     driver.engine.bind(held.votes, driver.now)  # before anybody can ask us to vote again

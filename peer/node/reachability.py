@@ -107,5 +107,5 @@ async def watch_reach(options: NodeOptions, driver: RoundDriver, addresses: OwnA
         return askable(core.presence.live(driver.now), (machine.chain for machine in driver.engine.machines))
 
     loop = ReachLoop(core.me, lambda: addresses.port, whom, driver.post, driver.feed)
-    driver.transfers.hear_probes(loop.hear)
+    driver.requests.hear_probes(loop.hear)
     await loop.run()

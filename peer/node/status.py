@@ -87,16 +87,15 @@ def note_of(reason: str, driver: RoundDriver) -> str:
     if reason:
         return reason
     lacking = [machine.index for machine in driver.engine.machines if not machine.ready]
-    done_bytes, total_bytes, sources, seconds_left = driver.transfers.states.progress(lacking, driver.now)
+    done_bytes, total_bytes, sources, seconds_left = driver.requests.states.progress(lacking, driver.now)
     if total_bytes:
         left = "" if seconds_left is None else f", about {quantity.rough(seconds_left)} left"
         done = f"{quantity.bar(done_bytes / total_bytes)} {quantity.size(done_bytes)} of {quantity.size(total_bytes)}"
         progress = f"{done} of states from {sources} peers{left}"
-        return f"{progress}; {OUTRUN}" if driver.fetches.outrun else progress
-    if driver.fetches.following:
-        return (
-            f"fetches the steps of versions that it missed of fragments {', '.join(map(str, driver.fetches.following))}"
-        )
+        return f"{progress}; {OUTRUN}" if driver.catch_up.outrun else progress
+    if driver.catch_up.following:
+        fragments = ", ".join(map(str, driver.catch_up.following))
+        return f"fetches the steps of versions that it missed of fragments {fragments}"
     busy = [_round(machine) for machine in driver.engine.machines if machine.busy]
     rounds = f"rounds in flight for fragments {', '.join(busy)}" if busy else ""
     core, chains = driver.engine.core, driver.engine.chains

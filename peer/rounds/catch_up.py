@@ -8,8 +8,9 @@ versions after it are followed step by step.
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import structlog
@@ -32,6 +33,30 @@ OUTRUN_MIN = 2  # whole states in a row that were too old when they were here: n
 Run = Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]
 
 
+@dataclass(slots=True)
+class FragmentCatchUp:
+    """One fragment's way from what the core wants to a proven state that it adopts."""
+
+    wanted: FetchState | None = None  # the newest, until the task looks at it
+    reached: HeldState | None = None  # what the task has come to, until the core adopts it
+    whole: bytes | None = None  # the certificate of the state that is under way as a whole
+    running: bool = False  # there is a task
+    outrun: int = 0  # whole states in a row that were too old when they were here
+
+    def take(self, certificate: Certificate) -> OuterState | None:
+        """The state that was reached, if it is this certificate's, once."""
+        reached = self.reached
+        if reached is None or reached.digest != certificate.digest:
+            return None
+        self.reached, self.outrun = None, 0
+        return reached.state
+
+    def take_wanted(self) -> FetchState | None:
+        """What the core wants now, for the task to look at."""
+        wanted, self.wanted = self.wanted, None
+        return wanted
+
+
 class CatchUp:
     """One task per fragment; `run` starts it, `feed` tells the core how it ended, `chains` are the core's."""
 
@@ -48,91 +73,95 @@ class CatchUp:
         self._chains = chains
         self._run = run
         self._feed = feed
-        self._wanted: dict[int, FetchState] = {}  # the newest of each fragment, until its task looks at it
-        self._reached: dict[int, HeldState] = {}  # what a task has come to, until the core adopts it
-        self._running: set[int] = set()
-        self._whole: dict[int, bytes] = {}  # the certificates of states that are under way as a whole
-        self._outrun: Counter[int] = Counter()
+        self._fragments: defaultdict[int, FragmentCatchUp] = defaultdict(FragmentCatchUp)
         self._held = False
 
     def start(self, action: FetchState) -> None:
         """Fetch this state, after what is under way of the same fragment if it leads there; later, while held."""
-        fragment, whole = action.certificate.fragment, self._whole.get(action.certificate.fragment)
-        self._wanted[fragment] = action
-        if whole == action.certificate.digest or (self._states.has_begun(fragment) and self._missed(fragment, whole)):
+        fragment = action.certificate.fragment
+        ours = self._fragments[fragment]
+        ours.wanted = action
+        if ours.whole == action.certificate.digest or self._leads_on(fragment, ours.whole):
             self._states.offer(fragment, action.holders)
-        elif whole is not None:
+        elif ours.whole is not None:
             self._states.give_up(fragment)
         self._begin(fragment)
 
     def hold(self, held: bool) -> None:
         """While held, begin nothing; then fetch what was asked for meanwhile."""
         self._held = held
-        for fragment in list(self._wanted):
+        for fragment in list(self._fragments):
             self._begin(fragment)
 
     def take(self, certificate: Certificate) -> OuterState | None:
         """The state fetched for this certificate, once."""
-        reached = self._reached.get(certificate.fragment)
-        if reached is None or reached.digest != certificate.digest:
-            return None
-        del self._reached[certificate.fragment], self._outrun[certificate.fragment]
-        self._states.forget(certificate.fragment)
-        return reached.state
+        state = self._fragments[certificate.fragment].take(certificate)
+        if state is not None:
+            self._states.forget(certificate.fragment)
+        return state
 
     @property
     def outrun(self) -> bool:
         """Whether versions follow each other faster than their states arrive here."""
-        return any(count >= OUTRUN_MIN for count in self._outrun.values())
+        return any(one.outrun >= OUTRUN_MIN for one in self._fragments.values())
 
     @property
     def following(self) -> list[int]:
         """The fragments of which steps are fetched, and not a state."""
-        return sorted(self._running - self._whole.keys())
+        return sorted(fragment for fragment, one in self._fragments.items() if one.running and one.whole is None)
 
     def _begin(self, fragment: int) -> None:
-        if not self._held and fragment not in self._running:
-            self._running.add(fragment)
-            self._run(self._fetch(fragment))
+        ours = self._fragments[fragment]
+        if ours.wanted is not None and not self._held and not ours.running:
+            ours.running = True
+            self._run(self._fetch(ours))
 
-    async def _fetch(self, fragment: int) -> None:
+    async def _fetch(self, ours: FragmentCatchUp) -> None:
         """Until the newest state is here, or nobody gives it."""
         try:
-            while fragment in self._wanted and not self._held:
-                event = await self._catch_up(self._wanted.pop(fragment))
-                if fragment not in self._wanted:
+            while not self._held and (wanted := ours.take_wanted()) is not None:
+                event = await self._catch_up(ours, wanted)
+                if ours.wanted is None:
                     self._feed(event)
         finally:
-            self._running.discard(fragment)
+            ours.running = False
 
-    async def _catch_up(self, wanted: FetchState) -> Event:
+    async def _catch_up(self, ours: FragmentCatchUp, wanted: FetchState) -> Event:
         """By steps from the newest state that we have, or else by the wanted state as a whole."""
-        certificate, holders = wanted.certificate, wanted.holders
-        fragment, reached = certificate.fragment, self._reached.get(certificate.fragment)
-        if reached is not None and reached.digest == certificate.digest:
-            return StateFetched(fragment, reached.digest)
-        for held in (reached, self._states.anchors.held(fragment)):
+        certificate, fragment = wanted.certificate, wanted.certificate.fragment
+        if ours.reached is not None and ours.reached.digest == certificate.digest:
+            return StateFetched(fragment, certificate.digest)
+        for held in (ours.reached, self._states.anchors.held(fragment)):
             missed = [] if held is None else self._missed(fragment, held.digest)
             if held is None or not missed:
                 continue
-            reached = await follow_steps(held, missed, holders, self._work, self._states)
+            reached = await follow_steps(held, missed, wanted.holders, self._work, self._states.steps)
             if reached is not held:
-                self._reached[fragment] = reached
-            if reached.digest == missed[-1].digest or fragment in self._wanted:
+                ours.reached = reached
+            if reached.digest == missed[-1].digest or ours.wanted is not None:
                 return StateFetched(fragment, reached.digest)
-        if self._reached.pop(fragment, None) is not None:
-            self._outrun[fragment] += 1
-        self._whole[fragment] = certificate.digest
+        if ours.reached is not None:
+            ours.reached = None
+            ours.outrun += 1
+        return await self._fetch_whole(ours, wanted)
+
+    async def _fetch_whole(self, ours: FragmentCatchUp, wanted: FetchState) -> Event:
+        certificate, fragment = wanted.certificate, wanted.certificate.fragment
+        ours.whole = certificate.digest
         try:
-            state = await self._states.fetch(certificate, holders)
+            state = await self._states.fetch(certificate, wanted.holders)
         except NetworkError as error:
             log.info("fetch_failed", fragment=fragment, reason=str(error))
-            self._outrun[fragment] += fragment in self._wanted and self._states.has_begun(fragment)
+            ours.outrun += ours.wanted is not None and self._states.has_begun(fragment)
             return FetchFailed(fragment, certificate.digest)
         finally:
-            del self._whole[fragment]
-        self._reached[fragment] = HeldState(certificate.digest, state)
+            ours.whole = None
+        ours.reached = HeldState(certificate.digest, state)
         return StateFetched(fragment, certificate.digest)
+
+    def _leads_on(self, fragment: int, whole: bytes | None) -> bool:
+        """Whether the newest version can be followed from the state that is under way as a whole."""
+        return self._states.has_begun(fragment) and bool(self._missed(fragment, whole))
 
     def _missed(self, fragment: int, digest: bytes | None) -> list[Certificate]:
         """The versions to follow from this one, if that is less than the newest state."""

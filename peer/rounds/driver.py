@@ -49,7 +49,7 @@ from peer.rounds.adoption import Adoption
 from peer.rounds.adoption_queue import AdoptionQueue
 from peer.rounds.catch_up import CatchUp
 from peer.rounds.counters import Book
-from peer.rounds.requests import StateRequests
+from peer.rounds.requests import PeerRequests
 from peer.rounds.scoring import AppraisalDesk, sides_of
 from peer.rounds.stale_work import StaleWork
 from peer.rounds.tape_recorder import TapeRecorder
@@ -118,14 +118,14 @@ class RoundDriver:
     def __post_init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         core = self.engine.core
-        self.transfers = StateRequests(
+        self.requests = PeerRequests(
             self.anchors, core.manifest.to_wire(), lambda: self.engine.chains, self.post, core.answering
         )
         self.traces = RoundTraces(self.engine)
         self._tasks: set[asyncio.Task[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
         self._open_rounds: set[RoundKey] = set()
-        self.fetches = CatchUp(self.transfers.states, self.work, lambda: self.engine.chains, self._start, self.feed)
+        self.catch_up = CatchUp(self.requests.states, self.work, lambda: self.engine.chains, self._start, self.feed)
         self.local_work = StaleWork(len(self.engine.machines), core.pace.max_stale)
         self.book.follow(self.engine.machines)
         self.adoptions = AdoptionQueue(len(self.engine.machines), core.pace.max_stale + 1, self.local_work)
@@ -161,13 +161,13 @@ class RoundDriver:
             log.debug("unreadable_message", peer=sender, reason=str(error))
             return
         if isinstance(message, Transfer):
-            self.transfers.handle(sender, message, payload, self.now)
+            self.requests.handle(sender, message, payload, self.now)
         else:
             self._receive(sender, message, payload)
 
     def on_gone(self, peer: PeerId) -> None:
         """The transport lost a peer."""
-        self.transfers.states.gone(peer)
+        self.requests.gone(peer)
         self.feed(PeerGone(peer))
 
     def _receive(self, sender: PeerId, message: Message, payload: bytes) -> None:
@@ -192,7 +192,7 @@ class RoundDriver:
             case Adopt():
                 self._adopt(action)
             case FetchState():
-                self.fetches.start(action)
+                self.catch_up.start(action)
             case Discard():
                 self._open_rounds.discard(action.key)
                 self.work.submit(partial(self.work.discard, action.key))
@@ -288,7 +288,7 @@ class RoundDriver:
 
     def _adopt(self, action: Adopt) -> None:
         self._hit("adopt")
-        fetched = self.fetches.take(action.certificate) if action.applied is None else None
+        fetched = self.catch_up.take(action.certificate) if action.applied is None else None
         # submitted now, so that it comes before whatever the next version asks of the worker
         adoption = self.work.submit(partial(self.work.adopt, action, fetched))
         self.tape.version(action.certificate)
@@ -314,7 +314,7 @@ class RoundDriver:
     def withdraw(self, withdrawn: bool) -> None:
         """While withdrawn, open no rounds and fetch no states; then fetch what was missed."""
         self.engine.withdraw(withdrawn)
-        self.fetches.hold(withdrawn)
+        self.catch_up.hold(withdrawn)
         self.feed(Tick())
 
     # -- time
@@ -334,7 +334,7 @@ class RoundDriver:
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        await self.transfers.close()
+        await self.requests.close()
         if self.appraisals is not None:
             await asyncio.to_thread(self.appraisals.close)
         self.work.close()

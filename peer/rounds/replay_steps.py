@@ -10,7 +10,7 @@ from coordinator.chain.chain import Chain
 from dht.identity import PeerId
 from peer.rounds.tensor_worker import TensorWorker
 from peer.storage.anchors import HeldState
-from peer.sync.state_client import StateClient
+from peer.sync.step_client import StepClient
 
 TRIES_MAX = 4  # that took time, before the whole state is fetched; to say "I do not know" takes none
 
@@ -29,11 +29,11 @@ def missed_versions(chain: Chain, digest: bytes, work: TensorWorker, most_bytes:
 
 
 async def follow_steps(
-    held: HeldState, missed: Sequence[Certificate], holders: Sequence[PeerId], work: TensorWorker, transfer: StateClient
+    held: HeldState, missed: Sequence[Certificate], holders: Sequence[PeerId], work: TensorWorker, steps: StepClient
 ) -> HeldState:
     """The newest certified state to which somebody tells us the steps from the one that we hold."""
     for certificate in missed:
-        reached = await _follow_step(held, certificate, holders, work, transfer)
+        reached = await _follow_step(held, certificate, holders, work, steps)
         if reached is None:
             break
         held = reached
@@ -41,15 +41,15 @@ async def follow_steps(
 
 
 async def _follow_step(
-    held: HeldState, certificate: Certificate, holders: Sequence[PeerId], work: TensorWorker, transfer: StateClient
+    held: HeldState, certificate: Certificate, holders: Sequence[PeerId], work: TensorWorker, steps: StepClient
 ) -> HeldState | None:
     length_bytes, tries = work.step_bytes(certificate), 0
-    for holder in sorted(holders, key=transfer.has_stalled):
-        step = await transfer.fetch_step(certificate, holder, length_bytes)
+    for holder in sorted(holders, key=steps.has_stalled):
+        step = await steps.fetch(certificate, holder, length_bytes)
         reached = None if step is None else await work.run(partial(work.follow, certificate, step, held))
         if reached is not None:
             return reached
-        tries += step is not None or transfer.has_stalled(holder)
+        tries += step is not None or steps.has_stalled(holder)
         if tries == TRIES_MAX:
             break
     return None

@@ -26,13 +26,14 @@ from peer.rounds.public_status import PublicStatus, StatusDesk
 from peer.storage.anchors import Anchors
 from peer.sync.introduction import answer_heads, answer_tail
 from peer.sync.state_client import StateClient
+from peer.sync.state_server import StateServer
 
 Post = Callable[[PeerId, Transfer, bytes | memoryview], None]
 HearProbe = Callable[[PeerId, ProbeAnswer], None]
 
 
-class StateRequests:
-    """Both ends of state transfer, and the answering end of the rest."""
+class PeerRequests:
+    """Both ends of state transfer (`states` asks, `server` answers), and the answering end of the rest."""
 
     def __init__(
         self,
@@ -43,6 +44,7 @@ class StateRequests:
         answering: AnswerBudget | None = None,
     ) -> None:
         self.states = StateClient(anchors, post)
+        self.server = StateServer(anchors, post)
         self._manifest = manifest
         self._chains = chains
         self._post = post
@@ -64,9 +66,15 @@ class StateRequests:
         for hear in self._hear_probe:
             hear(sender, answer)
 
+    def gone(self, peer: PeerId) -> None:
+        """Our streams to this peer have broken."""
+        self.server.gone(peer)
+        self.states.gone(peer)
+
     async def close(self) -> None:
         """Give nothing more and call nobody."""
         self.states.close()
+        self.server.close()
         if self._probes is not None:
             await self._probes.close()
 
@@ -80,7 +88,7 @@ class StateRequests:
             return
         if isinstance(message, StateAsk):
             if self.may_have_states(sender):
-                self.states.serve(sender, message)
+                self.server.serve(sender, message)
             else:
                 piece = StatePiece(fragment=message.fragment, certificate=message.certificate, piece=message.piece)
                 self._post(sender, piece, b"")

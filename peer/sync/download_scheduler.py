@@ -16,8 +16,8 @@ from statistics import median_low
 
 from dht.identity import PeerId
 from peer.numerics.outer_optimizer import OuterState
+from peer.sync.download import Download, Ended, Piece, Wanted
 from peer.sync.source import ANSWER_SECONDS, STALL_SECONDS, StateSource, Wish
-from peer.sync.state_assembly import Piece, StateAssembly
 
 HOLDERS_ASKED_MAX = 4  # at once; the others are in reserve
 HOLDERS_KNOWN_MAX = 64  # with those that are asked for nothing at the moment
@@ -26,16 +26,6 @@ TAKE_OVER = 2.0  # so much sooner must a holder be expected to answer to be aske
 
 Owing = dict[Wish, list[tuple[StateSource, int]]]
 """Who owes a piece, and at which place of its line."""
-
-
-@dataclass(frozen=True, slots=True)
-class Wanted:
-    """A state to get: `name` is what holders know it by, the digest of its certificate or, of version 0, its own."""
-
-    fragment: int
-    version: int
-    name: bytes
-    state: bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,18 +39,22 @@ class Ask:
 
 
 class DownloadScheduler:
-    """At most one per fragment, the first that began first; `halves` of each state as `StateAssembly` takes them."""
+    """At most one per fragment, the first that began first; `halves` of each state as `Download` takes them."""
 
     def __init__(self, halves: int = 2) -> None:
         self._halves = halves
-        self._downloads: dict[int, StateAssembly] = {}  # with those that wait for another try
+        self._downloads: dict[int, Download] = {}  # with those that wait for another try
         self._taken: dict[int, int] = {}  # bytes of the states that came while others did not yet
         self._holders: OrderedDict[PeerId, StateSource] = OrderedDict()  # those in reserve last
 
     # -- what to get, and from whom
 
-    def begin(self, wanted: Wanted, elements: int, holders: Sequence[PeerId]) -> None:
-        """Get this state instead of another one of the fragment; what an earlier try has left of it counts."""
+    def begin(self, wanted: Wanted, elements: int, holders: Sequence[PeerId], ended: Ended = lambda: None) -> None:
+        """Get this state instead of another one of the fragment; what an earlier try has left of it counts.
+
+        `ended` is called, perhaps more than once, when the state is here, or nobody is left to ask for it.
+        """
+        self.end(wanted.fragment)
         if not self._downloads:
             self._taken.clear()
         self._taken.pop(wanted.fragment, None)
@@ -68,9 +62,8 @@ class DownloadScheduler:
         if download is None or download.name != wanted.name:
             if download is not None:
                 self._forgive_all(download)
-            download = StateAssembly(wanted.name, wanted.state, elements, self._halves)
-            self._downloads[wanted.fragment] = download
-        download.running = True
+            download = self._downloads[wanted.fragment] = Download(wanted, elements, self._halves)
+        download.ended = ended
         self.offer(wanted.fragment, holders)
 
     def offer(self, fragment: int, holders: Sequence[PeerId]) -> None:
@@ -81,16 +74,34 @@ class DownloadScheduler:
         for peer in idle[: max(0, len(self._holders) - HOLDERS_KNOWN_MAX)]:
             del self._holders[peer]
 
-    def pause(self, fragment: int) -> None:
-        """Nobody waits for this state any more; what still comes of it counts."""
+    def is_awaited(self, fragment: int) -> bool:
+        """Whether somebody waits for a state of this fragment."""
+        return fragment in self._downloads and self._downloads[fragment].ended is not None
+
+    def end(self, fragment: int) -> None:
+        """Tell who waits for a state of this fragment that it does not come; what has come stays."""
         download = self._downloads.get(fragment)
-        if download is not None:
-            download.running = False
-            self._forgive_all(download)
+        if download is not None and download.ended is not None:
+            download.ended()
+
+    def settle(self) -> None:
+        """Tell those who wait what is over."""
+        for fragment in self._downloads:
+            if self.is_over(fragment):
+                self.end(fragment)
+
+    def pause(self, fragment: int, ended: Ended) -> bool:
+        """Who began with `ended` does not wait any more; what still comes counts. False if somebody else waits now."""
+        download = self._downloads.get(fragment)
+        if download is None or download.ended is not ended:
+            return False
+        download.ended = None
+        self._forgive_all(download)
+        return True
 
     def forget(self, fragment: int) -> None:
         """Nothing is left of a state that nobody waits for."""
-        if fragment in self._downloads and not self._downloads[fragment].running:
+        if fragment in self._downloads and not self.is_awaited(fragment):
             del self._downloads[fragment]
 
     def is_over(self, fragment: int) -> bool:
@@ -153,8 +164,8 @@ class DownloadScheduler:
         times = [time for one in self._holders.values() for time in (one.overdue_at(), one.leave_at()) if time > now]
         return min(times, default=math.inf)
 
-    def _running(self) -> Iterator[StateAssembly]:
-        return (one for one in self._downloads.values() if one.running and not one.done)
+    def _running(self) -> Iterator[Download]:
+        return (one for one in self._downloads.values() if one.running)
 
     def _take_turns(self, able: dict[PeerId, StateSource], now: float) -> None:
         """Whose turn is over goes behind those in reserve; it still owes what it was asked for."""
@@ -173,9 +184,7 @@ class DownloadScheduler:
     def _choose(self, holder: StateSource, owing: Owing, now: float) -> Iterator[tuple[int, bytes, Piece]]:
         """What this holder has room for."""
         served = {
-            fragment: one
-            for fragment, one in self._downloads.items()
-            if one.running and not one.done and one.name in holder.serves
+            fragment: one for fragment, one in self._downloads.items() if one.running and one.name in holder.serves
         }
         while holder.room:
             chosen = self._next(holder, served, owing, now)
@@ -187,7 +196,7 @@ class DownloadScheduler:
             yield chosen[0], *wish
 
     def _next(
-        self, holder: StateSource, served: dict[int, StateAssembly], owing: Owing, now: float
+        self, holder: StateSource, served: dict[int, Download], owing: Owing, now: float
     ) -> tuple[int, Piece] | None:
         """State by state what nobody was asked for, then what is long in coming; after all of them what is a little."""
         soon = TAKE_OVER * holder.seconds_until(len(holder.owed), now)
@@ -245,7 +254,7 @@ class DownloadScheduler:
         holder.serves.clear()
         self._forgive(holder, [*holder.owed, *more])
 
-    def _forgive_all(self, download: StateAssembly) -> None:
+    def _forgive_all(self, download: Download) -> None:
         """Nobody is asked for this state any more."""
         for holder in self._holders.values():
             holder.serves.discard(download.name)
@@ -262,7 +271,7 @@ class DownloadScheduler:
                     download.give_back(piece)
 
 
-def _owed_longer(download: StateAssembly, holder: StateSource, owing: Owing, seconds: float, now: float) -> int | None:
+def _owed_longer(download: Download, holder: StateSource, owing: Owing, seconds: float, now: float) -> int | None:
     """A piece of this state that all who owe it will, as far as we can tell, not give for so long."""
     for (name, piece), debtors in owing.items():
         if name != download.name or piece is None or piece not in download.missing:

@@ -21,7 +21,7 @@ from peer.numerics.outer_optimizer import OuterState
 from peer.storage.anchors import Anchors, layouts_of
 from peer.storage.genesis_file import has_genesis, save_genesis
 from peer.storage.genesis_parts import GenesisParts
-from peer.sync.download_scheduler import Wanted
+from peer.sync.download import Wanted
 from peer.sync.state_client import StateClient
 
 log = structlog.get_logger(__name__)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
-from peer.sync.state_assembly import Piece
+from peer.sync.download import Piece
 
 PIECES_IN_FLIGHT = 8  # at most: 2 MiB
 WINDOW_SECONDS = 2.0  # a holder is asked for one piece, and for so many more as it gives in this time

@@ -33,13 +33,13 @@ class StateServer:
         self._anchors = anchors
         self._post = post
         self._leaves: OrderedDict[bytes, bytes] = OrderedDict()
-        self._donations = UploadScheduler()
+        self._uploads = UploadScheduler()
         self._of_day = Allowance(math.inf, 0.0)
         self._timer: asyncio.TimerHandle | None = None
 
     def give_at_most(self, bytes_per_second: float, bytes_per_day: float = math.inf) -> None:
         """Give states no faster than this, nor than is usual; so many bytes at once, and as many in a day."""
-        self._donations.bytes_per_second = min(bytes_per_second, GIVEN_BYTES_PER_SECOND)
+        self._uploads.bytes_per_second = min(bytes_per_second, GIVEN_BYTES_PER_SECOND)
         self._of_day = Allowance(bytes_per_day / DAY_SECONDS, bytes_per_day)
 
     def serve(self, sender: PeerId, ask: StateAsk) -> None:
@@ -50,19 +50,19 @@ class StateServer:
         if self._of_day.wait_seconds(asyncio.get_running_loop().time()):
             self._post(sender, StatePiece(fragment=ask.fragment, certificate=ask.certificate, piece=ask.piece), b"")
             return
-        self._donations.ask(sender, ask)
+        self._uploads.ask(sender, ask)
         if self._timer is None:
             self._give()
 
     def gone(self, peer: PeerId) -> None:
         """Our streams to this peer have broken: what it asked for would not reach it."""
-        self._donations.forget(peer)
+        self._uploads.forget(peer)
 
     def _give(self) -> None:
         loop, self._timer = asyncio.get_running_loop(), None
-        while (chosen := self._donations.next(loop.time())) is not None:
-            self._donations.gave(self._answer(*chosen))
-        wait_seconds = self._donations.wait_seconds()
+        while (chosen := self._uploads.next(loop.time())) is not None:
+            self._uploads.gave(self._answer(*chosen))
+        wait_seconds = self._uploads.wait_seconds()
         if wait_seconds is not None:
             self._timer = loop.call_later(wait_seconds, self._give)
 

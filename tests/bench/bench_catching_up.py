@@ -141,7 +141,7 @@ class Newcomer:
         work = InlineWork(config, self.peer.anchors, Any, Any)  # type: ignore[arg-type]
         chains: Any = [course.chain for course in courses]
         loop = self._loop = asyncio.get_running_loop()
-        self.fetches = CatchUp(self.peer.states, work, lambda: chains, loop.create_task, self._hear)
+        self.catch_up = CatchUp(self.peer.states, work, lambda: chains, loop.create_task, self._hear)
         self._began_at = math.inf
         self._held = set[int]()
         self.seconds = math.inf  # until it had been at the newest version of every fragment
@@ -152,7 +152,7 @@ class Newcomer:
 
     def _adopt(self, event: StateFetched) -> bool:
         course = self._courses[event.fragment]
-        state = self.fetches.take(course.chain.certificates[-1])
+        state = self.catch_up.take(course.chain.certificates[-1])
         if state is not None:
             assert state_digest(state.anchor, state.momentum) == course.chain.certificates[-1].state
             self.peer.anchors.install(event.fragment, course.newest.digest, state)
@@ -175,7 +175,7 @@ class Newcomer:
             action: Any = SimpleNamespace(
                 certificate=course.chain.certificates[-1], holders=(*DONORS[first:], *DONORS[:first])
             )
-            self.fetches.start(action)
+            self.catch_up.start(action)
 
     def look(self) -> None:
         """Whether it has caught up."""
@@ -202,7 +202,7 @@ class Swarm:
     async def play(self) -> Catching:
         moving, loop = self._moving, asyncio.get_running_loop()
         for peer in self._peers:
-            peer.states.give_at_most(moving.given_mbit * 1e6 / 8)
+            peer.server.give_at_most(moving.given_mbit * 1e6 / 8)
             await peer.start()
         began, coming = loop.time(), list(self._newcomers)
         for version in range(1, moving.versions_max + 1):
@@ -235,7 +235,7 @@ class Swarm:
         for peer in self._peers:
             await peer.close()
         seconds = [one.seconds for one in self._newcomers if one.seconds < math.inf]
-        return Catching(tuple(seconds), versions, sent_bytes, sum(one.fetches.outrun for one in self._newcomers))
+        return Catching(tuple(seconds), versions, sent_bytes, sum(one.catch_up.outrun for one in self._newcomers))
 
 
 def catching(moving: Moving) -> Catching:

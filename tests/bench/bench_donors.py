@@ -32,8 +32,9 @@ from dht.statement import digest_of
 from peer.net.frames import StateAsk, StatePiece, decode_header, encode_header
 from peer.numerics.outer_optimizer import OuterState, state_digest
 from peer.storage.anchors import Anchors, genesis_states, layouts_of
-from peer.sync.download_scheduler import Wanted
+from peer.sync.download import Wanted
 from peer.sync.state_client import StateClient
+from peer.sync.state_server import StateServer
 from tests.peer.memory_transport import LinkPolicy, MemoryNetwork
 from tests.peer.virtual_loop import run_virtual
 
@@ -173,9 +174,14 @@ class Peer:
         self._transport = network.transport(me)
         self._spoil = spoil
         self.states = StateClient(self.anchors, self._post)
+        self.server = StateServer(self.anchors, self._post)
 
     async def start(self) -> None:
-        await self._transport.start(self._on_frame, self.states.gone)
+        await self._transport.start(self._on_frame, self._gone)
+
+    def _gone(self, peer: PeerId) -> None:
+        self.server.gone(peer)
+        self.states.gone(peer)
 
     @property
     def sent_bytes(self) -> int:
@@ -184,6 +190,7 @@ class Peer:
 
     async def close(self) -> None:
         self.states.close()
+        self.server.close()
         await self._transport.close()
 
     def _post(self, peer: PeerId, message: StateAsk | StatePiece, payload: bytes | memoryview) -> None:
@@ -194,7 +201,7 @@ class Peer:
     def _on_frame(self, sender: PeerId, header: bytes, payload: bytes) -> None:
         message = decode_header(header)
         if isinstance(message, StateAsk):
-            self.states.serve(sender, message)
+            self.server.serve(sender, message)
         elif isinstance(message, StatePiece):
             self.states.receive(sender, message, payload)
 
@@ -278,7 +285,7 @@ def crowding(crowd: Crowd) -> Crowding:
         donors = [Peer(network, donor, states(NEWEST, config), config=config) for donor in DONORS]
         newcomers = [Peer(network, PeerId(f"{NEWCOMER} {place}"), (), config=config) for place in range(crowd.joiners)]
         for peer in (*donors, *newcomers):
-            peer.states.give_at_most(crowd.given_mbit * 1e6 / 8)
+            peer.server.give_at_most(crowd.given_mbit * 1e6 / 8)
             await peer.start()
         began, seconds = loop.time(), list[float]()
 

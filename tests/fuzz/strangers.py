@@ -49,10 +49,11 @@ from peer.observer.peers import HeardPresence
 from peer.observer.state import Observation
 from peer.observer.view import run_facts
 from peer.rounds.public_status import ASKERS_KEPT, PublicStatus, StatusDesk, encode_status
-from peer.rounds.requests import StateRequests
+from peer.rounds.requests import PeerRequests
 from peer.storage.anchors import Anchors, genesis_states, layouts_of
 from peer.storage.pins import ASKERS_MAX
-from peer.sync.download_scheduler import DownloadScheduler, Wanted
+from peer.sync.download import Wanted
+from peer.sync.download_scheduler import DownloadScheduler
 from peer.sync.introduction import Introduction
 from peer.sync.state_server import SERVED_MAX
 from tests.coordinator.rigs import PEERS, VERIFIER, chain_of, core, grown, presence, say
@@ -103,11 +104,11 @@ class Donor:
     def __init__(self) -> None:
         anchors = Anchors(LAYOUTS, [STATE])
         anchors.install(0, STATE_NAME, STATE, bytes(64))
-        self.transfers = StateRequests(anchors, CORE.manifest.to_wire(), lambda: [CHAIN], self._post)
+        self.requests = PeerRequests(anchors, CORE.manifest.to_wire(), lambda: [CHAIN], self._post)
         self.probes = ProbeDesk(self._host_of, self._post, lambda: UNIX_SECONDS)
-        self.transfers.answer_probes(self.probes)
+        self.requests.answer_probes(self.probes)
         self.desk = StatusDesk(lambda: PublicStatus(role="host"))
-        self.transfers._desk = self.desk
+        self.requests._desk = self.desk
         self.strangers = self.answers = 0
 
     async def _host_of(self, _: PeerId) -> str:
@@ -120,15 +121,15 @@ class Donor:
     async def ask(self, message: Transfer, payload: bytes) -> None:
         """One stranger's message, and the time until the next one's."""
         self.strangers += 1
-        self.transfers.handle(PeerId(f"stranger {self.strangers}"), message, payload, asyncio.get_running_loop().time())
+        self.requests.handle(PeerId(f"stranger {self.strangers}"), message, payload, asyncio.get_running_loop().time())
         await asyncio.sleep(PAUSE_SECONDS)
 
     def check_bounds(self) -> None:
         """What is kept of strangers."""
         assert len(self.desk._turns) <= ASKERS_KEPT
         assert max(len(self.probes._turns), len(self.probes._calls)) <= PROBERS_KEPT
-        assert len(self.transfers.states._giving._leaves) <= SERVED_MAX * len(LAYOUTS)
-        assert len(self.transfers.states._giving._donations._lines) <= ASKERS_MAX
+        assert len(self.requests.server._leaves) <= SERVED_MAX * len(LAYOUTS)
+        assert len(self.requests.server._uploads._lines) <= ASKERS_MAX
 
 
 @cache

@@ -22,6 +22,7 @@ from peer.numerics.outer_optimizer import OuterState
 from peer.storage.anchors import Anchors, genesis_states, layouts_of
 from peer.sync.bootstrap import fetch_manifest
 from peer.sync.state_client import StateClient
+from peer.sync.state_server import StateServer
 from peer.sync.upload_scheduler import ASKS_PER_ASKER_MAX
 from tests.freezing import frozen
 from tests.peer.homely import manifest
@@ -50,6 +51,7 @@ class States:
         self.asked: list[PeerId] = []
         self._inbox = inbox
         self.transfer = StateClient(self.anchors, self._post)
+        self.server = StateServer(self.anchors, self._post)
         inbox.transport._on_frame = self._hear  # type: ignore[attr-defined]
         inbox.transport._on_gone = self._gone  # type: ignore[attr-defined]
 
@@ -60,12 +62,13 @@ class States:
         message = decode_header(header)
         if isinstance(message, StateAsk):
             self.asked.append(sender)
-            self.transfer.serve(sender, message)
+            self.server.serve(sender, message)
         if isinstance(message, StatePiece):
             self.transfer.receive(sender, message, payload)
         self._inbox._on_frame(sender, header, payload)
 
     def _gone(self, peer: PeerId) -> None:
+        self.server.gone(peer)
         self.transfer.gone(peer)
         self._inbox._on_gone(peer)
 
@@ -220,7 +223,7 @@ def test_a_holder_that_never_answers_is_left_for_another(
     harness: HivemindHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("peer.sync.source.STALL_SECONDS", 0.3)
-    monkeypatch.setattr("peer.sync.state_client.STALL_SECONDS", 0.3)
+    monkeypatch.setattr("peer.sync.step_client.STALL_SECONDS", 0.3)
     state = state_of(1)
     certificate = certificate_of(state)
 
@@ -228,10 +231,11 @@ def test_a_holder_that_never_answers_is_left_for_another(
         mute = await swallow(harness, 2)
         newcomer, holder = States(await harness.join(1)), States(await harness.join(3), state)
         states = newcomer.transfer
-        assert await states.fetch_step(certificate, mute, len(STEP)) is None
+        assert await states.steps.fetch(certificate, mute, len(STEP)) is None
         with pytest.raises(NetworkError, match="no holder gave version 3"):
             await states.fetch(certificate, [mute])
-        assert (states._waiting, states._steps) == ({}, {})
+        assert not states._downloads.is_awaited(0)
+        assert states.steps._arrivals == {}
         monkeypatch.undo()  # who answers may take its time
         monkeypatch.setattr("peer.sync.source.STALL_SECONDS", 3.0)
         got = await states.fetch(certificate, [mute, holder._inbox.peer_id])
@@ -278,7 +282,7 @@ def test_a_fetch_from_a_holder_that_freezes_ends_and_goes_on_when_it_is_back(
     async def test() -> None:
         newcomer, holder = States(await harness.join(1)), States(await harness.join(2), state)
         fetch = partial(newcomer.transfer.fetch, certificate_of(state), [holder._inbox.peer_id])
-        assert await newcomer.transfer.fetch_step(certificate_of(state), holder._inbox.peer_id, len(STEP)) == STEP
+        assert await newcomer.transfer.steps.fetch(certificate_of(state), holder._inbox.peer_id, len(STEP)) == STEP
         monkeypatch.setattr("peer.sync.source.STALL_SECONDS", 0.3)
         with (
             frozen((await harness.daemon(2))._child.pid),
@@ -316,7 +320,7 @@ def test_a_donor_gives_others_what_an_asker_that_vanished_does_not_take(harness:
         got = await other.transfer.fetch(certificate_of(state), [donor._inbox.peer_id])
         assert torch.equal(got.anchor, state.anchor)
         await inbox.peer_is_gone(vanished)
-        assert vanished not in donor.transfer._giving._donations._lines
+        assert vanished not in donor.server._uploads._lines
         assert not inbox.transport.traffic_of(vanished).congested
         assert await inbox.transport.flush(WAIT_SECONDS)
         stop.set()

@@ -128,7 +128,7 @@ def test_an_owner_is_told_as_long_as_the_clock_is_wrong(tmp_path: Path) -> None:
 
         ours, *others = (peer.driver for peer in swarm.peers)
         for other in others:
-            other.transfers.answer_probes(ProbeDesk(host_of, other.post, right))
+            other.requests.answer_probes(ProbeDesk(host_of, other.post, right))
         whom = [peer.identity.peer_id for peer in swarm.peers[1:]]
         watching = loop.create_task(watch_clock(lambda: right() + skew["seconds"], ours, whom))
         advice = []

@@ -30,7 +30,7 @@ class Part:
     def itself(self) -> Part:
         return self
 
-    engine = core = manifest = answering = strangers = transfers = states = itself
+    engine = core = manifest = answering = strangers = requests = server = itself
 
     def give_of_day(self, bytes_per_day: float) -> None:
         self.of_day.append(bytes_per_day)

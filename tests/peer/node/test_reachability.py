@@ -11,7 +11,7 @@ from dht.identity import Identity, PeerId
 from peer.net.frames import ProbeAnswer, ProbeAsk
 from peer.net.probe import ProbeDesk
 from peer.node.reachability import ASKED_MAX, ReachLoop, askable
-from peer.rounds.requests import StateRequests
+from peer.rounds.requests import PeerRequests
 from peer.storage.anchors import Anchors
 from tests.coordinator.builders import Club
 from tests.peer.net.test_probe import listening
@@ -129,9 +129,9 @@ def test_another_peer_calls_our_port_and_tells_us(open_port: bool) -> None:
         async def host_of(_: PeerId) -> str:
             return "127.0.0.1"
 
-        theirs = StateRequests(Anchors((), ()), b"", list, to_us)
+        theirs = PeerRequests(Anchors((), ()), b"", list, to_us)
         theirs.answer_probes(ProbeDesk(host_of, to_us))
-        ours = StateRequests(Anchors((), ()), b"", list, lambda *_: None)
+        ours = PeerRequests(Anchors((), ()), b"", list, lambda *_: None)
         loop = ReachLoop(
             ME, lambda: port, lambda: [other], lambda _, ask, __: theirs.handle(ME, ask, b"", 0.0), told.append
         )

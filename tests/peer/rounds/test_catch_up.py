@@ -34,7 +34,7 @@ class Stand:
         self.taken: list[Any] = []
         loop = asyncio.get_running_loop()
         self.chains: dict[int, Any] = {}
-        self.fetches = CatchUp(self, self, lambda: self.chains, loop.create_task, self.feed)  # type: ignore[arg-type]
+        self.catch_up = CatchUp(self, self, lambda: self.chains, loop.create_task, self.feed)  # type: ignore[arg-type]
 
     # -- as the work
 
@@ -50,6 +50,10 @@ class Stand:
     # -- as the transfer
 
     @property
+    def steps(self) -> Any:
+        return SimpleNamespace(has_stalled=lambda holder: False, fetch=self._step)
+
+    @property
     def anchors(self) -> Stand:
         """We hold nothing, of states that are as long as a hundred steps."""
         return self
@@ -60,10 +64,7 @@ class Stand:
     def state_bytes(self, fragment: int) -> int:
         return 100
 
-    def has_stalled(self, holder: str) -> bool:
-        return False
-
-    async def fetch_step(self, certificate: Any, holder: str, length_bytes: int) -> bytes | None:
+    async def _step(self, certificate: Any, holder: str, length_bytes: int) -> bytes | None:
         return b"step" if certificate.digest in self.told_steps else None
 
     def forget(self, fragment: int) -> None:
@@ -93,13 +94,13 @@ class Stand:
     def feed(self, event: Event) -> None:
         self.told.append(event)
         if isinstance(event, StateFetched):
-            self.taken.append(self.fetches.take(certificate_of(event.digest, event.fragment)))
+            self.taken.append(self.catch_up.take(certificate_of(event.digest, event.fragment)))
 
     def want(self, digest: bytes, fragment: int = 0, holders: tuple[str, ...] = ("a",)) -> None:
         known = self.near[: self.near.index(digest) + 1] if digest in self.near else [digest]
         certificates = [certificate_of(new, fragment, old) for old, new in itertools.pairwise([b"", *known])]
         self.chains[fragment] = SimpleNamespace(fragment=fragment, certificates=certificates)
-        self.fetches.start(SimpleNamespace(certificate=certificates[-1], holders=holders))  # type: ignore[arg-type]
+        self.catch_up.start(SimpleNamespace(certificate=certificates[-1], holders=holders))  # type: ignore[arg-type]
 
 
 def run(course: Callable[[Stand], Coroutine[Any, Any, None]]) -> None:
@@ -121,7 +122,7 @@ def test_a_state_under_way_comes_to_its_end_and_newer_versions_are_followed_from
             stand.want(digest, holders=(f"holder of {digest.decode()}",))
             await settle()
         assert stand.told == []
-        assert stand.fetches.following == [], "a state is"
+        assert stand.catch_up.following == [], "a state is"
         assert stand.offered == ["holder of v2", "holder of v3"], "who has a newer one may have this one"
         stand.arrived.set()
         await settle()
@@ -129,7 +130,7 @@ def test_a_state_under_way_comes_to_its_end_and_newer_versions_are_followed_from
         assert stand.told == [StateFetched(0, b"v3")]
         assert stand.taken == [b"v1v1v2v3"]
         assert stand.forgotten == [0], "what an earlier try had left"
-        assert stand.fetches.take(certificate_of(b"v3")) is None
+        assert stand.catch_up.take(certificate_of(b"v3")) is None
 
     run(course)
 
@@ -154,7 +155,7 @@ def test_what_has_not_begun_makes_place_for_what_is_newer() -> None:
             stand.want(digest)
             await settle()
         assert stand.asked == [b"v1", b"v2"]
-        assert not stand.fetches.outrun
+        assert not stand.catch_up.outrun
 
     run(course)
 
@@ -177,12 +178,12 @@ def test_a_step_that_nobody_tells_is_asked_for_again_when_there_is_a_newer_versi
     async def course(stand: Stand) -> None:
         stand.near, stand.told_steps = [b"v1", b"v2", b"v3"], {b"v2"}
         stand.want(b"v1")
-        assert stand.fetches.following == [0]
+        assert stand.catch_up.following == [0]
         await settle()
         stand.want(b"v3")
         stand.arrived.set()
         await settle()
-        assert stand.fetches.following == []
+        assert stand.catch_up.following == []
         assert stand.asked == [b"v1", b"v3"]
         assert stand.taken == [b"v3v3"]
 
@@ -196,7 +197,7 @@ def test_what_was_reached_before_the_core_wanted_it_counts() -> None:
         stand.near, stand.told_steps = [b"v1", b"v2"], {b"v2"}
         stand.arrived.set()
         stand.feed = stand.told.append  # type: ignore[method-assign]
-        stand.fetches._feed = stand.told.append
+        stand.catch_up._feed = stand.told.append
         stand.want(b"v1")
         await settle()
         stand.want(b"v2")
@@ -210,14 +211,14 @@ def test_what_was_reached_before_the_core_wanted_it_counts() -> None:
 def test_who_is_always_too_late_says_so_until_it_is_not() -> None:
     async def course(stand: Stand) -> None:
         for digest in (b"v1", b"v2", b"v3"):
-            assert not stand.fetches.outrun
+            assert not stand.catch_up.outrun
             stand.want(digest)
             await settle()
-        assert stand.fetches.outrun
+        assert stand.catch_up.outrun
         stand.arrived.set()
         await settle()
         assert stand.taken == [b"v3v3"]
-        assert not stand.fetches.outrun
+        assert not stand.catch_up.outrun
 
     run(course)
 
@@ -225,13 +226,13 @@ def test_who_is_always_too_late_says_so_until_it_is_not() -> None:
 def test_nothing_is_fetched_while_held_and_the_newest_afterwards() -> None:
     async def course(stand: Stand) -> None:
         stand.arrived.set()
-        stand.fetches.hold(True)
+        stand.catch_up.hold(True)
         for fragment, digest in ((0, b"old"), (1, b"one"), (0, b"new")):
             stand.want(digest, fragment)
-        stand.fetches.hold(True)
+        stand.catch_up.hold(True)
         await settle()
         assert stand.asked == []
-        stand.fetches.hold(False)
+        stand.catch_up.hold(False)
         await settle()
         assert stand.asked == [b"new", b"one"]
 

@@ -28,7 +28,7 @@ from peer.rounds.public_status import (
     public_status,
     thinned,
 )
-from peer.rounds.requests import StateRequests
+from peer.rounds.requests import PeerRequests
 from peer.storage.anchors import Anchors
 
 IDS = [Identity(digest_of(b"member", bytes([number]))).peer_id for number in range(32)]
@@ -155,12 +155,12 @@ def test_a_crowd_is_answered_from_one_status_and_not_without_end() -> None:
 
 def test_a_peer_answers_who_asks_and_ignores_answers() -> None:
     sent: list[tuple[PeerId, object]] = []
-    transfers = StateRequests(Anchors((), ()), b"manifest", list, lambda to, message, _: sent.append((to, message)))
+    requests = PeerRequests(Anchors((), ()), b"manifest", list, lambda to, message, _: sent.append((to, message)))
     asker = PeerId("asker")
-    transfers.handle(asker, StatusAsk(), b"", 0.0)
+    requests.handle(asker, StatusAsk(), b"", 0.0)
     assert sent == []  # not ready to tell anything
-    transfers.tell_status(lambda: public_status(snapshot(), []))
+    requests.tell_status(lambda: public_status(snapshot(), []))
     for message in (StatusAsk(), StatusAsk(), ManifestAsk(), StatusAnswer(status=b"{}"), ManifestAnswer(manifest=b"")):
-        transfers.handle(asker, message, b"", 0.0)
+        requests.handle(asker, message, b"", 0.0)
     assert [type(message) for _, message in sent] == [StatusAnswer, ManifestAnswer]
     assert {to for to, _ in sent} == {asker}

@@ -20,7 +20,7 @@ class Holders:
         self.asked: list[str] = []
         self.stalled: set[str] = set()
 
-    async def fetch_step(self, certificate: Any, holder: PeerId, length_bytes: int) -> bytes | None:
+    async def fetch(self, certificate: Any, holder: PeerId, length_bytes: int) -> bytes | None:
         self.asked.append(holder)
         self.stalled.discard(holder)
         if holder[0] == "s":
@@ -68,10 +68,10 @@ def test_only_so_many_may_waste_our_time() -> None:
 
 def test_what_was_reached_before_nobody_knew_more_counts() -> None:
     missed, holders, begun = [*MISSED, SimpleNamespace(digest=b"v4")], Holders(), HeldState(b"v0", None)  # type: ignore[arg-type]
-    tell = holders.fetch_step
+    tell = holders.fetch
 
     async def knows_three(certificate: Any, holder: PeerId, length_bytes: int) -> bytes | None:
         return None if certificate.digest == b"v4" else await tell(certificate, holder, length_bytes)
 
-    holders.fetch_step = knows_three  # type: ignore[method-assign]
+    holders.fetch = knows_three  # type: ignore[method-assign]
     assert run_virtual(follow_steps(begun, missed, [PeerId("honest")], holders, holders)).digest == b"v3"  # type: ignore[arg-type]

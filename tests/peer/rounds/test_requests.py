@@ -10,7 +10,7 @@ from coordinator.chain.waypoint import heads_digest
 from coordinator.core.answer_budget import BYTES_PER_SECOND, FRAGMENT_BYTES_AT_ONCE, AnswerBudget
 from dht.identity import PeerId
 from peer.net.frames import HeadsAnswer, HeadsAsk, ManifestAnswer, ManifestAsk, TailAnswer, TailAsk, Transfer
-from peer.rounds.requests import StateRequests
+from peer.rounds.requests import PeerRequests
 from peer.storage.anchors import Anchors
 from tests.coordinator.builders import Club
 
@@ -31,7 +31,7 @@ class Donor:
     def __init__(self, answering: AnswerBudget | None = None) -> None:
         self.posted: list[tuple[PeerId, Transfer]] = []
         manifest = CLUB.manifest.to_wire()
-        self._transfers = StateRequests(Anchors((), ()), manifest, lambda: [CHAIN], self._post, answering)
+        self._transfers = PeerRequests(Anchors((), ()), manifest, lambda: [CHAIN], self._post, answering)
         self.ask: Callable[[PeerId, Transfer, float], None] = lambda asker, question, now: self._transfers.handle(
             asker, question, b"", now
         )

@@ -18,7 +18,7 @@ from dht.identity import Identity, PeerId
 from dht.statement import digest_of
 from peer.net.frames import Transfer, decode_header, encode_header
 from peer.numerics.outer_optimizer import STATE_PIECE_BYTES, OuterState
-from peer.rounds.requests import StateRequests
+from peer.rounds.requests import PeerRequests
 from peer.storage.anchors import Anchors, genesis_states, layouts_of
 from peer.storage.genesis_file import GENESIS_FILE, digests_of, has_genesis, load_genesis, save_genesis
 from peer.storage.genesis_parts import PARTS_FOLDER, GenesisParts
@@ -66,20 +66,20 @@ async def fetched_from(held: list[OuterState]) -> list[OuterState]:
     host, newcomer = network.transport(HOST.peer_id), network.transport(NEWCOMER.peer_id)
     anchors = Anchors(layouts_of(CONFIG), held)
     anchors.serve_first(MANIFEST.genesis, held)
-    transfers = StateRequests(
+    requests = PeerRequests(
         anchors, MANIFEST.to_wire(), tuple, lambda to, what, data: host.post(to, encode_header(what), data)
     )
 
     def on_frame(sender: str, header: bytes, payload: bytes) -> None:
         message = decode_header(header)
         assert isinstance(message, Transfer)
-        transfers.handle(sender, message, payload, 0.0)  # type: ignore[arg-type]
+        requests.handle(sender, message, payload, 0.0)  # type: ignore[arg-type]
 
     await host.start(on_frame, lambda peer: None)
     try:
         return await fetch_genesis(MANIFEST, known(HOST), newcomer)
     finally:
-        transfers.states.close()
+        requests.states.close()
         await host.close()
         await newcomer.close()
 
@@ -139,7 +139,7 @@ class Holder:
         self._transport = network.transport(identity.peer_id)
         anchors = Anchors(layouts_of(CONFIG), STATES)
         anchors.serve_first(MANIFEST.genesis, STATES)
-        self.transfers = StateRequests(
+        self.requests = PeerRequests(
             anchors,
             MANIFEST.to_wire(),
             tuple,
@@ -152,10 +152,10 @@ class Holder:
     def _on_frame(self, sender: PeerId, header: bytes, payload: bytes) -> None:
         self.asked += 1
         if self.asked <= self._pieces:
-            self.transfers.handle(sender, decode_header(header), payload, 0.0)  # type: ignore[arg-type]
+            self.requests.handle(sender, decode_header(header), payload, 0.0)  # type: ignore[arg-type]
 
     async def close(self) -> None:
-        self.transfers.states.close()
+        self.requests.states.close()
         await self._transport.close()
 
 

@@ -25,9 +25,10 @@ from peer.net.frames import StateAsk, StatePiece
 from peer.node.status import OUTRUN, note_of
 from peer.numerics.outer_optimizer import STATE_PIECE_BYTES, OuterState, state_digest, state_tree
 from peer.storage.anchors import Anchors, genesis_states, layouts_of
-from peer.sync.download_scheduler import Wanted
+from peer.sync.download import Wanted
 from peer.sync.source import PIECES_IN_FLIGHT, STALL_SECONDS
 from peer.sync.state_client import StateClient
+from peer.sync.state_server import StateServer
 from peer.sync.upload_scheduler import BURST_BYTES
 from tests.peer.virtual_loop import run_virtual
 
@@ -65,7 +66,7 @@ class Wire:
             anchors = Anchors(layouts_of(CONFIG), genesis_states(CONFIG))
             if state is not None:
                 anchors.install(0, DIGEST, state, STEP)
-            self.servers[name] = StateClient(anchors, partial(self._hand_over, name))
+            self.servers[name] = StateServer(anchors, partial(self._hand_over, name))
         self.client = StateClient(Anchors(layouts_of(CONFIG), genesis_states(CONFIG)), self._ask)
         return self.client
 
@@ -114,9 +115,9 @@ def test_whoever_waits_is_told_how_long_it_still_takes() -> None:
         states = Wire({"a": state}, delay_seconds=1.0).fetcher()
         machines = [SimpleNamespace(index=0, ready=False)]
         driver: Any = SimpleNamespace(
-            transfers=SimpleNamespace(states=states),
+            requests=SimpleNamespace(states=states),
             engine=SimpleNamespace(machines=machines),
-            fetches=SimpleNamespace(outrun=False, following=[]),
+            catch_up=SimpleNamespace(outrun=False, following=[]),
         )
         fetching = loop.create_task(states.fetch(certificate_of(state), [PeerId("a")]))
         notes = []
@@ -167,16 +168,16 @@ def test_the_progress_is_that_of_all_states_that_are_lacking_between_two_tries_t
                 assert isinstance(piece, StatePiece)
                 loop.call_later(0.5, newcomer.receive, to, piece, bytes(data))
 
-        donor = StateClient(held, give)
+        donor = StateServer(held, give)
         newcomer = StateClient(
             Anchors(held.layouts, states),
             lambda to, ask, data: donor.serve(to, ask) if isinstance(ask, StateAsk) else None,
         )
         machines = [SimpleNamespace(index=fragment, ready=False) for fragment in range(3)]
         driver: Any = SimpleNamespace(
-            transfers=SimpleNamespace(states=newcomer),
+            requests=SimpleNamespace(states=newcomer),
             engine=SimpleNamespace(machines=machines),
-            fetches=SimpleNamespace(outrun=False, following=[]),
+            catch_up=SimpleNamespace(outrun=False, following=[]),
         )
         tasks = [loop.create_task(newcomer.get(one, holders)) for one in wanted]
         notes = []
@@ -185,10 +186,10 @@ def test_the_progress_is_that_of_all_states_that_are_lacking_between_two_tries_t
             driver.now = loop.time()
             notes.append(note_of("", driver))
         assert all(task.exception() for task in tasks), "between two tries"
-        driver.fetches.outrun = True
+        driver.catch_up.outrun = True
         machines[1].ready = machines[2].ready = True
         notes.append(note_of("", driver))
-        machines[0].ready, driver.fetches.following = True, [1, 2]
+        machines[0].ready, driver.catch_up.following = True, [1, 2]
         notes.append(note_of("", driver))
         donor.close()
         newcomer.close()
@@ -231,7 +232,7 @@ def test_one_whole_state_is_hashed_once_for_all_who_ask(monkeypatch: pytest.Monk
         anchors.install(fragment, name, states[fragment])
     names += list(enumerate(firsts))
     answers: list[bytes] = []
-    donor = StateClient(anchors, lambda to, piece, data: answers.append(bytes(data)))
+    donor = StateServer(anchors, lambda to, piece, data: answers.append(bytes(data)))
 
     async def main() -> None:
         for _ in range(3):
@@ -257,7 +258,7 @@ def test_hostile_questions_are_answered_with_nothing() -> None:
     answers: list[bytes] = []
     anchors = Anchors(layouts_of(CONFIG), genesis_states(CONFIG))
     anchors.install(0, DIGEST, state_of(1))
-    server = StateClient(anchors, lambda to, piece, data: answers.append(bytes(data)))
+    server = StateServer(anchors, lambda to, piece, data: answers.append(bytes(data)))
 
     async def main() -> None:
         for fragment, digest, piece in [(200, DIGEST, 0), (0, digest_of(b"other"), 0), (0, DIGEST, 99_999)]:
@@ -306,13 +307,14 @@ def test_nothing_is_kept_for_an_answer_that_is_not_waited_for_any_more() -> None
         client = wire.fetcher()
         with pytest.raises(NetworkError, match="no holder gave version 3"):
             await client.fetch(certificate, [PeerId("a")])
-        assert await client.fetch_step(certificate, PeerId("a"), len(STEP)) is None
-        for waiting in (client.fetch(certificate, [PeerId("a")]), client.fetch_step(certificate, PeerId("a"), 9)):
+        assert await client.steps.fetch(certificate, PeerId("a"), len(STEP)) is None
+        for waiting in (client.fetch(certificate, [PeerId("a")]), client.steps.fetch(certificate, PeerId("a"), 9)):
             task = asyncio.get_running_loop().create_task(waiting)
             await asyncio.sleep(1.0)
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
-        assert (client._waiting, client._steps) == ({}, {})
+        assert not client._downloads.is_awaited(0)
+        assert client.steps._arrivals == {}
         client.receive(PeerId("a"), StatePiece(fragment=0, certificate=DIGEST, piece=0), b"late")
         assert client.progress([0], 0.0)[:3] == (0, 8 * layouts_of(CONFIG)[0].elements, 0)
         assert not any(holder.owed for holder in client._downloads._holders.values())
@@ -325,7 +327,7 @@ def test_whoever_is_gone_is_given_nothing_more() -> None:
     given: list[str] = []
     anchors = Anchors(layouts_of(CONFIG), genesis_states(CONFIG))
     anchors.install(0, DIGEST, state)
-    donor = StateClient(anchors, lambda to, piece, data: given.append(to))
+    donor = StateServer(anchors, lambda to, piece, data: given.append(to))
 
     async def main() -> None:
         donor.give_at_most(STATE_PIECE_BYTES)
@@ -360,7 +362,7 @@ def test_a_stranger_does_not_use_up_the_days_upload() -> None:
         given, refused = given + len(data), refused + (not data)
 
     async def main() -> None:
-        donor = StateClient(anchors, post)
+        donor = StateServer(anchors, post)
         donor.give_at_most(math.inf, day_bytes)
         length = len(anchors.served(0, DIGEST).anchor) * 4  # type: ignore[union-attr]
         for _ in range(24 * 60):
@@ -375,7 +377,7 @@ def test_a_stranger_does_not_use_up_the_days_upload() -> None:
 
 def fetch_step(wire: Wire, length_bytes: int = len(STEP)) -> bytes | None:
     async def main() -> bytes | None:
-        return await wire.fetcher().fetch_step(certificate_of(state_of(1)), PeerId("a"), length_bytes)
+        return await wire.fetcher().steps.fetch(certificate_of(state_of(1)), PeerId("a"), length_bytes)
 
     return run_virtual(main())
 
@@ -391,7 +393,7 @@ def test_a_step_that_only_trickles_in_is_not_waited_for() -> None:
     wire = Wire({"a": state_of(1)}, delay_seconds=0.6 * STALL_SECONDS)
     assert fetch_step(wire) is not None
     wire = Wire({"a": state_of(1)})
-    serve = StateClient.serve
+    serve = StateServer.serve
 
     async def main() -> bytes | None:
         client, loop = wire.fetcher(), asyncio.get_running_loop()
@@ -403,7 +405,7 @@ def test_a_step_that_only_trickles_in_is_not_waited_for() -> None:
             loop.call_at(free_at, serve, wire.servers["a"], sender, ask)
 
         wire.servers["a"].serve = slowly  # type: ignore[method-assign]
-        return await client.fetch_step(certificate_of(state_of(1)), PeerId("a"), len(STEP))
+        return await client.steps.fetch(certificate_of(state_of(1)), PeerId("a"), len(STEP))
 
     assert run_virtual(main()) is None
 
@@ -420,14 +422,14 @@ def test_a_step_may_take_longer_where_the_state_did() -> None:
         def slowly(sender: PeerId, ask: StateAsk) -> None:
             nonlocal free_at
             free_at = max(free_at, loop.time()) + (0.0 if ask.piece is None else piece_seconds)
-            loop.call_at(free_at, StateClient.serve, donor, sender, ask)
+            loop.call_at(free_at, StateServer.serve, donor, sender, ask)
 
         donor.serve = slowly  # type: ignore[method-assign]
-        assert await client.fetch_step(certificate_of(state), PeerId("a"), len(STEP)) is None, "not known to be slow"
-        assert client.has_stalled(PeerId("a"))
+        assert await client.steps.fetch(certificate_of(state), PeerId("a"), len(STEP)) is None, "not known to be slow"
+        assert client.steps.has_stalled(PeerId("a"))
         await asyncio.sleep(free_at - loop.time())
         await client.fetch(certificate_of(state), [PeerId("a")])
-        assert await client.fetch_step(certificate_of(state), PeerId("a"), len(STEP)) == STEP
+        assert await client.steps.fetch(certificate_of(state), PeerId("a"), len(STEP)) == STEP
 
     run_virtual(main())
 
@@ -439,9 +441,9 @@ def test_who_is_gone_is_not_waited_for_with_a_step() -> None:
         client, loop = wire.fetcher(), asyncio.get_running_loop()
         loop.call_later(0.1, client.gone, PeerId("b"))
         loop.call_later(0.2, client.gone, PeerId("a"))
-        assert await client.fetch_step(certificate_of(state_of(1)), PeerId("a"), len(STEP)) is None
+        assert await client.steps.fetch(certificate_of(state_of(1)), PeerId("a"), len(STEP)) is None
         assert loop.time() == pytest.approx(0.2)
-        assert not client.has_stalled(PeerId("a"))
+        assert not client.steps.has_stalled(PeerId("a"))
 
     run_virtual(main())
 
@@ -466,7 +468,7 @@ def test_a_step_that_is_asked_for_again_may_come_twice() -> None:
                 hand_over(name, piece, data)
 
         wire._give = twice  # type: ignore[method-assign]
-        return await client.fetch_step(certificate_of(state_of(1)), PeerId("a"), len(STEP))
+        return await client.steps.fetch(certificate_of(state_of(1)), PeerId("a"), len(STEP))
 
     assert run_virtual(main()) == STEP
 
@@ -482,7 +484,7 @@ def test_steps_come_one_after_the_other_on_a_slow_line_and_before_states() -> No
         await asyncio.sleep(0.7)
         asked = len(wire.asked)
         steps = [
-            loop.create_task(client.fetch_step(certificate_of(state), PeerId(name), len(STEP))) for name in ("a", "b")
+            loop.create_task(client.steps.fetch(certificate_of(state), PeerId(name), len(STEP))) for name in ("a", "b")
         ]
         await asyncio.sleep(0.1)
         assert wire.asked[asked:] == ["a"] * PIECES_IN_FLIGHT, "and no more of the state"
@@ -499,10 +501,10 @@ def test_a_step_that_stalls_does_not_keep_a_state_from_coming() -> None:
 
     async def main() -> float:
         client, loop = wire.fetcher(), asyncio.get_running_loop()
-        assert await client.fetch_step(certificate_of(state), PeerId("mute"), len(STEP)) is None
-        assert client.has_stalled(PeerId("mute"))
+        assert await client.steps.fetch(certificate_of(state), PeerId("mute"), len(STEP)) is None
+        assert client.steps.has_stalled(PeerId("mute"))
         began = loop.time()
-        step = loop.create_task(client.fetch_step(certificate_of(state), PeerId("mute"), len(STEP)))
+        step = loop.create_task(client.steps.fetch(certificate_of(state), PeerId("mute"), len(STEP)))
         await asyncio.sleep(0.01)
         await client.fetch(certificate_of(state), [PeerId("a")])
         took = loop.time() - began
@@ -517,7 +519,7 @@ def test_who_lets_one_step_wait_does_not_let_all_the_others_wait() -> None:
 
     async def main() -> float:
         client, loop = wire.fetcher(), asyncio.get_running_loop()
-        steps = [client.fetch_step(certificate_of(state_of(1)), PeerId("mute"), len(STEP)) for _ in range(8)]
+        steps = [client.steps.fetch(certificate_of(state_of(1)), PeerId("mute"), len(STEP)) for _ in range(8)]
         assert await asyncio.gather(*steps) == [None] * 8
         return loop.time()
 
@@ -536,7 +538,7 @@ def test_what_has_come_whole_counts_for_the_progress_until_all_has() -> None:
             free_at = max(free_at, loop.time()) + 0.5
             loop.call_at(free_at, newcomer.receive, to, piece, bytes(data))
 
-        donor = StateClient(held, give)
+        donor = StateServer(held, give)
         newcomer = StateClient(
             Anchors(held.layouts, states),
             lambda to, ask, data: donor.serve(to, ask) if isinstance(ask, StateAsk) else None,
@@ -611,7 +613,7 @@ def test_a_donor_keeps_a_state_that_somebody_fetches_and_steps_for_longer(fetche
     names = [digest_of(b"version", bytes([version])) for version in range(30)]
     step = bytes(anchors.state_bytes(0) // 8)
     answers: list[int] = []
-    donor = StateClient(anchors, lambda to, piece, data: answers.append(len(data)))
+    donor = StateServer(anchors, lambda to, piece, data: answers.append(len(data)))
 
     async def main() -> None:
         for place, name in enumerate(names):

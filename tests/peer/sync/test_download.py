@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from coordinator.wire.merkle import leaf_count
 from dht.identity import PeerId
 from peer.numerics.outer_optimizer import STATE_PIECE_BYTES, OuterState, state_bytes, state_digest, state_tree
-from peer.sync.download_scheduler import HOLDERS_ASKED_MAX, TURN_SECONDS, Ask, DownloadScheduler, Wanted
+from peer.sync.download import Wanted
+from peer.sync.download_scheduler import HOLDERS_ASKED_MAX, TURN_SECONDS, Ask, DownloadScheduler
 from peer.sync.source import ANSWER_SECONDS, PATIENCE_SECONDS, PIECES_IN_FLIGHT, STALL_SECONDS
 
 ELEMENTS = 3 * STATE_PIECE_BYTES // 4 + 17  # four pieces per half, the last one short
@@ -33,10 +34,14 @@ DIGEST = state_digest(STATE.anchor, STATE.momentum)
 NAME = b"certificate"
 
 
+def ended() -> None:
+    """Nobody waits here."""
+
+
 def begun(holders: Sequence[str], state: bytes = DIGEST, elements: int = ELEMENTS) -> DownloadScheduler:
     """One state, of fragment 0, to be had from these."""
     downloads = DownloadScheduler()
-    downloads.begin(Wanted(0, 3, NAME, state), elements, [PeerId(holder) for holder in holders])
+    downloads.begin(Wanted(0, 3, NAME, state), elements, [PeerId(holder) for holder in holders], ended)
     return downloads
 
 
@@ -268,7 +273,7 @@ def test_a_piece_that_comes_late_counts_and_is_asked_of_nobody_else() -> None:
     late = asks[0]
     download.asks(PATIENCE_SECONDS)
     assert download.is_over(0)
-    download.pause(0)
+    download.pause(0, ended)
     assert receive(download, PeerId("one"), late.piece, answer_of(1, late.piece), PATIENCE_SECONDS) > 0
     download.begin(Wanted(0, 3, NAME, DIGEST), ELEMENTS, [PeerId("two")])
     holders = Holders({"two": "honest"}, random.Random(1), now=PATIENCE_SECONDS)
@@ -287,7 +292,7 @@ def test_who_sends_a_false_piece_unasked_is_heard_no_more() -> None:
 def test_a_later_try_does_not_begin_with_the_patience_of_the_one_before() -> None:
     """What was asked for before a rest made every holder look as if it had stalled."""
     download, _ = proven("one", "two")
-    download.pause(0)
+    download.pause(0, ended)
     download.begin(Wanted(0, 3, NAME, DIGEST), ELEMENTS, [PeerId("one"), PeerId("two")])
     assert {ask.holder for ask in download.asks(2 * PATIENCE_SECONDS)} == {"one", "two"}
     assert not download.is_over(0)

@@ -1,4 +1,4 @@
-"""One certified state on its way, in pieces (design §8). Sans-IO.
+"""One download: a state on its way, from the question for it to the proven whole (design §8). Sans-IO.
 
 First come the leaf digests of the state's two Merkle trees, which prove themselves against the certificate; after that
 every piece proves itself, whoever sends it and whenever it comes. Of a momentum that no step needs the leaf digests are
@@ -8,6 +8,8 @@ all that is kept. `peer.sync.download_scheduler` says whom to ask for which.
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 
@@ -18,17 +20,26 @@ from peer.numerics.outer_optimizer import STATE_PIECE_BYTES, OuterState, SpentMo
 Piece = int | None
 """Index of a piece, the anchor's before the momentum's; None stands for the leaf digests."""
 
+Ended = Callable[[], None]
 
-class StateAssembly:
-    """A state of `elements` values per half whose digest is `state`, and which holders know by `name`.
 
-    `halves`: 2 for both, 1 where the momentum is spent.
-    """
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A state to get: `name` is what holders know it by, the digest of its certificate or, of version 0, its own."""
 
-    def __init__(self, name: bytes, state: bytes, elements: int, halves: int = 2) -> None:
-        self.name = name
-        self.running = True  # whether somebody waits for it
-        self._state = state
+    fragment: int
+    version: int
+    name: bytes
+    state: bytes
+
+
+class Download:
+    """A wanted state of `elements` values per half. `halves`: 2 for both, 1 where the momentum is spent."""
+
+    def __init__(self, wanted: Wanted, elements: int, halves: int = 2) -> None:
+        self.name = wanted.name
+        self.ended: Ended | None = None  # called once it is over, if somebody waits for it
+        self._state = wanted.state
         half_bytes = 4 * elements
         self._per_half = leaf_count(half_bytes, STATE_PIECE_BYTES)
         self._halves = [bytearray(half_bytes) for _ in range(halves)]
@@ -38,6 +49,11 @@ class StateAssembly:
         self._unasked = OrderedDict.fromkeys(range(self._pieces))
         self.bytes_total = halves * half_bytes
         self.bytes_done = 0
+
+    @property
+    def running(self) -> bool:
+        """Whether somebody waits for it, and something of it is not here yet."""
+        return self.ended is not None and not self.done
 
     @property
     def done(self) -> bool:
