@@ -1,6 +1,6 @@
 # Every target sets up .venv by itself, those of developers with their tools. GNU make and Python 3.11, 3.12 or 3.13 are all that it needs.
 .DEFAULT_GOAL := help
-.PHONY: help install run test test-slow compose-test check bench results fuzz sim seeds docs lock release clean
+.PHONY: help install run test test-slow attacks compose-test check bench results fuzz sim seeds docs lock release clean
 
 PYTHONS := python3.11 python3.12 python3.13 python3
 READY := .venv/.ready
@@ -16,6 +16,9 @@ INPUTS ?= 50000
 WORKERS ?= 2
 HYPOTHESIS_PROFILE ?= ci
 export HYPOTHESIS_PROFILE
+
+# Hundreds of processes that the tests start read what the first has compiled, also where a container says otherwise.
+unexport PYTHONDONTWRITEBYTECODE
 
 FITS := import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))
 
@@ -34,9 +37,13 @@ test: $(INSTALLED) ## run all tests but the slow ones
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not swarm and not slow and not docker" -n $(WORKERS) --dist worksteal
 	$(BIN)/python -m pytest -m "swarm and not slow"
 
-test-slow: $(INSTALLED) ## run the tests that make test leaves out: further seeds and settings, and long real swarms
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "slow and not swarm and not docker" -n $(WORKERS) --dist worksteal
-	$(BIN)/python -m pytest -m "slow and swarm"
+# Hypothesis marks the tests of properties itself.
+test-slow: $(INSTALLED) ## run what make test leaves out: further seeds and settings, more examples, and long real swarms
+	OMP_NUM_THREADS=1 HYPOTHESIS_PROFILE=slow $(BIN)/python -m pytest -m "(slow or hypothesis) and not swarm and not docker" -n $(WORKERS) --dist worksteal
+	$(BIN)/python -m pytest -m "slow and swarm and not hours"
+
+attacks: $(INSTALLED) ## run every attack, two by two, among real processes, and the other swarms that take hours
+	$(BIN)/python -m pytest -m "hours"
 
 compose-test: $(INSTALLED) ## build the image and run the tests of the swarm in containers
 	docker/test.sh

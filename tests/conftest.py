@@ -18,6 +18,7 @@ from peer.machine.log import CHATTY
 settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("dev", settings.get_profile("untimed"))
 settings.register_profile("ci", settings.get_profile("untimed"), max_examples=25, derandomize=True, print_blob=True)
+settings.register_profile("slow", settings.get_profile("ci"), max_examples=100)
 settings.register_profile("nightly", settings.get_profile("untimed"), max_examples=5000)
 
 PROFILE = os.environ.get("HYPOTHESIS_PROFILE", "dev")

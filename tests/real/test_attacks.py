@@ -11,8 +11,6 @@ from peer.attacks.protocol import PROCESS_ATTACKS
 if TYPE_CHECKING:
     from tests.real.conftest import Swarm
 
-pytestmark = [pytest.mark.slow, pytest.mark.swarm, pytest.mark.timeout(600)]
-
 PEERS, VERSIONS = 8, 16  # of the peers two are hostile
 PROVEN = {
     "two_joins": "signed two different statements «join»",
@@ -74,12 +72,20 @@ PAIRS = (
 )
 """Two attacks at a time, as most of a run is starting it."""
 
+FEW = (PAIRS[1], PAIRS[3], ("slow_loris", "garbage"), ("never_check", "never_vote"), ("claim_more", "grind_coin"))
+"""One for each kind of harm: two statements, false results, junk, silence, claims; `make attacks` runs the others."""
+
+HOURS = [pytest.param(pair, marks=pytest.mark.hours) for pair in PAIRS if pair not in FEW]
+
 
 def test_every_attack_of_processes_is_in_a_pair() -> None:
     assert {attack for pair in PAIRS for attack in pair} >= set(PROCESS_ATTACKS)
 
 
-@pytest.mark.parametrize("attacks", PAIRS, ids="+".join)
+@pytest.mark.slow
+@pytest.mark.swarm
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("attacks", [*FEW, *HOURS], ids="+".join)
 def test_two_of_eight_that_attack_the_protocol_change_nothing(swarm: Swarm, attacks: tuple[str, str]) -> None:
     orders = [word for attack in attacks for word in ("--attack", f"{attack}:1")]
     swarm.start(PEERS, VERSIONS, "--step-seconds", "0.2", *orders)

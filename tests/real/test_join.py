@@ -60,6 +60,13 @@ def _until_ready(host: PeerProcess) -> str:
     raise AssertionError("the host was not ready")
 
 
+def _until_training(data: Path) -> None:
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while snapshot(data).state != "training":
+        assert time.monotonic() < deadline, "it never trained"
+        select.select([], [], [], 0.1)
+
+
 class Terminal:
     """A `muster join` with a person before it."""
 
@@ -106,7 +113,7 @@ def test_who_says_no_has_fetched_and_kept_nothing(folder: Path, host: PeerProces
         terminal.close()
 
 
-def test_a_peer_goes_on_in_the_background_and_the_doctor_finds_the_host(
+def test_who_says_yes_takes_part_in_the_background_and_the_doctor_finds_the_host(
     folder: Path, invite: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     data = folder / "home"
@@ -119,10 +126,14 @@ def test_a_peer_goes_on_in_the_background_and_the_doctor_finds_the_host(
         "the same text",
     ):
         assert fact in findings
-    words = ["join", invite, "--yes", "--detach", "--data", str(data), "--name", "bob", "--limit", "upload_mbit=50"]
-    command = [sys.executable, "-m", "peer.cli", *words]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True, timeout=PATIENCE_SECONDS)
-    assert "muster drain" in done.stdout
+    terminal = Terminal(invite, "--detach", "--data", str(data), "--name", "bob", "--limit", "upload_mbit=50")
+    try:
+        terminal.read_until("Take part?")
+        terminal.type("y\n")
+        terminal.read_until("muster drain")
+        assert terminal.process.wait(PATIENCE_SECONDS) == 0
+    finally:
+        terminal.close()
     process = os.pidfd_open(snapshot(data).pid)
     try:
         assert snapshot(data).name == "bob"
@@ -130,6 +141,7 @@ def test_a_peer_goes_on_in_the_background_and_the_doctor_finds_the_host(
         assert (data / SOCKET_NAME).stat().st_mode & 0o077 == 0
         assert main.run(["logs", "--data", str(data)], PYTHON) == 0
         assert "{" in capsys.readouterr().out
+        _until_training(data)
         ask(data, "stop")
         ready, _, _ = select.select([process], [], [], PATIENCE_SECONDS)
         assert ready
@@ -159,22 +171,3 @@ def test_a_peer_outside_its_hours_is_there_and_rests(folder: Path, invite: str) 
         raise AssertionError("it never paused")
     finally:
         kill_all([peer])
-
-
-def test_who_says_yes_takes_part(folder: Path, invite: str) -> None:
-    data = folder / "home"
-    terminal = Terminal(invite, "--data", str(data), "--name", "bob")
-    try:
-        terminal.read_until("Take part?")
-        terminal.type("y\n")
-        deadline = time.monotonic() + PATIENCE_SECONDS
-        while time.monotonic() < deadline:
-            try:
-                if snapshot(data).state == "training":
-                    return
-            except MusterError:
-                assert terminal.process.poll() is None
-            select.select([], [], [], 0.2)
-        raise AssertionError("it never trained")
-    finally:
-        terminal.close()

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from coordinator.views.control import ask
+from peer.cli import main
 from tests.peer.installing import install
 from tests.real.conftest import ROOT
 
@@ -23,8 +24,8 @@ OUTER = '[outer]\nmerge = "mean_near_median"\nmerge_package = "near-median==0.1.
 MISSING = "this run needs the package near-median, which is not installed; see what it is before you trust it, then:"
 
 
-def test_a_swarm_with_a_package_agrees_and_refuses_who_has_it_not(
-    swarm: Swarm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_swarm_with_a_package_agrees_refuses_who_has_it_not_and_drains_at_ctrl_c(
+    swarm: Swarm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     install("merge", tmp_path, monkeypatch)
     swarm.more = OUTER
@@ -39,10 +40,15 @@ def test_a_swarm_with_a_package_agrees_and_refuses_who_has_it_not(
     assert done.returncode == 2
     assert done.stderr.splitlines()[-1].startswith(MISSING)
     assert not any(path.name in ("manifest.bin", "votes", "genesis.safetensors") for path in home.rglob("*"))
+    data = ["--data", str(swarm.data / "peer-1")]
+    assert [main.run([command, *data], (3, 11)) for command in ("pause", "resume", "status", "invite")] == [0] * 4
+    shown = capsys.readouterr().out.splitlines()
+    assert any(line.startswith("training  step") for line in shown)
+    assert shown[-1].startswith("muster1")
     swarm.process.send_signal(signal.SIGINT)
     report = swarm.finish()
     assert report["agreement"]
-    assert report["versions_certified"] > 0
+    assert 0 < report["versions_certified"] < 4000
     assert report["peers"] == 2
     assert not report["events"].get("result_refuted")
     assert not report["events"].get("merge_failed")

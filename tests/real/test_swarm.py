@@ -21,10 +21,10 @@ OVERLAP = 2  # rounds that may still be in flight when the last version is certi
 
 def test_four_peers_certify_every_version_and_agree(swarm: Swarm) -> None:
     # Three intervals (design §6.3) last ten seconds: at a quarter of that, busy cores alone bring minor certificates.
-    swarm.start(4, 24, "--step-seconds", "0.2", eight_bit=True)
+    swarm.start(4, 16, "--step-seconds", "0.2", eight_bit=True)
     report = swarm.finish()
     assert report["agreement"]
-    assert 24 <= report["versions_certified"] <= 24 + OVERLAP
+    assert 16 <= report["versions_certified"] <= 16 + OVERLAP
     assert report["peers"] == 4
     assert report["minor_certificates"] == 0
     one, *others = report["state_digests"].values()
@@ -35,18 +35,27 @@ def test_four_peers_certify_every_version_and_agree(swarm: Swarm) -> None:
 
 
 @pytest.mark.parametrize(("peers", "points"), [(5, ("reduce", "vote")), *extra([(7, ("scatter", "reduce", "vote"))])])
-def test_deaths_at_every_point_of_a_round_hurt_nobody_else(swarm: Swarm, peers: int, points: tuple[str, ...]) -> None:
+def test_deaths_at_every_point_of_a_round_hurt_nobody_else(
+    swarm: Swarm, peers: int, points: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """And the lab makes every version again, and the parameters of every learner that lived to the end."""
     deaths = {f"peer-{number}": f"kill:{point}:{number + 1}" for number, point in enumerate(points, start=2)}
     faults = [option for name, fault in deaths.items() for option in ("--fault", f"{name[-1]}:{fault}")]
-    swarm.start(peers, 32, *faults)  # more than half of those who were active go on
+    tape = swarm.folder / "tape.jsonl"
+    swarm.start(peers, 24, *faults, "--tape", str(tape))  # more than half of those who were active go on
     report = swarm.finish()
     assert report["agreement"]
-    assert 32 <= report["versions_certified"] <= 32 + OVERLAP
+    assert 24 <= report["versions_certified"] <= 24 + OVERLAP
     assert report["peers"] == peers - len(points)
     for name in deaths:
         assert report["events"][f"died {name}"] == 1
         assert any(f"{name} died: ended by signal 9" in line for line in swarm.lines)
-    assert swarm.left_behind() == []
+    assert swarm.left_behind() == [tape.name]
+    capsys.readouterr()
+    assert main.run(["lab", "--replay", str(tape)], (3, 11)) == 0
+    told = capsys.readouterr().out
+    assert told.startswith(f"{report['versions_certified']} versions of ")
+    assert told.endswith(f"of {peers - len(points)} learners\n")
 
 
 def test_nothing_is_left_when_the_swarm_itself_is_killed(swarm: Swarm) -> None:
@@ -58,6 +67,7 @@ def test_nothing_is_left_when_the_swarm_itself_is_killed(swarm: Swarm) -> None:
     assert swarm.left_behind() == []
 
 
+@pytest.mark.slow  # in `make test` it is the swarm of test_merge_package
 def test_ctrl_c_drains_and_reports(swarm: Swarm, capsys: pytest.CaptureFixture[str]) -> None:
     swarm.start(2, 4000, "--data", str(swarm.data))
     swarm.read_until_certified()

@@ -12,7 +12,7 @@ from peer.cli import main
 if TYPE_CHECKING:
     from tests.real.conftest import Swarm
 
-pytestmark = [pytest.mark.swarm, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.slow, pytest.mark.swarm, pytest.mark.timeout(180)]
 
 PYTHON = (3, 11)
 

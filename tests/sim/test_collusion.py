@@ -105,7 +105,8 @@ def test_a_commitment_that_a_leader_passes_over_is_made_good_in_the_next_version
     world.quiesce(120.0)
 
 
-@pytest.mark.parametrize("trick", ["pass_over", *extra(["shut_out"])])
+@pytest.mark.slow
+@pytest.mark.parametrize("trick", ["pass_over", "shut_out"])
 def test_three_of_ten_that_claim_more_and_leave_others_out_never_tip_the_balance(trick: str) -> None:
     """The watcher looks at every partition's weights; before docs/adr/0046 they had 52.7 % within eighteen versions."""
     run_to_version(claiming(Band(10, 3), trick, seed=0), 30, 90 * INTERVAL_SECONDS)

@@ -13,7 +13,7 @@ from tests.extra import extra
 from tests.sim.worlds import LINKS, PACE, SLOW, Drop, machine, run_to_version, statement_of, swarm, version
 
 
-@pytest.mark.parametrize("seed", [0, 1, *extra(range(2, 12))])
+@pytest.mark.parametrize("seed", [0, *extra(range(1, 12))])
 @pytest.mark.parametrize("links", [LINKS, SLOW])
 def test_members_with_other_counts_have_one_deadline(links: LinkFaults, seed: int) -> None:
     world = swarm(4, seed=seed, links=links)

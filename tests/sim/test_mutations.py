@@ -233,6 +233,7 @@ def test_a_storm_of_reminders(monkeypatch: pytest.MonkeyPatch) -> None:
         world.quiesce(60.0)
 
 
+@pytest.mark.slow
 def test_rivals_that_are_never_taken_over(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("coordinator.engine.branch_rules.won", lambda ours, theirs, banned: frozenset())
     with pytest.raises(AssertionError, match="not true after"):

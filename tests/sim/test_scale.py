@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
+import pytest
+
 from coordinator.run.manifest import PEERS_PER_GROUP_MAX, PaceSpec
 from coordinator.simulator.board import Board
 from coordinator.simulator.keys import virtual_peer_id
 from coordinator.simulator.scale import KNOWN_SHARE, ScaleRun
 from coordinator.wire.shards import RECORDS_PER_SHARD, ROOT, PresenceShards
 from dht.table import ENTRIES_PER_KEY_MAX
+from tests.extra import extra
 
 PACE = PaceSpec(fragments=1, overlap=1, presence_seconds=15.0, presence_lifetime_seconds=45.0, round_seconds=20.0)
-PEERS, VERSIONS = 36, 2
 
 
-def test_a_swarm_over_32_certifies_full_versions_and_tells_everybody() -> None:
-    crowd = ScaleRun(PEERS, seed=0, deaths_per_version=0.0, pace=PACE)
-    crowd.run(VERSIONS)
+@pytest.mark.parametrize(("peers", "versions"), [(36, 2), *extra([(40, 3)])])
+def test_a_swarm_over_32_certifies_full_versions_and_tells_everybody(peers: int, versions: int) -> None:
+    crowd = ScaleRun(peers, seed=0, deaths_per_version=0.0, pace=PACE)
+    crowd.run(versions)
     certified = list(crowd.meter.certified.values())
-    assert len(certified) >= VERSIONS
+    assert len(certified) >= versions
     assert [one for one in certified if one.outcome.minor or len(one.outcome.roster) < PEERS_PER_GROUP_MAX] == []
     assert len({peer for one in certified for peer in one.outcome.roster}) > PEERS_PER_GROUP_MAX
-    assert min(len(crowd.heard[one.version]) for one in certified) >= KNOWN_SHARE * PEERS
+    assert min(len(crowd.heard[one.version]) for one in certified) >= KNOWN_SHARE * peers
     report = crowd.report()
     assert report["versions"] == len(certified)
     assert crowd.meter.checks.total() > 0

@@ -57,7 +57,7 @@ def context(chain: Chain) -> Context:
 
 
 @pytest.mark.parametrize("trust", [EVERYBODY_AT_ONCE, BOUNDS], ids=["anybody", "bounds"])
-@pytest.mark.parametrize(("count", "hostile", "fresh"), [(10, 3, 0), *extra([(7, 0, 3)]), (4, 0, 2)])
+@pytest.mark.parametrize(("count", "hostile", "fresh"), [(4, 0, 2), *extra([(7, 0, 3), (10, 3, 0)])])
 def test_few_cannot_call_the_leaders_apart(count: int, hostile: int, fresh: int, trust: TrustSpec) -> None:
     """A leader followed three that asked, whoever they were: no version came while they called."""
     world = swarm(count, trust=trust)

@@ -124,7 +124,7 @@ def test_nobody_is_led_away_in_the_moment_in_which_all_meet_again(intervals: int
 
 @pytest.mark.parametrize(
     ("fragments", "each", "intervals"),
-    [(3, 2, 4), *extra([(5, 1, 4)]), (2, 1, 7)],
+    [(3, 2, 4), *extra([(5, 1, 4), (2, 1, 7)])],
     ids=["two in each", "one in each", "late"],
 )
 def test_those_who_are_few_in_each_other_fragment_lead_nobody_away(fragments: int, each: int, intervals: int) -> None:

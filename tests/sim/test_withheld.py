@@ -143,7 +143,10 @@ def test_nobody_follows_few_when_the_longest_lock_ends_while_most_are_here(monke
     assert not any(follows(peer, made) for peer in withheld.honest)
 
 
-def test_what_nobody_serves_is_left_alone_whatever_is_shown_behind_it(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("intervals", [24, *extra([60])])
+def test_what_nobody_serves_is_left_alone_whatever_is_shown_behind_it(
+    intervals: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """All who have voted for it restart, so only the hostile have its bytes; behind it lies what nobody follows."""
     withheld = Withheld(0, monkeypatch)
     world, (holder, *_) = withheld.world, withheld.holders()
@@ -153,7 +156,7 @@ def test_what_nobody_serves_is_left_alone_whatever_is_shown_behind_it(monkeypatc
         peer.checkpoint()
         world.crash(peer)
         peer.start()
-    end = world.clock.now + 24 * INTERVAL_SECONDS
+    end = world.clock.now + intervals * INTERVAL_SECONDS
     while world.clock.now < end:
         for peer in withheld.hostile:
             peer.served = [{}]

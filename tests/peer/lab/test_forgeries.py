@@ -9,13 +9,14 @@ from coordinator.core.events import Reduced
 from peer.attacks.protocol import is_lab_attack
 from peer.attacks.work import ForgingWork
 from peer.attacks.zoo import AttackOrder
+from tests.extra import extra
 from tests.peer.lab import small
 
 LEARNERS = 4
 ROBUST = {"outer.merge": "robust_rda", "outer.contribution_codec": "int8", "outer.result_codec": "int8"}
 
 
-@pytest.mark.parametrize("name", ["noisy_results", "selfish_results", "garbage_results"])
+@pytest.mark.parametrize("name", ["noisy_results", *extra(["selfish_results", "garbage_results"])])
 def test_a_forger_is_banned_and_nothing_of_what_it_signed_is_applied(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

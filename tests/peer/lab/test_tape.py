@@ -22,7 +22,7 @@ from peer.rounds.tape import TapeLine, TapeWriter, read_tape
 from tests.extra import extra
 from tests.peer.lab import small
 
-AT_ONCE = ("commit", "record", "vote", "adopt")  # before and after a peer is bound; other points are slow
+AT_ONCE = ("record", "adopt")  # before a peer is bound, and after the version; other points are slow
 SAVED_AT, DEATH_FROM, AWAY = 10, 13, 6  # in steps
 CODED = {"inner.optimizer": "adamw8bit", "outer.merge": "rda", "outer.contribution_codec": "int4"}
 
@@ -30,13 +30,12 @@ CODED = {"inner.optimizer": "adamw8bit", "outer.merge": "rda", "outer.contributi
 @pytest.mark.parametrize(
     ("changes", "given"),
     [
-        ({}, {}),
-        (CODED, {}),
+        *extra([({}, {}), (CODED, {})]),
         ({**CODED, "outer.error_feedback": True}, {"speeds": (1.0, 0.7, 2.0)}),
-        ({"outer.merge": "robust_rda"}, {"attacks": (AttackOrder.parse("alie:1"),)}),
+        *extra([({"outer.merge": "robust_rda"}, {"attacks": (AttackOrder.parse("alie:1"),)})]),
         ({"outer.adoption": "overwrite"}, {"attacks": (AttackOrder.parse("nan:1"),)}),
-        ({"outer.merge": "robust_rda"}, {"attacks": (AttackOrder.parse("scaling:1:factor=1e30"),)}),
-        ({"outer.adoption": "eager"}, {}),
+        *extra([({"outer.merge": "robust_rda"}, {"attacks": (AttackOrder.parse("scaling:1:factor=1e30"),)})]),
+        *extra([({"outer.adoption": "eager"}, {})]),
         ({**CODED, "outer.adoption": "eager", "outer.moment_correction": 0.5}, {"speeds": (1.0, 0.7, 2.0)}),
         ({"outer.adoption": "blend"}, {"scavenge": Scavenge(1, 6, 16)}),
         (CODED, {"speed_jitter": 0.3, "late_joins": True}),

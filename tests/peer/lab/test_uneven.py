@@ -53,6 +53,7 @@ def test_at_rest_no_step_is_made() -> None:
     assert uneven.boundary_in(5000.0) == 0.0
 
 
+@pytest.mark.slow
 def test_learners_get_apart_and_the_swarm_goes_on() -> None:
     """(DiLoCo 2604.21428 Table 5: variance) A seed gives the same run, also with deaths; without jitter another."""
     given = {"late_joins": True, "failures": Failures(40, 6)}

@@ -507,6 +507,7 @@ def test_slots_go_to_who_came_first():
     asyncio.run(main())
 
 
+@pytest.mark.slow
 def test_what_a_learner_imports_ahead_leaves_scipy_out_and_the_way_to_it_open():
     program = """
 import sys

@@ -16,7 +16,9 @@ from dht.errors import LocalError
 from peer.learner.bf16_step import RoundedSteps, round_stochastically
 from peer.learner.devices import Placement
 from peer.learner.learner import Learner, make_learner
+from tests.extra import extra
 
+QUICK = ("adamw8bit", "muon8bit")
 CONFIG = RunConfig(
     versions=40,
     model=ModelSpec(hidden_size=64, layers=1, heads=2, intermediate_size=72, vocabulary=64),
@@ -56,7 +58,7 @@ def test_rounding_is_right_on_average_and_never_far() -> None:
     assert (off <= 6 * spacing[0].double() / 20_000**0.5).all()
 
 
-@pytest.mark.parametrize("optimizer", get_args(InnerOptimizer))
+@pytest.mark.parametrize("optimizer", [*QUICK, *extra(one for one in get_args(InnerOptimizer) if one not in QUICK)])
 def test_bfloat16_learns(optimizer: InnerOptimizer) -> None:
     one = learner(optimizer)
     one.set_progress(4)

@@ -20,6 +20,7 @@ from peer.numerics.fragments import FragmentLayout, Partitioning, TensorSpec
 from peer.numerics.merge import MERGES, MergeRule
 from peer.numerics.outer_step import joined
 from peer.numerics.reduction import admit, reduce_partition
+from tests.extra import extra
 from tests.peer.merging import FP32, contribute, members_of, merge_all, merged_gradients, reduce_all, relative
 
 torch.set_num_threads(1)
@@ -169,7 +170,7 @@ def askew(honest: Tensor, side: Tensor, angle: float, strength: float) -> Tensor
     return sent
 
 
-@pytest.mark.parametrize("codec", ["fp32", "int8", "int4"])
+@pytest.mark.parametrize("codec", ["int8", *extra(["fp32", "int4"])])
 @settings(max_examples=40)
 @given(st.data(), st.integers(4, 16), st.integers(0, 999), st.floats(0.03, 1 / 3))
 def test_with_a_third_of_the_weight_they_move_it_as_far_as_theory_has_it(

@@ -23,6 +23,7 @@ from peer.storage.state_tensors import state_of
 from peer.storage.tensor_file import map_tensors, write_tensors
 from tests.checkout import ROOT
 from tests.disk import CrashError, failure_at, file_size_limit
+from tests.extra import extra
 
 torch.set_num_threads(1)
 RUN_ID = bytes(range(32))
@@ -275,10 +276,11 @@ def test_nothing_is_written_where_it_only_reads(tmp_path):
     assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
 
 
-def test_a_killed_process_leaves_a_whole_checkpoint_and_every_promised_vote():
-    """SIGKILL at eight random moments, in processes that import nothing else; `make bench` makes it 200."""
+@pytest.mark.parametrize("kills", [8, *extra([20])])
+def test_a_killed_process_leaves_a_whole_checkpoint_and_every_promised_vote(kills):
+    """SIGKILL at random moments, in processes that import nothing else; `make bench` makes it 200 times."""
     done = subprocess.run(
-        [sys.executable, "tests/bench/bench_kills.py", "8"], cwd=ROOT, capture_output=True, text=True, timeout=50
+        [sys.executable, "tests/bench/bench_kills.py", str(kills)], cwd=ROOT, capture_output=True, text=True, timeout=50
     )
     assert done.returncode == 0, done.stderr
-    assert "8 kills, 8 resumes" in done.stdout
+    assert f"{kills} kills, {kills} resumes" in done.stdout
