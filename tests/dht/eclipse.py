@@ -15,6 +15,7 @@ from hivemind.p2p import PeerID
 
 from dht.addresses import PeerAddress
 from dht.daemon.process import Daemon, DaemonConfig
+from dht.door import Door
 from dht.guard import REQUESTS, node_id_of
 from dht.hivemind_storage import TableStorage
 from dht.hivemind_store import HivemindStore
@@ -83,7 +84,11 @@ def lies_nearest(one: Identity, key: RecordKey, others: Sequence[Identity]) -> b
 class Nodes:
     """Record stores over real nodes, started into one network and stopped together."""
 
-    def __init__(self, folder: Path, rules: RecordRules, clock: Clock) -> None:
+    def __init__(
+        self, folder: Path, rules: RecordRules, clock: Clock, show: Callable[[PeerId], bytes] = lambda _: b""
+    ) -> None:
+        """`show` gives the pass of a node, where the network asks for one."""
+        self._door = Door(show)
         self._folder = folder
         self._rules = rules
         self._clock = clock
@@ -119,9 +124,10 @@ class Nodes:
     async def _daemon(self, identity: Identity, invited_by: Sequence[PeerAddress]) -> Daemon:
         path = self._folder / identity.peer_id
         identity.save(path)
-        daemon = await Daemon.start(DaemonConfig(path, runtime_parent=self._folder))
+        daemon = await Daemon.start(DaemonConfig(path, runtime_parent=self._folder, door=self._door))
         # not before: it would ask over another daemon whether its key is in use
-        daemon._config = DaemonConfig(path, initial_peers=tuple(invited_by), runtime_parent=self._folder)
+        invited = tuple(invited_by)
+        daemon._config = DaemonConfig(path, initial_peers=invited, runtime_parent=self._folder, door=self._door)
         self._stack.push_async_callback(daemon.close)
         return daemon
 

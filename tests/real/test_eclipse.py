@@ -47,7 +47,8 @@ def test_an_eclipsed_swarm_goes_on_and_lets_a_newcomer_in(machines: Machines) ->
 async def _eclipse(machines: Machines, invite: str, honest: list[Identity]) -> None:
     key = presence_key(Invite.parse(invite).run_id)
     with tempfile.TemporaryDirectory() as folder:
-        nodes = Nodes(Path(folder), RecordRules(key.run_id, KeyVerifier()), Clock())
+        inside = Invite.parse(invite).pass_for  # hostile members: outsiders get no answer at all
+        nodes = Nodes(Path(folder), RecordRules(key.run_id, KeyVerifier()), Clock(), inside)
         try:
             victims = [Invite.parse(invite_of(machines.folder / name)).addresses[0] for name in NAMES[:3]]
             mined, _ = mined_keys(HOSTILE, key, honest)

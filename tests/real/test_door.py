@@ -1,0 +1,129 @@
+"""Invites of a real run: with limits, for whoever has none, and what a crowd of outsiders costs the members."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import psutil
+import pytest
+from hivemind.p2p import PeerID
+
+from coordinator.views.control import ask, members_of, snapshot
+from dht.hivemind_storage import place_of
+from dht.hivemind_store import HivemindStore
+from dht.identity import Identity, KeyVerifier
+from dht.invite import Invite
+from dht.records import RecordBody, make_record, presence_key
+from dht.refusal import ADVICE, Refusal
+from dht.statement import digest_of
+from dht.validation import RecordRules
+from tests.dht.eclipse import Clock, Nodes
+from tests.real.conftest import ENDING_SECONDS, Machines, invite_of, version_of
+from tests.real.outsiders import Crowd
+
+pytestmark = [pytest.mark.slow, pytest.mark.swarm, pytest.mark.timeout(1500)]
+
+CONNECTIONS = 1000
+RECORDS = 10_000
+RECORDS_PER_CALL = 50
+CALLERS = 10
+MEASURED_SECONDS = 90.0
+MEMORY_BYTES_MAX = 50 << 20
+
+
+def _ends_with(machines: Machines, name: str, invite: str, refusal: Refusal) -> None:
+    machines.learner(name, invite)
+    assert machines.processes[name].wait(ENDING_SECONDS) == 2, machines.said(name)
+    assert ADVICE[refusal] in " ".join(machines.said(name).split())
+
+
+def test_an_invite_lets_in_as_many_as_it_says_and_nobody_after_it_was_withdrawn(machines: Machines) -> None:
+    host = machines.host()
+    usual = invite_of(host)
+    friends = [machines.learner(name, usual) for name in ("ann", "bob")]
+    limited = str(ask(host, "invite", changes=("uses=1", "note=for Eve"))["invite"])
+    eve = machines.learner("eve", limited)
+    machines.wait(eve, lambda now: now.credited_tokens.get(machines.id_of(eve), 0) > 0)
+    machines.wait(host, lambda _: any(one.used == 1 for one in members_of(host).invites))
+    _ends_with(machines, "late", limited, Refusal.USED_UP)
+    _ends_with(machines, "stranger", str(replace(Invite.parse(usual), ticket=None)), Refusal.NO_PASS)
+    ask(host, "revoke", changes=("for Eve", "it leaked", "everybody"))
+    assert machines.processes["eve"].wait(ENDING_SECONDS) == 2
+    assert "it leaked; ask the run's organiser" in machines.said("eve")
+    _ends_with(machines, "again", limited, Refusal.WITHDRAWN)
+    now = max(version_of(snapshot(one)) for one in friends)
+    for one in friends:
+        machines.wait(one, lambda seen: version_of(seen) >= now + 2)
+
+
+def test_a_crowd_of_outsiders_costs_the_members_next_to_nothing(machines: Machines) -> None:
+    host = machines.host()
+    invite = invite_of(host)
+    members = [host, *(machines.learner(name, invite) for name in ("ann", "bob"))]
+    for data in members:
+        machines.wait(data, lambda now: version_of(now) >= 2)
+    asyncio.run(_measure(machines, members, Invite.parse(invite)))
+    present = {one.peer_id for one in members_of(host).members if one.live}
+    assert present == {machines.id_of(data) for data in members}
+
+
+async def _measure(machines: Machines, members: Sequence[Path], invite: Invite) -> None:
+    host, process = members[0], psutil.Process(machines.processes["host"].pid)
+    quiet, before = await _versions_per_minute(host), _memory_bytes(process)
+    address = invite.addresses[0].text.split("/")
+    async with Crowd(address[2], int(address[4]), CONNECTIONS) as crowd:
+        with tempfile.TemporaryDirectory() as folder:
+            nodes = Nodes(Path(folder), RecordRules(invite.run_id, KeyVerifier()), Clock())
+            try:
+                keys = [Identity(digest_of(b"caller", bytes([number]))) for number in range(CALLERS)]
+                hostile = await nodes.start_hostile(keys, invite.addresses[:1])
+                flood = asyncio.gather(*(_store(one, invite, number) for number, one in enumerate(hostile)))
+                loud = await _versions_per_minute(host)
+                taken = sum(await flood)
+                after = _memory_bytes(process)
+            finally:
+                await nodes.close()
+        print(
+            f"{crowd.opened} connections opened, {crowd.held} held at the end; {taken} of {RECORDS} records taken; "
+            f"{quiet:.1f} versions a minute without them, {loud:.1f} with them; "
+            f"memory of the host and its daemon {before / 1e6:.0f} MB before, {after / 1e6:.0f} MB after"
+        )
+        assert crowd.opened >= CONNECTIONS
+    assert taken == 0
+    assert after - before < MEMORY_BYTES_MAX
+
+
+async def _store(caller: HivemindStore, invite: Invite, number: int) -> int:
+    """Have the host keep records, each of a key of its own; how many it says to have taken."""
+    key, taken, host = presence_key(invite.run_id), 0, PeerID.from_base58(invite.addresses[0].peer_id)
+    for call in range(RECORDS // CALLERS // RECORDS_PER_CALL):
+        now, records = time.time(), []
+        for index in range(RECORDS_PER_CALL):
+            name = b"".join(part.to_bytes(4, "big") for part in (number, call, index))
+            body = RecordBody(payload=b"here", issued_unix_milliseconds=int(1000 * now), lifetime_milliseconds=60_000)
+            records.append(make_record(Identity(digest_of(b"record", name)), key, body))
+        answer = await caller._protocol.call_store(
+            host,
+            [place_of(key)] * len(records),
+            [record.value for record in records],
+            [record.expires_unix_seconds for record in records],
+            [record.sender for record in records],
+        )
+        taken += sum(map(bool, answer or ()))
+    return taken
+
+
+async def _versions_per_minute(data: Path) -> float:
+    first, began = snapshot(data).certified.versions, time.monotonic()
+    await asyncio.sleep(MEASURED_SECONDS)
+    return 60 * (snapshot(data).certified.versions - first) / (time.monotonic() - began)
+
+
+def _memory_bytes(process: psutil.Process) -> int:
+    """Of a peer and what it has started."""
+    return sum(one.memory_info().rss for one in (process, *process.children(recursive=True)))
