@@ -149,7 +149,7 @@ def read_pass(data: bytes, peer: PeerId, house: House) -> Welcome:
     issuer = house.organiser if word.issuer is None else PeerId(word.issuer)
     if (word.issuer is None) != (word.delegation is None) or word.issuer == house.organiser:
         raise PeerError("a pass whose issuer is not clear")
-    if word.delegation is not None and not _is_deputy(issuer, word.delegation, house):
+    if word.delegation is not None and not is_deputy(issuer, word.delegation, house):
         raise PeerError("a pass of somebody who may give none")
     if not house.verifier.verify(
         issuer, signed_bytes(place(house.run_id, "grant"), issuer, word.grant), word.signature
@@ -166,7 +166,8 @@ def _admission(run_id: bytes, word: Word, invite: PeerId, peer: PeerId) -> bytes
     return signed_bytes(place(run_id, "admit", digest_of(word.grant)), invite, peer.encode())
 
 
-def _is_deputy(deputy: PeerId, signature: bytes, house: House) -> bool:
+def is_deputy(deputy: PeerId, signature: bytes, house: House) -> bool:
+    """Whether this is the organiser's signature that a key is a co-organiser."""
     body = Delegation(deputy=deputy).to_wire()
     return house.verifier.verify(
         house.organiser, signed_bytes(place(house.run_id, "delegate"), house.organiser, body), signature

@@ -42,6 +42,8 @@ Command = Literal[
     "members",
     "revoke",
     "readmit",
+    "deputise",
+    "accept",
 ]
 
 

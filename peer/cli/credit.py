@@ -122,6 +122,25 @@ def readmit(peer: Peer, data: Data = None) -> None:
     typer.echo(f"{told['peer']} may take part again, within a few versions")
 
 
+@app.command(epilog="Example: muster deputise …Xy3kQw")
+def deputise(
+    peer: Annotated[
+        str, typer.Argument(help="Its id or the end of it; or with --accept the line that you were given.")
+    ],
+    accept: Annotated[bool, typer.Option("--accept", help="Make the peer here a co-organiser.")] = False,
+    data: Data = None,
+) -> None:
+    """Make a peer a co-organiser, that gives invites and orders.
+
+    The organiser shows it out, and in again, as any other.
+    """
+    told = ask(paths.data_directory(data), "accept" if accept else "deputise", changes=(peer,))
+    if accept:
+        typer.echo("this peer is a co-organiser from now on: muster invite, revoke and readmit work here")
+    else:
+        typer.echo(f"have the owner of {told['peer']} type: muster deputise --accept {told['word']}")
+
+
 def _member_rows(found: MemberList) -> Iterator[str]:
     yield f"{'peer':<14} {'name':<20} {'role':<10} {'tokens':>8}"
     for one in found.members:

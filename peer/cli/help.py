@@ -12,7 +12,7 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
         *("join", "doctor", "status", "pause", "resume", "stop", "drain"),
         *("limits", "service", "logs", "id", "runs"),
     ),
-    "Start a run": ("init", "check", "host", "invite", "members", "revoke", "readmit", "export", "verify"),
+    "Start a run": ("init", "check", "host", "invite", "members", "revoke", "readmit", "deputise", "export", "verify"),
     "Look": ("top", "dashboard", "credit", "sample", "eval"),
     "Try out": ("swarm", "lab", "chaos", "plan"),
 }

@@ -14,10 +14,11 @@ from pydantic import ValidationError
 from coordinator.chain.guests import uses_of
 from coordinator.core.context import Core
 from coordinator.views.members import InviteView
-from dht.admission import Grant, Role, Ticket, sign_grant
+from dht.admission import Grant, Role, Ticket
 from dht.errors import UsageError
-from dht.identity import SEED_BYTES, Identity, PeerId, Signer
+from dht.identity import SEED_BYTES, Identity, PeerId
 from peer.machine.text import plain
+from peer.node.office import Office
 from peer.storage.invite_file import NOTE_CHARACTERS_MAX, GivenInvite, keep_invite, read_invites
 
 DURATION_SECONDS = {"m": 60, "h": 3600, "d": 86_400, "w": 604_800}
@@ -55,9 +56,9 @@ class WantedInvite:
 class Invitations:
     """Of one peer of one run. `brought` is the ticket of the invite by which it came."""
 
-    def __init__(self, core: Core, signer: Signer, folder: Path, brought: Ticket | None) -> None:
+    def __init__(self, core: Core, office: Office, folder: Path, brought: Ticket | None) -> None:
         self._core = core
-        self._signer = signer
+        self._office = office
         self._folder = folder
         self._brought = brought
 
@@ -66,15 +67,15 @@ class Invitations:
 
         Raises UsageError if that is not ours to give.
         """
-        organises = self._signer.peer_id == self._core.rules.organiser
         if not self._core.door.is_closed:
             if words:
                 raise UsageError("anybody may take part in this run, so its invites have no limits")
             return None
-        if organises:
-            return self._mint(WantedInvite.parse(words), now) if words else self._usual(now)
         if words:
-            raise UsageError(f"only the organiser limits invites, and its key is {self._core.rules.organiser}")
+            self._office.require()
+            return self._mint(WantedInvite.parse(words), now)
+        if self._office.may_give():
+            return self._usual(now)
         if self._brought is None or self._brought.seed is None:
             raise UsageError(
                 f"the invite by which this peer came is for it alone; ask the organiser, {self._core.rules.organiser}"
@@ -130,7 +131,7 @@ class Invitations:
             grant = Grant(key=key, role=wanted.role, uses=wanted.uses, expires_unix_seconds=expires)
         except ValidationError as error:
             raise UsageError(f"no such invite can be made: {error.errors()[0]['msg'].lower()}") from None
-        ticket = Ticket(word=sign_grant(self._signer, self._core.rules.run_id, grant), seed=seed)
+        ticket = Ticket(word=self._office.grant(grant), seed=seed)
         given = GivenInvite(ticket=ticket.to_wire().hex(), note=wanted.note, made_unix_seconds=int(unix_seconds))
         keep_invite(self._folder, given)
         return ticket

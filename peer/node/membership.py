@@ -8,14 +8,14 @@ from coordinator.chain.chain import active_sets
 from coordinator.core.context import Core
 from coordinator.core.events import Received
 from coordinator.engine.engine import Engine
-from coordinator.trust.evidence import order_evidence
-from coordinator.trust.orders import REASON_CHARACTERS_MAX, Order, sign_order
+from coordinator.trust.orders import REASON_CHARACTERS_MAX, Order
 from coordinator.views.members import MemberList, Role, RunMember
 from coordinator.wire.messages import EvidenceNote
 from dht.errors import UsageError
-from dht.identity import PeerId, Signer
+from dht.identity import PeerId
 from peer.machine.text import plain
 from peer.node.invitations import Invitations
+from peer.node.office import Office
 from peer.rounds.driver import RoundDriver
 
 ENDING_CHARACTERS_MIN = 6  # of a peer id, as `muster members` shows it
@@ -24,9 +24,9 @@ ENDING_CHARACTERS_MIN = 6  # of a peer id, as `muster members` shows it
 class Membership:
     """Of one peer."""
 
-    def __init__(self, driver: RoundDriver, signer: Signer, invitations: Invitations) -> None:
+    def __init__(self, driver: RoundDriver, office: Office, invitations: Invitations) -> None:
         self._driver = driver
-        self._signer = signer
+        self._office = office
         self._invitations = invitations
 
     @property
@@ -45,8 +45,7 @@ class Membership:
         """
         engine = self._driver.engine
         rules, bans = engine.core.rules, engine.core.bans
-        if self._signer.peer_id != rules.organiser:
-            raise UsageError(f"only the organiser of the run can do that, and its key is {rules.organiser}")
+        self._office.require()
         invite = self._invitations.find(subject.removeprefix("…"))
         if invite is not None:
             self._give(invite, reason, revoked)
@@ -63,14 +62,18 @@ class Membership:
         self._give(peer, reason, revoked)
         return peer
 
+    def deputise(self, subject: str) -> tuple[PeerId, str]:
+        """A peer, and the word that makes it a co-organiser; raises UsageError if that is not ours to give."""
+        peer = self._named(subject)
+        return peer, self._office.appoint(peer)
+
     def _give(self, subject: PeerId, reason: str, revoked: bool) -> None:
         core = self._driver.engine.core
-        known = core.bans.orders.latest.get((self._signer.peer_id, subject))
+        known = core.bans.orders.latest.get((core.me, subject))
         now = int(1000 * core.unix_seconds(self._driver.now))
         serial = max(now, 0 if known is None else known.order.serial + 1)
         order = Order(subject=subject, revoked=revoked, serial=serial, reason=plain(reason, REASON_CHARACTERS_MAX))
-        evidence = order_evidence(sign_order(self._signer, core.rules.run_id, order))
-        self._driver.feed(Received(core.me, EvidenceNote(evidence=evidence.to_wire())))
+        self._driver.feed(Received(core.me, EvidenceNote(evidence=self._office.order(order).to_wire())))
 
     def _guests(self, invite: PeerId) -> list[PeerId]:
         """Who came by this invite and was not shown out, of those with a certified share in the run or here now."""

@@ -30,6 +30,7 @@ from peer.node.invitations import Invitations
 from peer.node.learner_supervisor import Around, LearnerSupervisor, Starting
 from peer.node.live_limits import LiveLimits
 from peer.node.membership import Membership
+from peer.node.office import Office
 from peer.node.options import NodeOptions
 from peer.node.parts import Entered, Parts, Role, assemble, enter
 from peer.node.reachability import watch_reach
@@ -57,8 +58,9 @@ class Node:
         self._driver = parts.driver
         self._life = parts.entered.life
         core, entered = parts.driver.engine.core, parts.entered
-        self.invitations = Invitations(core, entered.identity, parts.directory.path, entered.ticket)
-        self.membership = Membership(parts.driver, entered.identity, self.invitations)
+        self.office = Office(core, entered.identity, parts.directory.path)
+        self.invitations = Invitations(core, self.office, parts.directory.path, entered.ticket)
+        self.membership = Membership(parts.driver, self.office, self.invitations)
 
     # -- starting
 

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from peer.node.checkpointer import Checkpointer
     from peer.node.live_limits import LiveLimits
     from peer.node.membership import Membership
+    from peer.node.office import Office
 
 STOP_SECONDS_MAX = 20.0
 SAVE_SECONDS_QUIET = 5.0  # then the user is told what takes so long
@@ -64,6 +65,8 @@ class Served(Protocol):
     def limits(self) -> LiveLimits: ...
     @property
     def membership(self) -> Membership: ...
+    @property
+    def office(self) -> Office: ...
     async def wait(self) -> None: ...
     async def save_last(self) -> None: ...
     async def stop(self) -> None: ...
@@ -311,6 +314,8 @@ async def _obey(node: Served, requests: ShutdownRequests, request: Request) -> A
         return {"folder": str(await node.checkpointer.save_now())}
     elif command == "limits" and request.changes:
         return {"limits": (await node.limits.change(request.changes)).model_dump(mode="json")}
+    elif command == "accept":
+        node.office.accept(request.changes[0] if request.changes else "")
     elif command in ("revoke", "readmit"):
         return {"peer": node.membership.order(*_subject(request), revoked=command == "revoke")}
     else:
@@ -330,6 +335,9 @@ async def _told(node: Served, request: Request) -> Answer:
     command = request.command
     if command == "final":
         return {"snapshot": (await node.final_snapshot()).model_dump(mode="json")}
+    if command == "deputise":
+        peer, word = node.membership.deputise(request.changes[0] if request.changes else "")
+        return {"peer": peer, "word": word}
     if command == "invite":
         return {"invite": node.invite(request.changes)}
     if command == "credit":

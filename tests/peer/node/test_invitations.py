@@ -16,6 +16,7 @@ from dht.identity import Identity, PeerId
 from dht.refusal import Refusal
 from peer.node.invitations import Invitations, WantedInvite
 from peer.node.membership import Membership
+from peer.node.office import Office
 from peer.storage.invite_file import INVITES_FILE, read_invites
 from tests.peer.node.test_membership import Driven
 from tests.sim.worlds import LINKS, PACE
@@ -35,9 +36,10 @@ class Home:
         assert self.peer.engine is not None
         self.core = self.peer.engine.core
         self.folder = folder
-        self.invitations = Invitations(self.core, self.peer.signer, folder, None)
+        self.office = Office(self.core, self.peer.signer, folder)
+        self.invitations = Invitations(self.core, self.office, folder, None)
         driver: Any = Driven(self.world, self.peer)
-        self.membership = Membership(driver, self.peer.signer, self.invitations)
+        self.membership = Membership(driver, self.office, self.invitations)
 
     def ticket(self, *words: str) -> Ticket:
         found = self.invitations.ticket(words, self.world.clock.now)
@@ -103,11 +105,12 @@ def test_where_anybody_may_come_no_invite_has_limits(tmp_path: Path) -> None:
 def test_who_came_by_an_invite_hands_it_on_and_limits_nothing(home: Home) -> None:
     assert home.other.engine is not None
     core, ticket = home.other.engine.core, home.ticket()
-    theirs = Invitations(core, home.other.signer, home.folder / "other", ticket)
+    office = Office(core, home.other.signer, home.folder / "other")
+    theirs = Invitations(core, office, home.folder / "other", ticket)
     assert theirs.ticket((), 0.0) == ticket
     with pytest.raises(UsageError, match="only the organiser"):
         theirs.ticket(("uses=5",), 0.0)
-    alone = Invitations(core, home.other.signer, home.folder / "other", home.ticket(f"peer={home.other.me}"))
+    alone = Invitations(core, office, home.folder / "other", home.ticket(f"peer={home.other.me}"))
     with pytest.raises(UsageError, match="for it alone; ask the organiser"):
         alone.ticket((), 0.0)
 
@@ -156,6 +159,43 @@ def test_who_came_by_a_withdrawn_invite_stays_unless_all_shall_go(home: Home, ev
     assert ticket.grant.key not in {one.peer_id for one in home.membership.view({}).members}
     home.membership.order(ticket.grant.key, "", revoked=False)
     assert home.refusal(ticket) is None
+
+
+def test_a_co_organiser_gives_invites_and_orders_until_it_is_shown_out(home: Home) -> None:
+    other, folder = home.other, home.folder / "other"
+    folder.mkdir()
+    other.own_pass = pass_of(home.ticket(), home.core.rules.run_id, other.me).to_wire()
+    other.crash()
+    other.start()
+    assert other.engine is not None
+    office = Office(other.engine.core, other.signer, folder)
+    invitations = Invitations(other.engine.core, office, folder, None)
+    driver: Any = Driven(home.world, other)
+    membership = Membership(driver, office, invitations)
+    home.world.run(5.0)
+    with pytest.raises(UsageError, match="only the organiser of the run and its co-organisers"):
+        membership.order(home.peer.me, "", revoked=True)
+    with pytest.raises(UsageError, match="only the organiser appoints"):
+        membership.deputise(home.peer.me)
+    peer, word = home.membership.deputise(other.me[-8:])
+    assert peer == other.me
+    for wrong in ("", "zz", word[2:], bytes(64).hex()):
+        with pytest.raises(UsageError, match="not the organiser's word"):
+            office.accept(wrong)
+    office.accept(word)
+    ticket = invitations.ticket(("uses=2",), home.world.clock.now)
+    assert ticket is not None
+    assert home.refusal(ticket) is None
+    with pytest.raises(UsageError, match="cannot show itself out"):
+        membership.order(home.peer.me, "", revoked=True)
+    membership.order(ticket.grant.key, "", revoked=True)
+    home.world.run(5.0)
+    assert home.refusal(ticket) is Refusal.WITHDRAWN
+    again = invitations.ticket(("uses=3",), home.world.clock.now)
+    assert again is not None
+    assert home.refusal(again) is None
+    home.membership.order(other.me, "", revoked=True)
+    assert home.refusal(again) is Refusal.WITHDRAWN
 
 
 def test_what_is_asked_for_has_a_short_form() -> None:
