@@ -26,7 +26,7 @@ SLACK_SHARE = 0.05  # of a round's deadline: more patience than what the others 
 
 @dataclass(slots=True)
 class Cell(JointReduction):
-    """A member's part in a cell. `harvest`: what its results come to, at the leader."""
+    """A member's part in a cell. `cell_input`: what its results come to, at the leader."""
 
     group: CellGroup
     timeline: Timeline = field(init=False)
@@ -35,7 +35,7 @@ class Cell(JointReduction):
     bundle: Statement | None = None
     started: bool = False
     abstains: bool = False  # we lead it, and bring nothing of our own
-    harvest: CellInput | None = None
+    cell_input: CellInput | None = None
     failed: bool = False
     retry_at: float = field(init=False)
     most_at: dict[str, float] = field(default_factory=dict)  # when two thirds of what we wait for had come
@@ -90,7 +90,7 @@ class Cell(JointReduction):
     @property
     def over(self) -> bool:
         """Whether the leader has what there is to be had."""
-        return self.harvest is not None or self.failed
+        return self.cell_input is not None or self.failed
 
     @property
     def leads(self) -> bool:
@@ -125,7 +125,7 @@ class Cell(JointReduction):
         if sender != self.group.leader or not known or self.exchange.redone:
             return []
         actions = self.exchange.on_redo(note.partitions, self.gone.keys())
-        return actions + self.early.replay(self.receive, now) + self.settle(now)
+        return actions + self.early_messages.replay(self.receive, now) + self.settle(now)
 
     # -- the leader's part
 
@@ -152,10 +152,10 @@ class Cell(JointReduction):
         return list(self.core.to_all(self.group.members, self.bundle))
 
     def _conclude(self, now: float) -> list[Action]:
-        """Harvest what is complete and has been looked into; else reduce again, once, what is not."""
+        """Bring what is complete and has been checked; else reduce again, once, what is not."""
         bad = self._not_good()
         if not bad:
-            self.harvest = self._make_harvest()
+            self.cell_input = self._make_cell_input()
             return []
         if self.exchange.redone:
             self.failed = now >= self.timeline.at(RECHECK_SHARE)
@@ -179,7 +179,7 @@ class Cell(JointReduction):
             self.group.reducer(p) not in self.gone if held[p] is None else not self.inspection.settled(p) for p in bad
         )
 
-    def _make_harvest(self) -> CellInput:
+    def _make_cell_input(self) -> CellInput:
         inputs = self.exchange.inputs
         assert inputs is not None
         results = [held.result for held in self.exchange.held() if held is not None]

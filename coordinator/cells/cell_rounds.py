@@ -39,13 +39,13 @@ class CellRounds:
 
     core: Core
     chain: Chain
-    custody: StateSync
-    ledger: OwnWork
+    state_sync: StateSync
+    own_work: OwnWork
     since: float | None = None
     over: bool = False
     nonce: bytes | None = None  # once we have said it
     head: PeerId | None = None  # whose ward we are
-    wards: Subordinates = field(init=False)
+    subordinates: Subordinates = field(init=False)
     leading: Cell | None = None
     joined: Cell | None = None
     told: tuple[CellYield, ...] = ()  # by the leader of the cell that we joined
@@ -54,7 +54,7 @@ class CellRounds:
     _heads_here: frozenset[PeerId] | None = None
 
     def __post_init__(self) -> None:
-        self.wards = Subordinates(self.core, self.chain)
+        self.subordinates = Subordinates(self.core, self.chain)
 
     # -- where we stand
 
@@ -64,9 +64,9 @@ class CellRounds:
         return self.since is not None and not self.over
 
     @property
-    def harvest(self) -> CellInput | None:
+    def cell_input(self) -> CellInput | None:
         """What we bring to the group as a head."""
-        return None if self.leading is None or self.leading.group.head != self.core.me else self.leading.harvest
+        return None if self.leading is None or self.leading.group.head != self.core.me else self.leading.cell_input
 
     @property
     def given(self) -> bool:
@@ -109,10 +109,10 @@ class CellRounds:
         return self._heads_here
 
     def _free(self, now: float) -> bool:
-        return self.custody.complete and retreat(self.core, now) is None
+        return self.state_sync.complete and retreat(self.core, now) is None
 
     def _brings(self, now: float) -> bool:
-        return self.core.contributes and self.ledger.brings(self.core.steps_now(now))
+        return self.core.contributes and self.own_work.brings(self.core.steps_now(now))
 
     def _head_of(self, ward: PeerId, now: float) -> PeerId | None:
         """Whose ward a peer is, of those that we believe to be there; a head is its own."""
@@ -135,7 +135,7 @@ class CellRounds:
         self.since, self.head = now, self._head_of(self.core.me, now)
         self.over = self.head is None
         if self.head == self.core.me:
-            self.wards.gather(now)
+            self.subordinates.gather(now)
         if self.head is None or self.head == self.core.me:
             return []
         return [Send(self.head, self._say_ward(self.head))]
@@ -149,14 +149,16 @@ class CellRounds:
         me, heads = self.core.me, self._heads(now)
         if me not in heads or me not in heads_for(self.chain.beacon(), PeerId(statement.sender), heads):
             raise PeerError("is no ward of ours")
-        if self.since is None or self.wards.closes_at is not None:
-            self.wards.add(statement)
+        if self.since is None or self.subordinates.closes_at is not None:
+            self.subordinates.add(statement)
         return []
 
     def _deal(self, now: float) -> list[Action]:
         """Fix the cells: our own, and those below it. Whose head is there as far as we know is not ours."""
-        self.wards.keep({ward for ward in self.wards.gathered if self._head_of(ward, now) == self.core.me})
-        rosters = self.wards.deal(self._say_ward(self.core.me))
+        self.subordinates.keep(
+            {ward for ward in self.subordinates.gathered if self._head_of(ward, now) == self.core.me}
+        )
+        rosters = self.subordinates.deal(self._say_ward(self.core.me))
         self.over = not rosters
         return rosters
 
@@ -213,9 +215,9 @@ class CellRounds:
     def _tell(self, above: Sequence[CellYield]) -> list[Action]:
         """What our cell brings, and where it goes, to all who are in it."""
         led = self.leading
-        if led is None or led.harvest is None:
+        if led is None or led.cell_input is None:
             return []
-        note = YieldNote(group=led.group.key.roster_id, cells=(led.harvest.cell, *above))
+        note = YieldNote(group=led.group.key.roster_id, cells=(led.cell_input.cell, *above))
         return list(self.core.to_all(tuple(one for one in led.group.members if one != self.core.me), note))
 
     def on_encoded(self, event: Encoded, now: float) -> list[Action]:
@@ -224,7 +226,7 @@ class CellRounds:
         if cell is None:
             return []
         if cell.brought is None:
-            self.ledger.give(event.key.roster_id, self.core.steps_now(now))
+            self.own_work.give(event.key.roster_id, self.core.steps_now(now))
         return cell.on_encoded(event, now)
 
     # -- going on
@@ -239,12 +241,12 @@ class CellRounds:
         if joined is not None and not joined.started:
             below_over = led is not None and led.over
             if below_over or now >= joined.began + RECHECK_SHARE * self.core.pace.round_seconds:
-                actions += joined.start(None if led is None else led.harvest)
+                actions += joined.start(None if led is None else led.cell_input)
         return actions
 
     def tick(self, now: float) -> list[Action]:
         """Do what is due."""
-        actions = self._deal(now) if self.wards.due(now) else []
+        actions = self._deal(now) if self.subordinates.due(now) else []
         for cell in self.cells():
             actions += cell.tick(now) if now >= cell.retry_at else cell.settle(now)
         if self.busy and now >= self._ends_at():
@@ -255,8 +257,8 @@ class CellRounds:
         """When we stop waiting."""
         assert self.since is not None
         whole = self.core.pace.round_seconds
-        if self.wards.closes_at is not None:
-            return self.wards.closes_at + whole
+        if self.subordinates.closes_at is not None:
+            return self.subordinates.closes_at + whole
         if not self.cells():
             return self.since + JOIN_SHARE * whole
         return max(cell.commit_by + whole for cell in self.cells())
@@ -266,7 +268,7 @@ class CellRounds:
         if self.over:
             return []
         times = [cell.next_deadline(now) for cell in self.cells() if not cell.over]
-        times += [] if self.wards.closes_at is None else [self.wards.closes_at]
+        times += [] if self.subordinates.closes_at is None else [self.subordinates.closes_at]
         return [*times, self._ends_at()] if self.busy else times
 
     def lose(self, peer: PeerId, now: float) -> list[Action]:

@@ -37,8 +37,8 @@ def _snapshot_in(rounds: CellRounds, certificate: Certificate) -> RoundKey | Non
     if joined is not None and rounds.told:
         above = (joined.group.leader, joined.group.head)[-len(rounds.told) :]
     ways: list[tuple[Cell, tuple[PeerId, ...], tuple[CellYield, ...]]] = []
-    if led is not None and led.harvest is not None:
-        ways.append((led, (rounds.core.me, *above), (led.harvest.cell, *rounds.told)))
+    if led is not None and led.cell_input is not None:
+        ways.append((led, (rounds.core.me, *above), (led.cell_input.cell, *rounds.told)))
     if joined is not None and joined.brought is None:
         ways.append((joined, above, rounds.told))
     for cell, leaders, cells in ways:

@@ -18,7 +18,7 @@ from coordinator.core.tickets import has_ticket, is_full
 from coordinator.core.timeline import GRACE_SHARE_MAX
 from coordinator.run.manifest import PEERS_PER_GROUP_MAX, Manifest, PaceSpec
 from coordinator.trust.bans import Bans
-from coordinator.trust.evidence import Court
+from coordinator.trust.evidence import ProofChecker
 from coordinator.wire.messages import NONCE_BYTES, Message
 from coordinator.wire.presence import PresenceTable
 from dht.errors import PeerError
@@ -61,7 +61,7 @@ class Core:
     door: Doorkeeper = field(init=False)
     tardiness: Lateness = field(default_factory=Lateness)
     carries: bool = True  # bring what a losing branch certified of ours again, with what we made of it
-    court: Court | None = None  # None: whoever needs tensors to be convicted is not convicted here
+    proof_checker: ProofChecker | None = None  # None: whoever needs tensors to be convicted is not convicted here
 
     def __post_init__(self) -> None:
         self.boot = self.random_bytes(NONCE_BYTES)

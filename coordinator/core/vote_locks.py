@@ -42,7 +42,7 @@ class VoteLocks:
         self.tie(record.parent, 0, now + LOCK_DEADLINES * self.core.deadline_seconds(record.attempt))
 
     def tie(self, base: bytes, first_attempt: int, until: float) -> None:
-        """Add to what binds us at a base; bonds never loosen but by time."""
+        """Add to what binds us at a base; a lock ends by time only."""
         if base not in self.known and first_attempt == 0 and until == 0.0:
             return  # we said nothing there: whoever catches up passes many such bases, and none may push out another
         old = self.known.pop(base, FREE)

@@ -76,7 +76,7 @@ class Auditor:
 
     core: Core
     machines: Sequence[FragmentMachine]
-    tribunal: Enforcement
+    enforcement: Enforcement
     past: deque[Past] = field(default_factory=lambda: deque(maxlen=ROUNDS_KEPT))
     audit: Audit | None = None
     scorer: Scorer = field(init=False)
@@ -194,7 +194,7 @@ class Auditor:
             doubtful = event.finding is Finding.DOUBTFUL  # about its coefficients, which convicts nobody
             return self._end(False if doubtful else True if event.finding is Finding.CONFIRMED else None, doubtful)
         evidence = false_result(audit.held.statement, inputs.statement, shown)
-        return self._end(False) + ([] if evidence is None else self.tribunal.accuse([evidence], now))
+        return self._end(False) + ([] if evidence is None else self.enforcement.accuse([evidence], now))
 
     def _end(self, passed: bool | None, doubtful: bool = False) -> list[Action]:
         """`passed` is None where nothing could be recomputed, as from what `withheld` are to have committed.

@@ -35,7 +35,7 @@ def changes(
     rivals = {
         index: fork
         for index, fork in forks.items()
-        if not machines[index].custody.is_unserved(taken[index].digest, now)
+        if not machines[index].state_sync.is_unserved(taken[index].digest, now)
     }
     ours = {one.index: one.chain for one in machines}
     winning = won(ours, rivals, machines[0].core.bans)

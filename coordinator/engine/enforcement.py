@@ -47,7 +47,7 @@ class Enforcement:
 
     core: Core
     machines: Sequence[FragmentMachine]
-    hearsay: list[Equivocations] = field(init=False)
+    equivocations: list[Equivocations] = field(init=False)
     asked: dict[tuple[PeerId, bytes], float] = field(default_factory=dict)
     told: dict[PeerId, tuple[bytes, int, float]] = field(default_factory=dict)
     telling: Allowance = field(init=False)
@@ -55,7 +55,7 @@ class Enforcement:
 
     def __post_init__(self) -> None:
         self.telling = Allowance(STRANGERS_TOLD / self._retell_seconds, STRANGERS_TOLD)
-        self.hearsay = [Equivocations(self.core.verifier) for _ in self.machines]
+        self.equivocations = [Equivocations(self.core.verifier) for _ in self.machines]
 
     # -- noticing
 
@@ -68,12 +68,12 @@ class Enforcement:
             check_length(statement)
         except PeerError:
             return []
-        machine, hearsay = self.machines[context.fragment], self.hearsay[context.fragment]
+        machine, equivocations = self.machines[context.fragment], self.equivocations[context.fragment]
         chain = machine.chain
-        hearsay.forget(chain.version)
+        equivocations.forget(chain.version)
         if not chain.version - 1 <= context.version <= chain.version:
             return []
-        found = hearsay.see(statement, chain.active_set(), partial(is_in_part, machine))
+        found = equivocations.see(statement, chain.active_set(), partial(is_in_part, machine))
         return self.accuse(found, now)
 
     def inspect(self, event: Reduced, now: float) -> list[Action]:
@@ -119,7 +119,7 @@ class Enforcement:
         """Members of a group at this version, which is over."""
         if self.core.me not in members:
             return []
-        note = self.hearsay[fragment].summary(fragment, base)
+        note = self.equivocations[fragment].summary(fragment, base)
         start = members.index(self.core.me) + 1
         next_ones = (*members[start:], *members[: start - 1])[:COMPARED_WITH]
         return [] if note is None else [Send(PeerId(peer), note) for peer in next_ones]
@@ -158,7 +158,7 @@ class Enforcement:
 
         Also when it is about ourselves: the others will have us in no group, so that we need not ask.
         """
-        given = Ban(verify(evidence, self.core.rules, self.core.court), evidence, self.core.unix_seconds(now))
+        given = Ban(verify(evidence, self.core.rules, self.core.proof_checker), evidence, self.core.unix_seconds(now))
         changed = self.core.bans.obey(given)
         if changed is None:
             return []
@@ -182,7 +182,7 @@ class Enforcement:
         return [Send(peer, EvidenceNote(evidence=order.evidence.to_wire()))]
 
     def _judge(self, evidence: Evidence, unix_seconds: float) -> Ban | None:
-        guilt = verify(evidence, self.core.rules, self.core.court)
+        guilt = verify(evidence, self.core.rules, self.core.proof_checker)
         ban = Ban(guilt, evidence, unix_seconds)
         if guilt.issued is not None:
             for peer in self.core.bans.obey(ban) or ():
@@ -224,13 +224,13 @@ class Enforcement:
     def _on_heard(self, sender: PeerId, note: HeardNote | AskHeardNote, now: float) -> list[Action]:
         if note.fragment >= len(self.machines) or sender not in self.machines[note.fragment].chain.active_set():
             return []
-        hearsay = self.hearsay[note.fragment]
+        equivocations = self.equivocations[note.fragment]
         if isinstance(note, HeardNote):
-            question = hearsay.differing(note)
+            question = equivocations.differing(note)
             return [] if question is None else [Send(sender, question)]
         if not self._first(sender, b"heard", now):
             return []
-        return [Send(sender, statement) for statement in hearsay.answer(note)]
+        return [Send(sender, statement) for statement in equivocations.answer(note)]
 
     def _ask_for(self, sender: PeerId, note: ConvictionsNote, now: float) -> list[Action]:
         lacking = [one.evidence for one in note.convictions if self.core.bans.lacks(one)][:ASKED_MAX]

@@ -61,9 +61,9 @@ class Engine:
         self.machines = [
             FragmentMachine(core, chain, version, now) for chain, version in zip(chains, held, strict=True)
         ]
-        self.rivals = ForkChoice(self.machines)
-        self.tribunal = Enforcement(core, self.machines)
-        self.auditor = Auditor(core, self.machines, self.tribunal)
+        self.fork_choice = ForkChoice(self.machines)
+        self.enforcement = Enforcement(core, self.machines)
+        self.auditor = Auditor(core, self.machines, self.enforcement)
         self.opened_at = -math.inf
         self._due: list[float] = []  # when we may ask into a group, as of the last event
 
@@ -92,7 +92,7 @@ class Engine:
         if self.core.door.is_closed:
             self.core.door.guests = self.machines[GUESTS_FRAGMENT].chain.guests()
         if isinstance(event, Received) and isinstance(event.message, Statement):
-            actions += self.tribunal.hear(event.message, now)
+            actions += self.enforcement.hear(event.message, now)
         try:
             actions += self._dispatch(event, now)
         except PeerError as error:
@@ -100,7 +100,7 @@ class Engine:
             actions.append(Tell("refused", 0, 0, {"peer": sender, "reason": str(error)}))
         for machine in self.machines:
             actions += machine.settle(now)
-        return actions + self.tribunal.compare(actions, now) + self.auditor.follow(actions, now)
+        return actions + self.enforcement.compare(actions, now) + self.auditor.follow(actions, now)
 
     def _dispatch(self, event: Event, now: float) -> list[Action]:
         if isinstance(event, Received):
@@ -131,12 +131,12 @@ class Engine:
         if isinstance(event, Encoded):
             return machine.rounds.on_encoded(event, now)
         if isinstance(event, Reduced):
-            found = self.tribunal.inspect(event, now) if event.garbage else []
+            found = self.enforcement.inspect(event, now) if event.garbage else []
             return found + attempt.on_reduced(event, now)
         if isinstance(event, Opened):
             return attempt.on_opened(event)
         if isinstance(event, Inspected):
-            return attempt.on_inspected(event, now) + self.tribunal.collect(event, now)
+            return attempt.on_inspected(event, now) + self.enforcement.collect(event, now)
         voting = machine.rounds.find(event.key.roster_id)
         if voting is None:
             return []
@@ -158,7 +158,7 @@ class Engine:
         if isinstance(message, CertificateNote):
             return self._on_certificate(sender, message.certificate, now)
         if isinstance(message, TrustNote):
-            return self.tribunal.on_note(sender, message, now)
+            return self.enforcement.on_note(sender, message, now)
         if isinstance(message, CellNote):
             return [action for machine in self.machines for action in machine.cells.on_note(sender, message, now)]
         return self._on_chain_note(sender, message, now)
@@ -180,8 +180,8 @@ class Engine:
     def _on_chain_note(self, sender: PeerId, note: AskChainNote | ChainNote, now: float) -> list[Action]:
         self._require_fragment(note.fragment)
         if isinstance(note, AskChainNote):
-            return self.rivals.answer(sender, note, now)
-        return self.rivals.hear(sender, note, now)
+            return self.fork_choice.answer(sender, note, now)
+        return self.fork_choice.hear(sender, note, now)
 
     def _receive_statement(self, event: Received, statement: Statement, now: float) -> list[Action]:
         context = statement.context
@@ -192,13 +192,13 @@ class Engine:
         machine = self.machines[context.fragment]
         if context.version < machine.chain.version:
             self.core.check_signed(statement)
-            return self.rivals.teach(event.sender, machine, context.version, now)
+            return self.fork_choice.teach(event.sender, machine, context.version, now)
         if context.version > machine.chain.version:
-            return self.rivals.ask(event.sender, machine.index, now)
+            return self.fork_choice.ask(event.sender, machine.index, now)
         try:
             return machine.receive(statement, event.payload_root, now, event.sender)
         except OtherBaseError:
-            return self.rivals.ask(event.sender, machine.index, now)
+            return self.fork_choice.ask(event.sender, machine.index, now)
 
     def _require_fragment(self, fragment: int) -> None:
         if fragment >= len(self.machines):
@@ -209,23 +209,23 @@ class Engine:
         self._require_fragment(certificate.fragment)
         machine = self.machines[certificate.fragment]
         known = machine.chain.digest_at(certificate.version) == certificate.digest
-        if known or machine.custody.is_unserved(certificate.digest, now):
-            return machine.custody.offered(sender, certificate.digest, machine.chain, now)
+        if known or machine.state_sync.is_unserved(certificate.digest, now):
+            return machine.state_sync.offered(sender, certificate.digest, machine.chain, now)
         if certificate.outcome.minor or machine.chain.refusal(certificate) is not None:
-            return self.rivals.ask(sender, machine.index, now)
+            return self.fork_choice.ask(sender, machine.index, now)
         actions = machine.learn(certificate, now) + spread(self.core, machine.chain, certificate, now)
-        return actions + machine.custody.offered(sender, certificate.digest, machine.chain, now)
+        return actions + machine.state_sync.offered(sender, certificate.digest, machine.chain, now)
 
     def _on_presence(self, event: PresenceSeen, now: float) -> list[Action]:
         """Besides who is there, presence shows who is ahead of us or on another branch."""
         self.core.presence.see(event.peer, event.presence, now)
-        actions = self.tribunal.meet(event.peer, event.presence.boot, now)
+        actions = self.enforcement.meet(event.peer, event.presence.boot, now)
         heads = zip(self.machines, event.presence.versions, event.presence.heads, strict=False)
         for machine, version, head in heads:
             chain = machine.chain
             known = chain.digest_at(version) if version <= chain.version else None
             if version > chain.version or (known is not None and known[:HEAD_BYTES] != head):
-                actions += self.rivals.ask_few(event.peer, machine.index, now)
+                actions += self.fork_choice.ask_few(event.peer, machine.index, now)
         return actions
 
     # -- opening rounds
@@ -286,7 +286,7 @@ class Engine:
         """Honour votes that an earlier life of this peer gave."""
         for record in records:
             if record.fragment < len(self.machines):
-                self.machines[record.fragment].bonds.bind(record, now)
+                self.machines[record.fragment].vote_locks.bind(record, now)
 
     @property
     def chains(self) -> list[Chain]:

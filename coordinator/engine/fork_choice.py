@@ -131,10 +131,10 @@ class ForkChoice:
         actions: list[Action] = []
         patient_since, again = machine.tempo.certified_at, False
         taken = followed(self.machines, machine, rival, now)
-        if taken.version == machine.chain.version or machine.custody.is_unserved(taken.digest, now):
+        if taken.version == machine.chain.version or machine.state_sync.is_unserved(taken.digest, now):
             return self._collect(sender, machine.index, None, now)
         for certificate in taken.after(machine.chain.version, taken.version - machine.chain.version):
-            again = again or certificate.digest in machine.custody.unserved
+            again = again or certificate.digest in machine.state_sync.unserved
             actions += machine.advance(certificate, now)
         self.probes[sender].asked.pop(machine.index, None)
         more = more and machine.chain.version == rival.version

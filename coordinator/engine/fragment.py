@@ -34,19 +34,19 @@ class FragmentMachine:
         """`held` is the version whose state we have; `chain`, whose certificates are verified, may know newer ones."""
         self.core = core
         self.chain = chain
-        self.custody = StateSync(core)
-        self.bonds = VoteLocks(core)
-        self.ledger = OwnWork(core.me)
+        self.state_sync = StateSync(core)
+        self.vote_locks = VoteLocks(core)
+        self.own_work = OwnWork(core.me)
         self.tempo = Tempo(core, certified_at=now, counted_from=now)
         self.finished: Attempt | None = None  # of ours that was certified last, until somebody takes it
         if held != chain.version:
-            self.custody.fall_behind(chain.truncated(held), now)
-            self.custody.again_at = now
+            self.state_sync.fall_behind(chain.truncated(held), now)
+            self.state_sync.again_at = now
         self.rounds = self._new_rounds()
 
     def _new_rounds(self) -> VersionRound:
-        cells = CellRounds(self.core, self.chain, self.custody, self.ledger)
-        return VersionRound(self.core, self.chain, self.custody, self.bonds, self.ledger, self.tempo, cells)
+        cells = CellRounds(self.core, self.chain, self.state_sync, self.own_work)
+        return VersionRound(self.core, self.chain, self.state_sync, self.vote_locks, self.own_work, self.tempo, cells)
 
     @property
     def cells(self) -> CellRounds:
@@ -62,7 +62,7 @@ class FragmentMachine:
     @property
     def held_chain(self) -> Chain:
         """The chain up to the version whose state we have; another branch than `chain` after a change of lineage."""
-        return self.chain if self.custody.behind is None else self.custody.behind
+        return self.chain if self.state_sync.behind is None else self.state_sync.behind
 
     @property
     def held(self) -> int:
@@ -72,7 +72,7 @@ class FragmentMachine:
     @property
     def ready(self) -> bool:
         """Whether we hold the newest version and so may take part in its successor."""
-        return self.custody.complete
+        return self.state_sync.complete
 
     @property
     def busy(self) -> bool:
@@ -103,7 +103,7 @@ class FragmentMachine:
         """Whether we may ask into a group, or into a cell, which comes first; what hinders us if not."""
         if self.cells.may_open(now):
             return True, None
-        return (False, Hindrance.BUSY) if self.cells.busy else eligibility(self.rounds.standing(now), now)
+        return (False, Hindrance.BUSY) if self.cells.busy else eligibility(self.rounds.situation(now), now)
 
     def open(self, now: float) -> list[Action]:
         """Take part in making the next version; the caller has seen that we may."""
@@ -125,13 +125,13 @@ class FragmentMachine:
     def tick(self, now: float) -> list[Action]:
         """Do what is due."""
         actions = self.rounds.tick(now) + self.cells.tick(now)
-        if self.custody.again_at is not None and now >= self.custody.again_at:
-            actions += self.custody.fetch(self.chain, now)
+        if self.state_sync.again_at is not None and now >= self.state_sync.again_at:
+            actions += self.state_sync.fetch(self.chain, now)
         return actions
 
     def next_deadline(self, now: float) -> list[float]:
         """When there is something to do."""
-        again_at = self.custody.again_at
+        again_at = self.state_sync.again_at
         times = self.rounds.next_deadline(now) + self.cells.next_deadline(now)
         return times + ([] if again_at is None else [again_at])
 
@@ -150,7 +150,7 @@ class FragmentMachine:
     def _follow_cells(self, now: float) -> list[Action]:
         """Go on with our cells; after them, into the group."""
         actions = self.cells.settle(now)
-        into_group = self.cells.hand_over() and eligibility(self.rounds.standing(now), now)[0]
+        into_group = self.cells.hand_over() and eligibility(self.rounds.situation(now), now)[0]
         return actions + (self.rounds.open(now) if into_group else [])
 
     def learn(self, certificate: Certificate, now: float) -> list[Action]:
@@ -165,7 +165,7 @@ class FragmentMachine:
 
     def apply(self, step: Transition, now: float) -> list[Action]:
         """Change all that a new version changes."""
-        certificate, adopt, state_sync = step.certificate, step.adopt, self.custody
+        certificate, adopt, state_sync = step.certificate, step.adopt, self.state_sync
         self.rounds.leave(now)
         self.finished, self.core.estimates = step.attempt, step.estimates
         self.tempo.counted_from = step.counted_from
@@ -178,7 +178,7 @@ class FragmentMachine:
         actions: list[Action] = [VersionCertified(certificate), _tell_certified(self.core, certificate)]
         if adopt is not None and step.held:
             if adopt.snapshot is not None:
-                self.ledger.count(adopt.snapshot.roster_id, certificate.outcome)
+                self.own_work.count(adopt.snapshot.roster_id, certificate.outcome)
             actions += [adopt, *state_sync.supply(certificate)]
         elif adopt is not None and adopt.snapshot is not None:
             state_sync.unadopted = adopt
@@ -187,7 +187,7 @@ class FragmentMachine:
 
     def _begin_anew(self) -> list[Action]:
         """Nothing of the rounds at the base that we leave is needed, but a snapshot whose version has still to come."""
-        kept = None if self.custody.unadopted is None else self.custody.unadopted.snapshot
+        kept = None if self.state_sync.unadopted is None else self.state_sync.unadopted.snapshot
         keys = [one.group.key for one in self.rounds.all()] + [one.group.key for one in self.cells.cells()]
         self.rounds = self._new_rounds()
         return [Discard(key) for key in keys if key != kept]
@@ -198,36 +198,36 @@ class FragmentMachine:
         """Get the newest state if we lack it; where somebody is to supply us, as soon as it has it itself."""
         if self.ready:
             return []
-        if self.custody.supplier is None:
-            return self.custody.fetch(self.chain, now)
-        self.custody.await_supplier(now)
+        if self.state_sync.supplier is None:
+            return self.state_sync.fetch(self.chain, now)
+        self.state_sync.await_supplier(now)
         return []
 
     def fetch_later(self, now: float) -> None:
         """More versions are about to follow; should they not, the newest state that we know is fetched all the same."""
-        self.custody.again_at = None if self.ready else now + FETCH_RETRY_SECONDS
+        self.state_sync.again_at = None if self.ready else now + FETCH_RETRY_SECONDS
 
     def fetched(self, digest: bytes, now: float) -> list[Action]:
         """The state of a version has arrived; an older one than the newest is of no use any more."""
         if self.ready or digest != self.chain.digest:
             return []
-        returned, unadopted = None, self.custody.unadopted
+        returned, unadopted = None, self.state_sync.unadopted
         if unadopted is not None and unadopted.snapshot is not None:
-            self.ledger.count(unadopted.snapshot.roster_id, unadopted.certificate.outcome)
-        elif self.custody.included_unseen:
-            self.ledger.count_all(self.core.steps_now(now))
+            self.own_work.count(unadopted.snapshot.roster_id, unadopted.certificate.outcome)
+        elif self.state_sync.included_unseen:
+            self.own_work.count_all(self.core.steps_now(now))
         elif self.core.carries:
-            returned = self.ledger.take_back(self.chain)
-        return self.custody.fetched(self.chain, returned) + self.custody.supply(self.chain.certificates[-1])
+            returned = self.own_work.take_back(self.chain)
+        return self.state_sync.fetched(self.chain, returned) + self.state_sync.supply(self.chain.certificates[-1])
 
     def fetch_failed(self, digest: bytes, now: float) -> list[Action]:
         """Nobody gave the state; after a while it counts as not existing, and we go on from what we hold."""
         interval = self.tempo.interval_seconds(self.chain, now)
-        if self.ready or digest != self.chain.digest or not self.custody.failed(self.chain, interval, now):
+        if self.ready or digest != self.chain.digest or not self.state_sync.failed(self.chain, interval, now):
             return []
         version = self.chain.version
         self.rounds.leave(now)
-        self.chain, actions = self.custody.turn_back(now)
+        self.chain, actions = self.state_sync.turn_back(now)
         return [*actions, Tell("version_unserved", self.index, version, {"held": self.held}), *self._begin_anew()]
 
     def begin_at(self, chain: Chain, now: float) -> None:
@@ -235,9 +235,9 @@ class FragmentMachine:
 
         Which work of an earlier life of ours led to it nobody can tell, so none of that is brought again.
         """
-        self.custody.fall_behind(self.chain, now)
-        self.custody.floor = chain.truncated(chain.version)
-        self.custody.included_unseen = self.held > 0
+        self.state_sync.fall_behind(self.chain, now)
+        self.state_sync.floor = chain.truncated(chain.version)
+        self.state_sync.included_unseen = self.held > 0
         self.chain = chain
         self.fetch_later(now)
         self.rounds = self._new_rounds()
@@ -245,13 +245,13 @@ class FragmentMachine:
     def switch(self, rival: Chain, fork: int, now: float) -> list[Action]:
         """Leave our branch, from version `fork` on, for a rival one (design §8); its state has to be fetched."""
         self.rounds.leave(now)
-        self.custody.supplier = None
-        self.custody.fall_behind(self.chain, now)
-        unadopted = self.custody.unadopted
+        self.state_sync.supplier = None
+        self.state_sync.fall_behind(self.chain, now)
+        unadopted = self.state_sync.unadopted
         dropped = unadopted is not None and unadopted.certificate.version > fork
-        actions = self.custody.drop_unadopted() if dropped else []
-        if not self.ledger.change_over([one.outcome for one in rival.after(fork, rival.version - fork)]):
-            self.custody.included_unseen = True
+        actions = self.state_sync.drop_unadopted() if dropped else []
+        if not self.own_work.change_over([one.outcome for one in rival.after(fork, rival.version - fork)]):
+            self.state_sync.included_unseen = True
         self.chain = rival
         self.tempo.counted_from, self.tempo.certified_at = now, now
         return actions + self._begin_anew()

@@ -45,7 +45,7 @@ def transition(rounds: VersionRound, certificate: Certificate, now: float) -> Tr
         certificate,
         attempt,
         adopt,
-        unseen=missed and not rounds.ledger.knows(outcome),
+        unseen=missed and not rounds.own_work.knows(outcome),
         supplier=supplier,
         customers=customers,
         counted_from=counted_from,

@@ -19,7 +19,7 @@ from coordinator.core.own_work import OwnWork
 from coordinator.core.state_sync import StateSync
 from coordinator.core.timeline import QUORUM_SHARE, Timeline
 from coordinator.core.vote_locks import VoteLocks
-from coordinator.group.eligibility import Standing, eligibility
+from coordinator.group.eligibility import OwnSituation, eligibility
 from coordinator.group.group import Group, read_group
 from coordinator.group.joining import Joining
 from coordinator.group.pacing import Tempo
@@ -41,9 +41,9 @@ class VersionRound:
 
     core: Core
     chain: Chain
-    custody: StateSync
-    bonds: VoteLocks
-    ledger: OwnWork
+    state_sync: StateSync
+    vote_locks: VoteLocks
+    own_work: OwnWork
     tempo: Tempo
     cells: CellRounds
     joining: Joining = field(init=False)
@@ -51,7 +51,7 @@ class VersionRound:
     past: list[Attempt] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.joining = Joining(self.core, self.chain, self.bonds.at(self.chain.digest).first_attempt)
+        self.joining = Joining(self.core, self.chain, self.vote_locks.at(self.chain.digest).first_attempt)
 
     # -- where we stand
 
@@ -79,18 +79,18 @@ class VersionRound:
 
     def bound(self, now: float) -> bool:
         """Whether a vote still forbids us to enter another attempt."""
-        return now < self.bonds.at(self.chain.digest).until or any(one.locked(now) for one in self.all())
+        return now < self.vote_locks.at(self.chain.digest).until or any(one.locked(now) for one in self.all())
 
     def contributes(self, now: float) -> bool:
         """Whether we bring an outer gradient: of others, or at least one step that no version holds, nor our head."""
-        if self.cells.harvest is not None:
+        if self.cells.cell_input is not None:
             return True
-        return self.core.contributes and not self.cells.given and self.ledger.brings(self.core.steps_now(now))
+        return self.core.contributes and not self.cells.given and self.own_work.brings(self.core.steps_now(now))
 
-    def standing(self, now: float, follows: bool = False) -> Standing:
+    def situation(self, now: float, follows: bool = False) -> OwnSituation:
         """What decides whether we may ask into a group; `follows`: into one that others have opened."""
-        complete, bound = self.custody.complete, self.bound(now)
-        return Standing(self.core, self.chain, self.tempo, complete, self.busy, bound, follows)
+        complete, bound = self.state_sync.complete, self.bound(now)
+        return OwnSituation(self.core, self.chain, self.tempo, complete, self.busy, bound, follows)
 
     # -- into a group
 
@@ -100,13 +100,13 @@ class VersionRound:
 
     def _advance(self, gathering: RosterBuilder, now: float) -> list[Action]:
         """Ask into an attempt that others have opened; move one of which we are the leader forward."""
-        standing, asked = self.standing(now, follows=True), self.core.me in gathering.joins
-        if self.attempt is None and not asked and eligibility(standing, now)[0]:
+        situation, asked = self.situation(now, follows=True), self.core.me in gathering.joins
+        if self.attempt is None and not asked and eligibility(situation, now)[0]:
             return self.joining.follow(gathering, self.contributes(now), now)
         mine = self.attempt  # may still be replaced by a revision of its own roster
         busy = mine is not None and (mine.group.attempt != gathering.attempt or mine.exchange.inputs is not None)
         leads = self.joining.leads(gathering.attempt) and not self._is_over(gathering.attempt)
-        free = standing.complete and not standing.bound
+        free = situation.complete and not situation.bound
         if not (asked and free and leads) or busy or self._awaits_cell(gathering, now):
             return []
         silent, minor = _silent(self, gathering.attempt), self.tempo.minor_allowed(self.chain, now)
@@ -122,7 +122,7 @@ class VersionRound:
 
     def _on_roster(self, statement: Statement, now: float) -> list[Action]:
         """A leader fixed a group with us in it."""
-        if not self.custody.complete or self.find(statement.digest) is not None:
+        if not self.state_sync.complete or self.find(statement.digest) is not None:
             return []
         group = read_group(statement, self.chain, self.core.unix_seconds(now))
         if group.boots.get(self.core.me) != self.core.boot:
@@ -177,7 +177,7 @@ class VersionRound:
         self.joining.enter(group)
         seconds = self.joining.deadline_seconds(group)
         timeline = Timeline(now, seconds) if draft is None else draft.timeline.redrafted(now, seconds)
-        self.attempt = Attempt(self.core, self.chain, group, timeline, self.cells.harvest, _left_out(self, group))
+        self.attempt = Attempt(self.core, self.chain, group, timeline, self.cells.cell_input, _left_out(self, group))
         return actions + self.attempt.start(now)
 
     # -- what others say and what our shell answers
@@ -204,7 +204,7 @@ class VersionRound:
         if attempt is None:
             return self.cells.on_encoded(event, now)
         own = attempt.brought is None  # else our own work is given to the cell
-        self.ledger.give(event.key.roster_id, self.core.steps_now(now) if own else 0)
+        self.own_work.give(event.key.roster_id, self.core.steps_now(now) if own else 0)
         return attempt.on_encoded(event, now)
 
     def lose(self, peer: PeerId, now: float) -> list[Action]:
@@ -251,7 +251,7 @@ class VersionRound:
         self.attempt, self.past = None, [attempt, *self.past]
         for old in self.past[PAST_ATTEMPTS_MAX:]:
             self.joining.use_up(old.group.attempt)
-            self.bonds.tie(self.chain.digest, 0, old.timeline.lock_end if old.locked(now) else 0.0)
+            self.vote_locks.tie(self.chain.digest, 0, old.timeline.lock_end if old.locked(now) else 0.0)
             actions.append(Discard(old.group.key))
         del self.past[PAST_ATTEMPTS_MAX:]
         return actions + self._void(reason, now)
@@ -265,7 +265,7 @@ class VersionRound:
         """When `tick` has something to do, or a vote stops to bind us."""
         times = [attempt.next_deadline() for attempt in self.all()] + self.joining.deadlines(now)
         times += [] if self.attempt is None else [self.attempt.timeline.end]
-        free_at = self.bonds.at(self.chain.digest).until
+        free_at = self.vote_locks.at(self.chain.digest).until
         return [*times, free_at] if free_at > now else times
 
     # -- the end
@@ -280,13 +280,13 @@ class VersionRound:
         if self.attempt is not None:
             self.attempt.judge_members(void=False)
         locks = [one.timeline.lock_end for one in self.all() if one.locked(now)]
-        self.bonds.tie(self.chain.digest, self.joining.own.used(), max(locks, default=0.0))
+        self.vote_locks.tie(self.chain.digest, self.joining.own.used(), max(locks, default=0.0))
 
 
 def bound_until(rounds: VersionRound) -> float:
     """When the last lock ends, or ended, that a vote of ours at this base brought; 0 without one."""
     locks = [one.timeline.lock_end for one in rounds.all() if one.voted]
-    return max(rounds.bonds.at(rounds.chain.digest).until, *locks, 0.0)
+    return max(rounds.vote_locks.at(rounds.chain.digest).until, *locks, 0.0)
 
 
 def _refused(core: Core, group: Group, now: float) -> list[Send]:

@@ -25,7 +25,7 @@ class Hindrance(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class OwnSituation:
     """Where we stand at the newest version of a fragment."""
 
     core: Core
@@ -37,7 +37,7 @@ class Standing:
     follows: bool = False  # others have opened the group that we would ask into
 
 
-def eligibility(state: Standing, now: float) -> tuple[bool, Hindrance | None]:
+def eligibility(state: OwnSituation, now: float) -> tuple[bool, Hindrance | None]:
     """Whether we may ask into a group, and what hinders us if not. What costs most is looked at last."""
     found: Hindrance | None
     if not state.complete:
@@ -60,7 +60,7 @@ def retreat(core: Core, now: float) -> Hindrance | None:
     return Hindrance.UNABLE if now < core.unable_until else None
 
 
-def _excess(state: Standing, now: float) -> Hindrance | None:
+def _excess(state: OwnSituation, now: float) -> Hindrance | None:
     """Learners take part when it is their turn; a witness only where the active set lacks votes without it."""
     core, chain, tempo = state.core, state.chain, state.tempo
     if core.contributes:
@@ -70,7 +70,7 @@ def _excess(state: Standing, now: float) -> Hindrance | None:
     return None if needed else Hindrance.NOT_NEEDED
 
 
-def _loneliness(state: Standing, now: float) -> Hindrance | None:
+def _loneliness(state: OwnSituation, now: float) -> Hindrance | None:
     """Too few to make a first version with: attempts used up alone would only part us from who comes."""
     core = state.core
     few = len(core.presence.trainers(now)) + core.contributes < core.pace.min_group

@@ -31,7 +31,7 @@ class Attempt(JointReduction):
     """A member's part in a group whose results all look into and vote about."""
 
     verdict: Voting = field(init=False)
-    chair: Leader = field(init=False)
+    leader_role: Leader = field(init=False)
     retry_at: float = field(init=False)
     moment: float = math.inf  # when a stage ends for members that have only a moment
     deserted: bool = False  # others have gone on without it, who may never have been shown its roster
@@ -42,7 +42,7 @@ class Attempt(JointReduction):
         lost = (presence.gone | presence.unheard).intersection(self.group.members)
         self.gone = dict.fromkeys(lost, self.timeline.start)
         self.verdict = Voting(self.core, self.group, self.timeline, self.exchange, self.inspection)
-        self.chair = Leader(self.core, self.group, self.timeline, self.exchange, self.refutations)
+        self.leader_role = Leader(self.core, self.group, self.timeline, self.exchange, self.refutations)
         self.retry_at = self.timeline.at(RETRY_SHARE)
 
     # -- what the attempt amounts to
@@ -112,15 +112,15 @@ class Attempt(JointReduction):
         """What is said on the way to a certificate."""
         kind = statement.context.kind
         if kind == "commit":
-            if self.chair.leads and sender not in self.chair.commits:
+            if self.leader_role.leads and sender not in self.leader_role.commits:
                 read_commit(statement, self.group, self.core.codec, self.core.rules)
-                self.chair.add_commit(statement)
+                self.leader_role.add_commit(statement)
             return []
         if kind == "bundle":
             actions = self.exchange.on_bundle(statement, self.gone.keys())
             return actions if self.exchange.inputs is not None else self.abstain()
         if kind == "check" and self.exchange.inputs is not None:
-            self.chair.add_check(read_check(statement, self.group, self.exchange.inputs, self.core.verifier))
+            self.leader_role.add_check(read_check(statement, self.group, self.exchange.inputs, self.core.verifier))
             return []
         if kind == "refutation":
             return self.refutations.hear(statement)
@@ -170,7 +170,7 @@ class Attempt(JointReduction):
     def give_up(self) -> list[Action]:
         """No certificate has come of this group."""
         self.judge_members(void=True)
-        self.early.close()
+        self.early_messages.close()
         return self.abstain()
 
     def abstain(self) -> list[Action]:
@@ -192,14 +192,14 @@ class Attempt(JointReduction):
         actions += [] if self.voted else self.inspection.decide(self.gone.keys(), now)
         actions += self.verdict.decide(self.gone.keys(), proposers if leaderless else proposers[:1], now)
         if self.exchange.progress != progress:
-            actions += self.early.replay(self.receive, now)
+            actions += self.early_messages.replay(self.receive, now)
         second = leaderless and self.core.me in proposers and self.verdict.open
-        if self.chair.leads or second:
-            actions += self.chair.decide(self.exchange.phase, self.gone.keys(), now)
+        if self.leader_role.leads or second:
+            actions += self.leader_role.decide(self.exchange.phase, self.gone.keys(), now)
         return actions
 
     def _remind(self) -> list[Action]:
         actions = self.verdict.remind()
         if self.verdict.followed is None and not self.over:
             actions += self.exchange.remind() + self.inspection.remind() + self.refutations.remind()
-        return actions + (self.chair.remind() if self.chair.leads and not self.over else [])
+        return actions + (self.leader_role.remind() if self.leader_role.leads and not self.over else [])

@@ -43,7 +43,7 @@ class JointReduction(ABC):
     brought: CellInput | None = None
     left_out: int = 0  # who asked in vain, as far as we know (`Exchange`)
     exchange: Exchange = field(init=False)
-    early: EarlyMessages = field(init=False)
+    early_messages: EarlyMessages = field(init=False)
     opener: OpeningServer = field(init=False)
     refutations: Refutations = field(init=False)
     inspection: SpotChecks = field(init=False)
@@ -53,7 +53,7 @@ class JointReduction(ABC):
     def compose(self, needs_inputs: frozenset[str]) -> None:
         """The parts. Statements of these kinds cannot be read without the input set."""
         self.exchange = Exchange(self.core, self.chain, self.group, self.timeline, self.left_out)
-        self.early = EarlyMessages(self.exchange, needs_inputs)
+        self.early_messages = EarlyMessages(self.exchange, needs_inputs)
         self.opener = OpeningServer(self.core, self.group, self.exchange)
         self.refutations = Refutations(self.core, self.group, self.exchange)
         self.inspection = SpotChecks(self.core, self.group, self.timeline, self.exchange, self.refutations)
@@ -83,14 +83,14 @@ class JointReduction(ABC):
         if sender not in self.group.members:
             raise PeerError("comes from somebody outside the group")
         kind = "part" if isinstance(message, PartNote) else message.context.kind
-        if not self.heeds(kind) or self.early.holds_back(sender, message, root):
+        if not self.heeds(kind) or self.early_messages.holds_back(sender, message, root):
             return []
         progress = self.exchange.progress
         actions = self._take(sender, message, root, now)
         self.heard.add(sender)
         self.gone.pop(sender, None)
         if self.exchange.progress != progress:
-            actions += self.early.replay(self.receive, now)
+            actions += self.early_messages.replay(self.receive, now)
         return actions + self.settle(now)
 
     def _take(self, sender: PeerId, message: Statement | PartNote, root: bytes | None, now: float) -> list[Action]:

@@ -1,4 +1,4 @@
-"""The chair of a group: the leader, or the member that proposes once if the leader is silent (design §6.2)."""
+"""The leader's role in a group, which the member that proposes once has if the leader is silent (design §6.2)."""
 
 from __future__ import annotations
 

@@ -147,7 +147,7 @@ class Watcher(EventCounter):
                 self.freed[record.fragment, record.parent].add(peer.me)
         machine = peer.engine.machines[record.fragment]
         attempt = machine.rounds.find(record.roster_id)  # None if this very event has moved the chain on
-        until = machine.bonds.at(record.parent).until if attempt is None else attempt.timeline.lock_end
+        until = machine.vote_locks.at(record.parent).until if attempt is None else attempt.timeline.lock_end
         active = None if attempt is None or attempt.group.minor else attempt.group.active
         earlier.append(CastVote(record, until, active))
         if attempt is not None:
@@ -259,7 +259,7 @@ class Watcher(EventCounter):
             raise InvariantError(f"{peer.me} keeps too much of fragment {measured.index}")
         if not _hears_little(engine):
             raise InvariantError(f"{peer.me} remembers too much of what others say")
-        probes = engine.rivals.probes.values()
+        probes = engine.fork_choice.probes.values()
         if len(probes) > PROBES_MAX or sum(probe.holds_chains for probe in probes) > RIVALS_MAX:
             raise InvariantError(f"{peer.me} remembers too many rivals")
         if self.lasting.handled(peer.me, engine.machines, self.hostile) and peer.me not in self.hostile:
@@ -271,27 +271,27 @@ def _is_bounded(machine: FragmentMachine) -> bool:
     rounds, joining = machine.rounds, machine.rounds.joining
     return (
         len(rounds.past) <= PAST_ATTEMPTS_MAX
-        and (rounds.attempt is None or len(rounds.attempt.early) <= EARLY_MESSAGES_MAX)
-        and all(len(cell.early) <= EARLY_MESSAGES_MAX for cell in machine.cells.cells())
+        and (rounds.attempt is None or len(rounds.attempt.early_messages) <= EARLY_MESSAGES_MAX)
+        and all(len(cell.early_messages) <= EARLY_MESSAGES_MAX for cell in machine.cells.cells())
         and len(joining.gatherings) <= GATHERINGS_MAX
         and all(len(gathering.joins) <= JOINS_MAX for gathering in joining.gatherings.values())
         and joining.own.spoken.keys() <= joining.own.said.keys()
         and len(joining.own.said) <= JOINS_KEPT_MAX
         and len(joining.announced) <= len(machine.chain.active_set())
-        and len(machine.bonds.known) <= BASES_MAX
-        and len(machine.custody.unserved) <= UNSERVED_MAX
-        and len(machine.ledger.given) <= ROUNDS_KEPT
+        and len(machine.vote_locks.known) <= BASES_MAX
+        and len(machine.state_sync.unserved) <= UNSERVED_MAX
+        and len(machine.own_work.given) <= ROUNDS_KEPT
         and len(machine.chain.certificates) <= machine.chain.rules.chain_kept
     )
 
 
 def _hears_little(engine: Engine) -> bool:
     """Whether what is kept to convict others is within its limits."""
-    tribunal = engine.tribunal
-    kept = [heard for hearsay in tribunal.hearsay for heard in hearsay.heard.values()]
+    enforcement = engine.enforcement
+    kept = [heard for equivocations in enforcement.equivocations for heard in equivocations.heard.values()]
     return (
-        all(len(hearsay.heard) <= VERSIONS_KEPT for hearsay in tribunal.hearsay)
+        all(len(equivocations.heard) <= VERSIONS_KEPT for equivocations in enforcement.equivocations)
         and all(len(heard) <= STATEMENTS_KEPT for heard in kept)
-        and max(len(tribunal.asked), len(tribunal.told), len(tribunal.deaf_to)) <= PEERS_KEPT
+        and max(len(enforcement.asked), len(enforcement.told), len(enforcement.deaf_to)) <= PEERS_KEPT
         and len(engine.core.bans.held) <= BANS_MAX
     )

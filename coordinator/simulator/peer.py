@@ -170,11 +170,11 @@ class VirtualPeer:
             births=[*disk.births, (int(disk.steps), self.life)],
         )
         self.tensors = world.make_tensors(learner, disk)
-        core.court, core.carries = self.tensors.court, world.carries
+        core.proof_checker, core.carries = self.tensors.proof_checker, world.carries
         self.served = [{chain.digest: chain.state} for chain in chains]
         self.engine = Engine(core, chains, [chain.version for chain in chains], now)
         self.engine.bind(disk.votes, now)
-        self.engine.tribunal.restore(disk.evidence)
+        self.engine.enforcement.restore(disk.evidence)
         world.network.inboxes[self.me] = self._receive
         self.heartbeat()
 

@@ -28,7 +28,7 @@ from coordinator.core.actions import (
 )
 from coordinator.core.events import Applied, Appraised, Encoded, Finding, Inspected, Opened, Reduced
 from coordinator.run.manifest import OuterSpec
-from coordinator.trust.evidence import Court, OpenedLeaf
+from coordinator.trust.evidence import OpenedLeaf, ProofChecker
 from coordinator.trust.scores import Appraisal
 from coordinator.wire.inputs import Committed, ReduceInput
 from coordinator.wire.merkle import leaf_digest
@@ -46,8 +46,8 @@ def garbage_root(partition: int) -> bytes:
     return leaf_digest(GARBAGE + bytes([partition]))
 
 
-class VirtualCourt:
-    """Decides about virtual garbage and virtual merging (`coordinator.trust.evidence.Court`)."""
+class VirtualProofChecker:
+    """Decides about virtual garbage and virtual merging (`coordinator.trust.evidence.ProofChecker`)."""
 
     codec = OuterSpec().contribution_codec
 
@@ -121,7 +121,7 @@ class Tensors(Protocol):
     applied: dict[RoundKey, bytes]  # state digests
 
     @property
-    def court(self) -> Court:
+    def proof_checker(self) -> ProofChecker:
         """Who tells what is garbage, and what a false result."""
         ...
 
@@ -193,7 +193,7 @@ class VirtualTensors:
     snapshots: dict[RoundKey, int] = field(default_factory=dict)
     applied: dict[RoundKey, bytes] = field(default_factory=dict)
     parts: dict[RoundKey, tuple[bytes, ...]] = field(default_factory=dict)  # roots of what we contributed
-    court: Court = field(default_factory=VirtualCourt)
+    proof_checker: ProofChecker = field(default_factory=VirtualProofChecker)
 
     def snapshot_in(self, action: Encode, now: float, draw: Callable[[float, float], float]) -> float:
         """At the next step boundary; what is merged already waits for none."""

@@ -23,7 +23,7 @@ leader wrote there.
 **An order** is no fault: the organiser, or a co-organiser, shows a key out of the run or lets it in again
 (`coordinator.trust.orders`). It proves itself and travels as the proofs of faults do.
 
-What takes tensors to tell is behind the port `Court`.
+What takes tensors to tell is behind the port `ProofChecker`.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class OpenedLeaf(Wire):
     path: tuple[Digest, ...] = Field(max_length=PATH_MAX)
 
 
-class Court(Protocol):
+class ProofChecker(Protocol):
     """What takes tensors to tell. Pure: answers follow from the manifest and the arguments alone.
 
     A part is named by fragment, number of partitions and partition.
@@ -129,18 +129,18 @@ class UnknownChargeError(PeerError):
     """Evidence that we cannot judge: of a newer version, or without tensors. Says nothing about whoever sent it."""
 
 
-def verify(evidence: Evidence, rules: Rules, court: Court | None = None) -> Guilt:
+def verify(evidence: Evidence, rules: Rules, proof_checker: ProofChecker | None = None) -> Guilt:
     """Who is guilty; raises PeerError with the reason if this proves nothing."""
     of_tensors = evidence.charge in TENSOR_CHARGES
-    if not (of_tensors and court is not None) and evidence.charge not in (CONTRADICTION, LIE, ORDER):
+    if not (of_tensors and proof_checker is not None) and evidence.charge not in (CONTRADICTION, LIE, ORDER):
         raise UnknownChargeError(f"evidence that cannot be judged here: {evidence.charge}")
     for statement in evidence.statements:
         if statement.context.run_id != rules.run_id:
             raise PeerError("evidence from another run")
         if not statement.verify(rules.verifier):
             raise PeerError("evidence with a statement that its sender did not sign")
-    if of_tensors and court is not None:
-        return (_judge_garbage if evidence.charge == GARBAGE else _judge_false_result)(evidence, court)
+    if of_tensors and proof_checker is not None:
+        return (_judge_garbage if evidence.charge == GARBAGE else _judge_false_result)(evidence, proof_checker)
     if evidence.charge == ORDER:
         return _read_order(evidence, rules)
     if evidence.exhibit:
@@ -220,19 +220,19 @@ def garbage(commit: Statement, opened: OpenedLeaf) -> Evidence:
     return Evidence(charge=GARBAGE, statements=(commit,), exhibit=opened.to_wire())
 
 
-def _judge_garbage(evidence: Evidence, court: Court) -> Guilt:
+def _judge_garbage(evidence: Evidence, proof_checker: ProofChecker) -> Guilt:
     opened, commit = OpenedLeaf.from_wire(evidence.exhibit), evidence.statements[0]
     if len(evidence.statements) != 1 or commit.context.kind != "commit" or opened.to_wire() != evidence.exhibit:
         raise PeerError("garbage is shown by one commitment and one leaf")
     body = commit.read(Commit)
-    if body.codec != court.codec:
+    if body.codec != proof_checker.codec:
         raise PeerError("a commitment that no codec of this run can decode")
     roots = body.part_roots
     part = (commit.context.fragment, len(roots), opened.partition)
-    leaves = court.leaves(part) if opened.partition < len(roots) else 0
+    leaves = proof_checker.leaves(part) if opened.partition < len(roots) else 0
     if not verify_leaf(roots[opened.partition] if leaves else b"", opened.piece, opened.index, leaves, opened.path):
         raise PeerError("a leaf that nobody committed")
-    if not court.is_garbage(part, opened.index, opened.piece):
+    if not proof_checker.is_garbage(part, opened.index, opened.piece):
         raise PeerError("a leaf that decodes well")
     return Guilt(PeerId(commit.sender), "committed to values that are not finite numbers")
 
@@ -248,7 +248,7 @@ def false_result(result: Statement, bundle: Statement, shown: Refutation) -> Evi
     return Evidence(charge=FALSE_RESULT, statements=(result, bundle), exhibit=exhibit)
 
 
-def _judge_false_result(evidence: Evidence, court: Court) -> Guilt:
+def _judge_false_result(evidence: Evidence, proof_checker: ProofChecker) -> Guilt:
     shown = Refutation.from_wire(evidence.exhibit)
     kinds = [statement.context.kind for statement in evidence.statements]
     if kinds != ["result", "bundle"] or shown.to_wire() != evidence.exhibit:
@@ -264,11 +264,11 @@ def _judge_false_result(evidence: Evidence, court: Court) -> Guilt:
     if len(commits) > committed.members:  # else what an older muster weighted otherwise would convict (docs/adr/0046)
         raise PeerError("an input set that no honest member accepts")
     forms = {(commit.codec, len(commit.part_roots)) for commit in commits}
-    if forms != {(court.codec, len(commits[0].part_roots))} or result.partition >= len(commits[0].part_roots):
+    if forms != {(proof_checker.codec, len(commits[0].part_roots))} or result.partition >= len(commits[0].part_roots):
         raise PeerError("an input set that no honest member accepts")
     included = set(result.included)
     if len(included) < len(result.included) or max(included) >= len(commits):
         raise PeerError("a result of inputs that do not exist, or of one twice")
-    if not court.is_false(signed.context.fragment, result, committed, shown):
+    if not proof_checker.is_false(signed.context.fragment, result, committed, shown):
         raise PeerError("a leaf that is what its inputs come to")
     return Guilt(PeerId(signed.sender), f"signed a result of partition {result.partition} that its inputs do not give")

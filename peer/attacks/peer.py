@@ -111,7 +111,7 @@ class OpenLine:
 
 @dataclass
 class NoisyDriver(RoundDriver):
-    """An honest pump, and an attack that hears what it sends and receives."""
+    """An honest driver, and an attack that hears what it sends and receives."""
 
     attack: type[MessageAttack] = field(kw_only=True)
 
@@ -148,7 +148,7 @@ def core_kind(name: str, manifest: Manifest, signer: Signer) -> Callable[..., Co
 def disguise(
     name: str, core: Core, anchors: Anchors, blobs: BlobStore, worker: Executor
 ) -> tuple[TensorWorker, Callable[..., RoundDriver]]:
-    """The tensor work and the pump of a peer that attacks its run; raises UsageError if there is no such attack."""
+    """The tensor work and the driver of a peer that attacks its run; raises UsageError if there is no such attack."""
     config = core.manifest.config
     own = MESSAGE_ATTACKS.get(name) or own_attack(name)
     if own is not None and issubclass(own, MessageAttack):

@@ -21,7 +21,7 @@ from peer.machine.sensors import CommandRunner, gpu_room_bytes
 from peer.node.options import NodeOptions
 from peer.numerics.plugins import check_packages
 from peer.storage.run_directory import known_manifest
-from peer.sync.guest import visit
+from peer.sync.guest import as_guest
 
 SPEED_ELEMENTS = 512  # a side of the square matrices multiplied
 SPEED_REPEATS = 8
@@ -46,7 +46,7 @@ def agrees(manifest: Manifest, options: NodeOptions, ask: Callable[[str], bool])
 
 async def fetch_manifest(invite: Invite, options: NodeOptions) -> Manifest:
     """The run's manifest from those whom the invite names, and nothing else."""
-    async with visit(invite, options.identity_path) as (_, manifest):
+    async with as_guest(invite, options.identity_path) as (_, manifest):
         return manifest
 
 

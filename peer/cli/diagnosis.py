@@ -147,7 +147,7 @@ def upload(config: RunConfig, machine: Machine, probed: Probed, limits: Limits) 
     return DiagnosisLine("ok", "upload", text)
 
 
-def manners(limits: Limits, seen: Conditions) -> list[DiagnosisLine]:
+def pause_lines(limits: Limits, seen: Conditions) -> list[DiagnosisLine]:
     """What the owner's limits can see here."""
     untouched = seen.untouched_seconds
     rows = (

@@ -29,7 +29,7 @@ from peer.net.network import Network
 from peer.node.clock_check import ahead_of
 from peer.node.options import NodeOptions
 from peer.numerics.golden import self_check
-from peer.sync.guest import visit
+from peer.sync.guest import as_guest
 
 PACKAGES = (DISTRIBUTION, "torch", "hivemind", "transformers", "bitsandbytes", "numpy")
 ANSWER_SECONDS_MAX = 12.0
@@ -49,7 +49,7 @@ def check_machine(options: NodeOptions, config: RunConfig) -> list[DiagnosisLine
         diagnosis.disk(config, machine, options.limits),
         _gpu(),
         _port(options),
-        *diagnosis.manners(options.limits, MachineSensors(options.limits, options.data_directory).read()),
+        *diagnosis.pause_lines(options.limits, MachineSensors(options.limits, options.data_directory).read()),
     ]
 
 
@@ -89,7 +89,7 @@ class Probe:
 
     async def run(self) -> tuple[Manifest, Probed, int]:
         """The manifest, what peers say, and the port that they called; raises NetworkError if nobody answers."""
-        async with visit(self._invite, self._options.identity_path, _endpoint(self._options)) as (network, manifest):
+        async with as_guest(self._invite, self._options.identity_path, _endpoint(self._options)) as (network, manifest):
             await network.start(self._on_frame, lambda _: None)
             port = (await network.dht.daemon.visible_addresses())[0].port
             return manifest, await self._probe(network, port), port

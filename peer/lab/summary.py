@@ -13,7 +13,7 @@ from peer.lab.report import Baseline, CurvePoint, LabReport
 from peer.learner.devices import devices_name
 from peer.learner.evaluation import next_token_accuracy
 from peer.learner.inner_optimizer import bytes_per_parameter
-from peer.rounds.counters import Book
+from peer.rounds.counters import RunCounters
 from peer.swarm.report import delays
 
 Seconds = tuple[float, float]
@@ -42,10 +42,10 @@ def report_of(
 ) -> LabReport:
     """Sum up a run that has ended; `curves` are those of the baselines."""
     config, tally, world = lab.options.config, lab.shop.tally, lab.world
-    book = Book(config.pace.fragments)
+    counters = RunCounters(config.pace.fragments)
     for certificate in lineage(lab):
-        book.certify(certificate)
-    certified, learners = book.certified, len(world.peers)
+        counters.certify(certificate)
+    certified, learners = counters.certified, len(world.peers)
     digests = state_digests(lab)
     anchors = lab.newest().anchors.all_anchors() if lab.believed else None
     rated = lab.diverged is None and has_trigger_rate(config)

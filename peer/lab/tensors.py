@@ -78,7 +78,7 @@ class LabTensors:
         self.attack = attack
         self._shop = shop
         self._work = work_of(shop.attacks.get(learner.peer), shop, self.anchors)
-        self.court = self._work.court
+        self.proof_checker = self._work.proof_checker
         self._local_work = StaleWork(len(shop.layouts), shop.config.pace.max_stale)
         self._open_rounds: set[RoundKey] = set()
         self._snapshot_at: dict[RoundKey, float] = {}

@@ -1,6 +1,6 @@
 """What a learner does for its peer between two steps: snapshots, adoptions, saving; each is answered when it is done.
 
-Copies to and from a GPU take as long as steps do, so an errand that waits for one lets steps go on, and is gone on with
+Copies to and from a GPU take as long as steps do, so a command that waits for one lets steps go on, and is gone on with
 later.
 """
 
@@ -45,7 +45,7 @@ class Replica(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class _Errand:
+class _CommandUnderWay:
     ticket: int
     fragment: int | None  # None: all of them
     has_arrived: Arrival
@@ -66,7 +66,7 @@ class LearnerCommands:
         self._slots = slots
         self._channel = channel
         self._crossings = crossings
-        self._under_way: deque[_Errand] = deque()
+        self._under_way: deque[_CommandUnderWay] = deque()
 
     def begin(self, command: Command, resting: bool) -> None:
         """Begin a command, and end it unless something has to be copied; `resting`: the parameters are in host memory.
@@ -78,7 +78,7 @@ class LearnerCommands:
             self.go_on(wait=True)
         with self._refusing(command.ticket):
             has_arrived, finish = self._start(command, DeviceCopies() if resting else self._crossings)
-            self._under_way.append(_Errand(command.ticket, fragment, has_arrived, finish))
+            self._under_way.append(_CommandUnderWay(command.ticket, fragment, has_arrived, finish))
         self.go_on()
 
     def go_on(self, wait: bool = False) -> None:
@@ -86,9 +86,9 @@ class LearnerCommands:
         if wait:
             self._crossings.wait()
         while self._under_way and self._under_way[0].has_arrived():
-            errand = self._under_way.popleft()
-            with self._refusing(errand.ticket):
-                self._channel.send(errand.finish())
+            current = self._under_way.popleft()
+            with self._refusing(current.ticket):
+                self._channel.send(current.finish())
 
     @contextmanager
     def _refusing(self, ticket: int) -> Iterator[None]:

@@ -74,7 +74,7 @@ def serve(channel: Channel, slots_descriptor: int, attack_named: AttackNamed | N
     if settled.placement.is_cuda:
         slots.pin()
         crossings = StreamCopies(settled.placement.device)
-    obedience = CommandLoop(learner, LearnerCommands(learner, slots, channel, crossings), channel, start)
+    command_loop = CommandLoop(learner, LearnerCommands(learner, slots, channel, crossings), channel, start)
     channel.send(
         Ready(
             startup_cpu_seconds=cpu_seconds(),
@@ -89,7 +89,7 @@ def serve(channel: Channel, slots_descriptor: int, attack_named: AttackNamed | N
             data_note=settled.data_note[:TEXT_MAX],
         )
     )
-    train(learner, obedience, early)
+    train(learner, command_loop, early)
 
 
 def read_state(path: str) -> dict[str, torch.Tensor]:
@@ -194,27 +194,27 @@ class CommandLoop:
             raise LocalError(f"a learner is not told {type(message).__name__}")
 
 
-def train(learner: Learner, obedience: CommandLoop, early: Sequence[Message]) -> None:
+def train(learner: Learner, command_loop: CommandLoop, early: Sequence[Message]) -> None:
     """Obey `early`, then make steps until told to stop.
 
     Raises PeerGoneError when the peer ends, LocalError when training cannot go on.
     """
     for message in early:
-        obedience.obey(message)
+        command_loop.obey(message)
     due = time.monotonic()
-    while not obedience.stopped:
-        if not obedience.paused and time.monotonic() >= due:
+    while not command_loop.stopped:
+        if not command_loop.paused and time.monotonic() >= due:
             began = time.monotonic()
             report = learner.step()
             ended = time.monotonic()
             entry = StepEntry(step=report.step, loss=report.loss, tokens=report.tokens)
-            obedience.skipped = learner.skipped
-            obedience.note(entry, ended - began, ended)
-            due = next_step_at(due, began, ended, obedience.step_seconds, obedience.compute_share)
-        if obedience.paused:
+            command_loop.skipped = learner.skipped
+            command_loop.note(entry, ended - began, ended)
+            due = next_step_at(due, began, ended, command_loop.step_seconds, command_loop.compute_share)
+        if command_loop.paused:
             learner.rest()
-        obedience.listen(None if obedience.paused else max(0.0, due - time.monotonic()))
-    obedience.finish()
+        command_loop.listen(None if command_loop.paused else max(0.0, due - time.monotonic()))
+    command_loop.finish()
 
 
 def cpu_seconds() -> float:

@@ -1,4 +1,4 @@
-"""The parts of a peer before it runs: key and folder, manifest, the pump around its protocol core, where it begins."""
+"""The parts of a peer before it runs: key, folder, manifest, the driver around its protocol core, where it begins."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from peer.numerics.fragments import FLOAT_BYTES
 from peer.numerics.golden import self_check
 from peer.numerics.merge_plugin import merge_rule
 from peer.numerics.plugins import check_packages
-from peer.rounds.counters import Book
+from peer.rounds.counters import RunCounters
 from peer.rounds.driver import RoundDriver
 from peer.rounds.scoring import AppraisalDesk
 from peer.rounds.tape_parts import PART_NAME
@@ -228,7 +228,7 @@ def core_kind(options: NodeOptions, manifest: Manifest, signer: Signer) -> Calla
 def _work(
     core: Core, anchors: Anchors, blobs: BlobStore, options: NodeOptions
 ) -> tuple[TensorWorker, Callable[..., RoundDriver]]:
-    """The tensor work of this peer, and what makes its pump."""
+    """The tensor work of this peer, and what makes its driver."""
     worker = ThreadPoolExecutor(1, "tensors")
     kind: Callable[..., RoundDriver] = RoundDriver
     if options.trial.attack is None:
@@ -247,19 +247,19 @@ def build_driver(
     """The protocol core with its shell, holding what was saved."""
     config = core.manifest.config
     blobs = _blob_store(config, max(layout.elements for layout in held.anchors.layouts))
-    work, make_pump = _work(core, held.anchors, blobs, options)
-    driver = make_pump(
+    work, make_driver = _work(core, held.anchors, blobs, options)
+    driver = make_driver(
         engine=Engine(core, held.chains, held.held, asyncio.get_running_loop().time()),
         transport=transport,
         work=work,
         anchors=held.anchors,
         blobs=blobs,
         votes=directory.vote_log,
-        book=Book(config.pace.fragments),
+        counters=RunCounters(config.pace.fragments),
         fault=None if options.trial.fault is None else Fault.parse(options.trial.fault, options.data_directory),
     )
     give_within(options.limits, driver)
-    core.court = work.court
+    core.proof_checker = work.proof_checker
     if options.trial.taped:
         driver.tape = TapeRecorder.begin(options.data_directory / PART_NAME, core.manifest, core.me, options.files)
     if config.trust.score_share:

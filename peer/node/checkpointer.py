@@ -119,9 +119,9 @@ class Checkpointer:
         except LearnerStoppedError:
             raise  # the disk has refused nothing
         except MusterError as error:
-            self._driver.book.refuse("checkpoint", str(error))
+            self._driver.counters.refuse("checkpoint", str(error))
             raise
-        self._driver.book.take("checkpoint")
+        self._driver.counters.take("checkpoint")
         return folder
 
     async def _save(self) -> Path:

@@ -88,8 +88,8 @@ def clock_words(ahead_seconds: float) -> str:
 
 
 async def watch_clock(clock: Clock, driver: RoundDriver, invited_by: Collection[PeerId]) -> None:
-    """Look until cancelled, note in the book what is found, and say when the clock has turned out wrong or right."""
-    core, book = driver.engine.core, driver.book
+    """Look until cancelled, count what is found, and say when the clock has turned out wrong or right."""
+    core, counters = driver.engine.core, driver.counters
 
     def whom() -> Iterable[PeerId]:
         """Whose clock is wrong sees nobody live any more, or never did."""
@@ -103,9 +103,9 @@ async def watch_clock(clock: Clock, driver: RoundDriver, invited_by: Collection[
         await asyncio.sleep(ANSWER_SECONDS)
         found = watch.ahead_seconds()
         if found is not None:
-            if is_wrong(found) != is_wrong(book.clock_ahead_seconds):
+            if is_wrong(found) != is_wrong(counters.clock_ahead_seconds):
                 event = "clock_wrong" if is_wrong(found) else "clock_right"
-                book.events[event] += 1
+                counters.events[event] += 1
                 log.warning(event, ahead_seconds=round(found, 1), peers_asked=ASKED_MAX)
-            book.clock_ahead_seconds = found
+            counters.clock_ahead_seconds = found
         await asyncio.sleep(LOOK_SECONDS)

@@ -41,7 +41,7 @@ class EvidenceExchange:
         self._store = store
         self._key = evidence_key(driver.engine.core.rules.run_id)
         self._news = asyncio.Event()
-        driver.engine.tribunal.restore(shelf.read())
+        driver.engine.enforcement.restore(shelf.read())
         driver.keep = self._keep
 
     def _keep(self, action: KeepEvidence) -> None:

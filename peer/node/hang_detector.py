@@ -12,7 +12,7 @@ from collections import deque
 import structlog
 
 from dht.errors import LocalError
-from peer.rounds.counters import Book
+from peer.rounds.counters import RunCounters
 
 log = structlog.get_logger(__name__)
 
@@ -60,25 +60,25 @@ class HangDetector:
             )
 
 
-def note_hang(seconds: float, book: Book) -> None:
+def note_hang(seconds: float, counters: RunCounters) -> None:
     """Count it, and tell the owner until the learner makes steps again."""
-    book.events["learner_hangs"] += 1
-    book.hang_seconds = seconds
+    counters.events["learner_hangs"] += 1
+    counters.hang_seconds = seconds
     log.error("learner_hangs", seconds=round(seconds, 1))
 
 
-def note_step(book: Book) -> None:
+def note_step(counters: RunCounters) -> None:
     """The learner makes steps."""
-    if book.hang_seconds is not None:
-        book.hang_seconds = None
+    if counters.hang_seconds is not None:
+        counters.hang_seconds = None
         log.info("learner_goes_on")
 
 
-def hang_advice(book: Book) -> str:
+def hang_advice(counters: RunCounters) -> str:
     """What the owner may do while a learner that hung is not back; empty otherwise."""
-    if book.hang_seconds is None:
+    if counters.hang_seconds is None:
         return ""
     return (
-        f"the learner made no step for {book.hang_seconds:.0f} s, so it is started again from what it saved last; "
+        f"the learner made no step for {counters.hang_seconds:.0f} s, so it is started again from what it saved last; "
         f"should that come again, {ADVICE_HANGS}"
     )

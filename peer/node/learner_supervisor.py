@@ -37,17 +37,17 @@ class Starting:
 
 
 @dataclass(frozen=True, slots=True)
-class Around:
+class LearnerDependents:
     """The parts of a peer that follow its learner."""
 
     directory: RunDirectory
     checkpointer: Checkpointer
-    stage: Lifecycle
+    lifecycle: Lifecycle
     limits: LiveLimits
 
     def take(self, learner: LearnerClient) -> None:
         """A learner's process is ready."""
-        self.checkpointer.learner = self.stage.learner = learner
+        self.checkpointer.learner = self.lifecycle.learner = learner
         self.limits.begin_learner(learner)
 
 
@@ -55,14 +55,19 @@ class LearnerSupervisor:
     """Of one peer, whose learner processes follow each other. `learner` is None until the first is ready."""
 
     def __init__(
-        self, options: NodeOptions, driver: RoundDriver, tasks: Tasks, progress: LearnerProgress, around: Around
+        self,
+        options: NodeOptions,
+        driver: RoundDriver,
+        tasks: Tasks,
+        progress: LearnerProgress,
+        dependents: LearnerDependents,
     ) -> None:
         self.progress = progress
         self.learner: LearnerClient | None = None
         self._options = options
         self._driver = driver
         self._tasks = tasks
-        self._around = around
+        self._dependents = dependents
 
     def prepare(self, state: Path | None, behind: bool = False) -> Starting:
         """Start a process, paused, that goes on from this state; `behind`: versions have been certified since."""
@@ -93,7 +98,7 @@ class LearnerSupervisor:
         learner = await starting.learner
         await driver.adoptions.settle()  # of what was fetched while the learner started
         driver.learner, learner.on_obeyed = learner, driver.tape.obeyed
-        self._around.take(learner)
+        self._dependents.take(learner)
         config, machines = driver.engine.core.manifest.config, driver.engine.machines
         loads = starting.fresh and (any(one.held for one in machines) or config.model.weights == "given")
         driver.tape.life(learner.ready, driver.anchors.all_newest(), loads)
@@ -105,13 +110,13 @@ class LearnerSupervisor:
     def _on_steps(self, steps: Steps) -> None:
         progress, driver = self.progress, self._driver
         if steps.skipped > progress.skipped:
-            driver.book.events["step_skipped"] += steps.skipped - progress.skipped
+            driver.counters.events["step_skipped"] += steps.skipped - progress.skipped
             log.warning("step_skipped", reason="loss or gradient is not finite", total=steps.skipped)
         progress.report(steps, driver.now)
         if steps.entries:
-            note_step(driver.book)
+            note_step(driver.counters)
         driver.feed(Progress(progress.steps, progress.steps_per_second))
-        watch_steps(progress.step_seconds, driver.engine.core.pace, driver.book)
+        watch_steps(progress.step_seconds, driver.engine.core.pace, driver.counters)
         if self.learner is not None:
             self.learner.follow(*certified_progress(driver.engine))
 
@@ -122,28 +127,28 @@ class LearnerSupervisor:
         standstill, driver = HangDetector(), self._driver
         while self.learner is not None:
             await asyncio.sleep(LOOK_SECONDS)
-            wanted = self._around.stage.state == "training" and not driver.engine.draining
+            wanted = self._dependents.lifecycle.state == "training" and not driver.engine.draining
             sign = self._sign_of_life(self.learner) if wanted else None
             if not standstill.look(sign, self.learner.step_seconds, driver.now):
                 continue
             self.progress.rest()
             driver.feed(Progress(self.progress.steps, self.progress.steps_per_second))
             if self._options.session is None:  # what a loop of one's own does between its steps is its own business
-                note_hang(standstill.seconds, driver.book)
+                note_hang(standstill.seconds, driver.counters)
                 standstill.check_hope()
                 await self._replace(self.learner)
 
     def _sign_of_life(self, learner: LearnerClient) -> tuple[int, ...]:
         """Another one after everything that the learner says, and while it writes what it saves."""
-        return learner.heard, *self._around.directory.written()
+        return learner.heard, *self._dependents.directory.written()
 
     async def _replace(self, old: LearnerClient) -> None:
         """As after a crash: what the old one has learned and not contributed is lost."""
         driver, work = self._driver, self._driver.work
-        self._around.stage.begin_anew()
-        self._around.limits.learner = driver.learner = None
+        self._dependents.lifecycle.begin_anew()
+        self._dependents.limits.learner = driver.learner = None
         await old.kill()
         await work.run(work.snapshots.clear)  # the next one does not hold what was in them
-        self._options = replace(self._options, spawned=None, limits=self._around.limits.in_force)
-        saved = await asyncio.to_thread(self._around.directory.saved_learner)
+        self._options = replace(self._options, spawned=None, limits=self._dependents.limits.in_force)
+        saved = await asyncio.to_thread(self._dependents.directory.saved_learner)
         await self._take_part(self.prepare(saved, behind=True))

@@ -115,7 +115,7 @@ class Lifecycle:
         self.state: State = first
         self.learner: LearnerClient | None = None
         self.wanted_paused = False  # by a person
-        self._manners: Pause | None = None
+        self._policy_pause: Pause | None = None
         self._driver = driver
         self._presence = presence
         self._looks_since: float | None = None  # for whom is ahead
@@ -125,14 +125,14 @@ class Lifecycle:
     @property
     def reason(self) -> str:
         """Why it pauses; a host, which does not train, only withdraws."""
-        pause = self._manners
+        pause = self._policy_pause
         if pause is not None and (pause.silent or self.state == "paused"):
             return pause.reason
         return BY_HAND if self.wanted_paused and self.state == "paused" else ""
 
     def obey(self, pause: Pause | None) -> None:
         """The owner's wishes want a pause, or None any more."""
-        self._manners = pause
+        self._policy_pause = pause
         self._driver.withdraw(pause is not None and pause.silent)
         self.advance(self._driver.now)
 
@@ -179,7 +179,7 @@ class Lifecycle:
     def _advance_training(self, now: float) -> None:
         if self.learner is None:
             return
-        if self.wanted_paused or self._manners is not None:
+        if self.wanted_paused or self._policy_pause is not None:
             self.learner.pause()
             self._looks_since = None
             self._enter("paused")

@@ -24,11 +24,11 @@ log = structlog.get_logger(__name__)
 class LiveLimits:
     """Holds what is in force, and has the parts of the peer respect it."""
 
-    def __init__(self, options: NodeOptions, manners: PauseLoop, network: Network, driver: RoundDriver) -> None:
+    def __init__(self, options: NodeOptions, pause_loop: PauseLoop, network: Network, driver: RoundDriver) -> None:
         self.learner: LearnerClient | None = None  # on a learner, once its process is ready
         self._options = options
         self._limits = options.limits
-        self._manners = manners
+        self._pause_loop = pause_loop
         self._network = network
         self._driver = driver
         self._turn = asyncio.Lock()
@@ -60,7 +60,7 @@ class LiveLimits:
         self._limit_learner(self._limits)
 
     def _respect(self, limits: Limits) -> None:
-        self._manners.respect(limits)
+        self._pause_loop.respect(limits)
         self._network.respect(limits)
         give_within(limits, self._driver)
         self._limit_learner(limits)

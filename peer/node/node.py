@@ -27,7 +27,7 @@ from peer.node.evaluator import HostEvaluator
 from peer.node.evidence_exchange import EvidenceExchange
 from peer.node.gate import Usher
 from peer.node.invitations import Invitations
-from peer.node.learner_supervisor import Around, LearnerSupervisor, Starting
+from peer.node.learner_supervisor import LearnerDependents, LearnerSupervisor, Starting
 from peer.node.live_limits import LiveLimits
 from peer.node.membership import Membership
 from peer.node.office import Office
@@ -123,8 +123,8 @@ class Node:
         network, options = entered.network, entered.options
         driver.requests.answer_probes(ProbeDesk(network.dht.daemon.host_of, driver.post, options.clock))
         driver.requests.tell_status(lambda: told_status(self.snapshot(), driver))
-        await parts.pauses.look()  # before the first step
-        spawn(parts.pauses.run())
+        await parts.pause_loop.look()  # before the first step
+        spawn(parts.pause_loop.run())
         spawn(parts.addresses.run())
         network.expect_payloads(max(driver.work.payload_bytes_max, STATE_PIECE_BYTES_MAX))
         await network.start(driver.on_frame, driver.on_gone)
@@ -144,8 +144,8 @@ class Node:
             spawn(Usher(network.dht.daemon).run())
 
     async def _watch(self) -> None:
-        stage = self._parts.stage
-        while not stage.advance(self._driver.now):
+        lifecycle = self._parts.lifecycle
+        while not lifecycle.advance(self._driver.now):
             await asyncio.sleep(WATCH_SECONDS)
             if shown_out := self.membership.shown_out:
                 return self._life.fail(UsageError(shown_out))
@@ -192,14 +192,14 @@ class Node:
             run_id=self.manifest.run_id.hex(),
             name=parts.entered.options.name,
             role=parts.entered.role,
-            state="finished" if self._life.over else parts.stage.state,
-            note=parts.stage.reason,
+            state="finished" if self._life.over else parts.lifecycle.state,
+            note=parts.lifecycle.reason,
             pid=0,
             wall_seconds=self._driver.now - self._life.began_at,
             evaluations=() if evaluator is None else evaluator.found,
             sample="" if evaluator is None else evaluator.sample,
         )
-        return peer_snapshot(base, self._driver, parts.progress, parts.pauses.seen, self._driver.now)
+        return peer_snapshot(base, self._driver, parts.progress, parts.pause_loop.seen, self._driver.now)
 
     async def final_snapshot(self) -> PeerSnapshot:
         """`snapshot`, with digests hashed from the tensors now; on the host, a last evaluation and a sample too."""
@@ -213,16 +213,16 @@ class Node:
 
     async def pause(self) -> None:
         """Make no inner steps until `resume`."""
-        self._parts.stage.wanted_paused = True
-        self._parts.stage.advance(self._driver.now)
+        self._parts.lifecycle.wanted_paused = True
+        self._parts.lifecycle.advance(self._driver.now)
 
     async def resume(self) -> None:
         """Catch up, then go on."""
-        self._parts.stage.wanted_paused = False
+        self._parts.lifecycle.wanted_paused = False
 
     def drain(self) -> None:
         """Open no further rounds; once those in flight are over, or had a round's deadline, the learner rests."""
-        self._parts.stage.leave()
+        self._parts.lifecycle.leave()
 
     async def wait(self) -> None:
         """Return when the run is over and all agree, or this peer has drained; raises MusterError if it failed."""
@@ -241,8 +241,8 @@ class Node:
 
 def _supervisor(parts: Parts) -> LearnerSupervisor:
     life = parts.entered.life
-    around = Around(parts.directory, parts.checkpointer, parts.stage, parts.limits)
-    supervisor = LearnerSupervisor(parts.entered.options, parts.driver, life.tasks, parts.progress, around)
+    dependents = LearnerDependents(parts.directory, parts.checkpointer, parts.lifecycle, parts.limits)
+    supervisor = LearnerSupervisor(parts.entered.options, parts.driver, life.tasks, parts.progress, dependents)
     life.closing.push_async_callback(supervisor.stop)
     return supervisor
 

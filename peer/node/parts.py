@@ -83,8 +83,8 @@ class Parts:
     addresses: OwnAddresses
     presence: PresenceLoop
     checkpointer: Checkpointer
-    stage: Lifecycle
-    pauses: PauseLoop
+    lifecycle: Lifecycle
+    pause_loop: PauseLoop
     limits: LiveLimits
     progress: LearnerProgress
 
@@ -121,7 +121,7 @@ async def assemble(entered: Entered, manifest: Manifest) -> Parts:
     progress = LearnerProgress()
 
     def said() -> Presence:
-        return own_presence.now(stage.state, progress if entered.role == "learner" else None)
+        return own_presence.now(lifecycle.state, progress if entered.role == "learner" else None)
 
     addresses = await OwnAddresses.start(network.dht, core, lambda: presence.hurry())
     own_presence = OwnPresence(driver, options, addresses)
@@ -132,11 +132,11 @@ async def assemble(entered: Entered, manifest: Manifest) -> Parts:
         said,
         presence_readers(driver),
     )
-    stage = Lifecycle(driver, presence, "starting" if entered.role == "learner" else "hosting")
-    driver.failed, driver.certified = life.fail, stage.drain_at_goal
+    lifecycle = Lifecycle(driver, presence, "starting" if entered.role == "learner" else "hosting")
+    driver.failed, driver.certified = life.fail, lifecycle.drain_at_goal
     sensors = partial(MachineSensors, data_directory=options.data_directory)
-    pauses = PauseLoop(options, sensors, network, network.throttle, stage.obey)
-    limits = LiveLimits(options, pauses, network, driver)
+    pause_loop = PauseLoop(options, sensors, network, network.throttle, lifecycle.obey)
+    limits = LiveLimits(options, pause_loop, network, driver)
     checkpointer = Checkpointer(directory, driver, said, lambda: limits.in_force)
     return Parts(
         entered=entered,
@@ -147,8 +147,8 @@ async def assemble(entered: Entered, manifest: Manifest) -> Parts:
         addresses=addresses,
         presence=presence,
         checkpointer=checkpointer,
-        stage=stage,
-        pauses=pauses,
+        lifecycle=lifecycle,
+        pause_loop=pause_loop,
         limits=limits,
         progress=progress,
     )

@@ -48,7 +48,7 @@ class PauseLoop:
     def respect(self, limits: Limits) -> None:
         """Judge by these limits from the next look on; what was seen before is no reason any more."""
         self._sensors = self._make_sensors(limits)
-        self._manners = PausePolicy(limits)
+        self._policy = PausePolicy(limits)
 
     async def run(self) -> None:
         """Look, again and again; the first look comes before the first step."""
@@ -69,8 +69,8 @@ class PauseLoop:
         total = self._transport.traffic
         day = self._traffic.note(local_day(), total.bytes_sent, total.bytes_received)
         today = Today(local_week_minute(), day.sent_bytes, day.received_bytes)
-        self._throttle.strangers.closed = self._manners.has_sent_its_day(today)
-        pause = self._manners.judge(self.seen, today, asyncio.get_running_loop().time())
+        self._throttle.strangers.closed = self._policy.has_sent_its_day(today)
+        pause = self._policy.judge(self.seen, today, asyncio.get_running_loop().time())
         if pause == self.pause:
             return
         log.info("manners", pause="" if pause is None else pause.reason)

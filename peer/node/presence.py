@@ -52,7 +52,7 @@ class OwnPresence:
             device=progress.device[:DEVICE_CHARACTERS_MAX] if progress else "",
             bytes_sent=traffic.bytes_sent,
             bytes_received=traffic.bytes_received,
-            rounds_void=self._driver.book.events["round_void"],
+            rounds_void=self._driver.counters.events["round_void"],
             team=self._team,
         )
         return presence.fitting()

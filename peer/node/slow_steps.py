@@ -10,7 +10,7 @@ import structlog
 
 from coordinator.core.timeline import BUNDLE_SHARE
 from coordinator.run.manifest import PaceSpec
-from peer.rounds.counters import Book
+from peer.rounds.counters import RunCounters
 
 log = structlog.get_logger(__name__)
 
@@ -35,25 +35,25 @@ def step_words(step_seconds: float, pace: PaceSpec) -> str:
     )
 
 
-def watch_steps(step_seconds: float | None, pace: PaceSpec, book: Book) -> None:
-    """Note in the book how long a step takes where that is too long; say in the log when it has become so or not."""
+def watch_steps(step_seconds: float | None, pace: PaceSpec, counters: RunCounters) -> None:
+    """Note how long a step takes where that is too long; say in the log when it has become so or not."""
     if step_seconds is None:
         return
-    was_slow, longest = book.slow_step_seconds is not None, step_seconds_max(pace)
+    was_slow, longest = counters.slow_step_seconds is not None, step_seconds_max(pace)
     slow = step_seconds > (STEADY_SHARE * longest if was_slow else longest)
-    book.slow_step_seconds = step_seconds if slow else None
+    counters.slow_step_seconds = step_seconds if slow else None
     if slow == was_slow:
         return
-    book.events["steps_too_long" if slow else "steps_in_time"] += 1
+    counters.events["steps_too_long" if slow else "steps_in_time"] += 1
     if slow:
-        log.warning("steps_too_long", advice=slow_advice(pace, book))
+        log.warning("steps_too_long", advice=slow_advice(pace, counters))
     else:
         log.info("steps_in_time", reason=step_words(step_seconds, pace))
 
 
-def slow_advice(pace: PaceSpec, book: Book) -> str:
+def slow_advice(pace: PaceSpec, counters: RunCounters) -> str:
     """What the owner may do while steps are too long, and why; empty otherwise."""
-    seconds = book.slow_step_seconds
+    seconds = counters.slow_step_seconds
     return "" if seconds is None else f"{step_words(seconds, pace)}, {TOO_LATE}; {ADVICE_SLOW_STEPS}"
 
 

@@ -74,12 +74,12 @@ def newest_certificates(machine: FragmentMachine) -> list[CertificateView]:
 
 def advice_of(driver: RoundDriver) -> str:
     """What somebody has to do; nothing here can."""
-    engine, ahead_seconds = driver.engine, driver.book.clock_ahead_seconds
-    stuck = engine.rivals.out_of_reach(engine.core.presence.live(driver.now))
+    engine, ahead_seconds = driver.engine, driver.counters.clock_ahead_seconds
+    stuck = engine.fork_choice.out_of_reach(engine.core.presence.live(driver.now))
     far = f"the others have gone on too far to be followed; {ADVICE_OUT_OF_REACH}" if stuck else ""
     wrong = f"this machine's clock is {clock_words(ahead_seconds)}; {ADVICE_WRONG_CLOCK}"
-    full = [f"the disk takes no {what}: {reason}" for what, reason in sorted(driver.book.refused.items())]
-    return "; ".join(filter(None, (wrong if is_wrong(ahead_seconds) else "", far, hang_advice(driver.book), *full)))
+    full = [f"the disk takes no {what}: {reason}" for what, reason in sorted(driver.counters.refused.items())]
+    return "; ".join(filter(None, (wrong if is_wrong(ahead_seconds) else "", far, hang_advice(driver.counters), *full)))
 
 
 def note_of(reason: str, driver: RoundDriver) -> str:
@@ -145,12 +145,12 @@ def peer_snapshot(
     """`base` (who and in what state) completed with what the parts know."""
     usage = resource.getrusage(resource.RUSAGE_SELF)
     traffic = driver.transport.traffic
-    book, engine = driver.book, driver.engine
+    counters, engine = driver.counters, driver.engine
     return base.model_copy(
         update={
             "note": note_of(base.note, driver),
             "advice": advice_of(driver),
-            "late": slow_advice(engine.core.pace, book),
+            "late": slow_advice(engine.core.pace, counters),
             "device": ": ".join(filter(None, (progress.device, progress.use))),
             "celsius": seen.celsius,
             "gpu_watts": seen.watts,
@@ -171,13 +171,13 @@ def peer_snapshot(
             "fragments": tuple(
                 fragment_status(machine, driver.traces.last_void(machine), now) for machine in engine.machines
             ),
-            "certified": book.certified,
-            "credited_tokens": book.credited_tokens,
+            "certified": counters.certified,
+            "credited_tokens": counters.credited_tokens,
             "rounds": driver.traces.views(ROUNDS_SHOWN),
             "certificates": tuple(one for machine in engine.machines for one in newest_certificates(machine)),
             "bans": tuple(map(ban_view, engine.core.bans.held.values())),
-            "adoption_delays_steps": tuple(book.delays_steps),
-            "events": {name: count for name, count in book.events.items() if count}
+            "adoption_delays_steps": tuple(counters.delays_steps),
+            "events": {name: count for name, count in counters.events.items() if count}
             | ({"frames_dropped": traffic.frames_dropped} if traffic.frames_dropped else {}),
         }
     )
@@ -185,11 +185,11 @@ def peer_snapshot(
 
 def told_status(snapshot: PeerSnapshot, driver: RoundDriver) -> PublicStatus:
     """What everybody who asks is told."""
-    return public_status(snapshot, driver.traces.views(), driver.book.audits, driver.book.scores.values())
+    return public_status(snapshot, driver.traces.views(), driver.counters.audits, driver.counters.scores.values())
 
 
 def mark_of(driver: RoundDriver, wall_seconds: float) -> Mark:
     """Where the run stands, for an evaluation of the anchors as they are now."""
     machines = driver.engine.machines
     complete = all(machine.ready for machine in machines)
-    return Mark(versions_certified(driver.engine), driver.book.certified.tokens, wall_seconds, complete)
+    return Mark(versions_certified(driver.engine), driver.counters.certified.tokens, wall_seconds, complete)

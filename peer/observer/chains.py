@@ -23,7 +23,7 @@ from coordinator.views.credit import Credit
 from coordinator.wire.messages import AskChainNote, AskEvidenceNote, ChainNote, ConvictionsNote, EvidenceNote
 from coordinator.wire.presence import Presence
 from dht.identity import PeerId, Verifier
-from peer.rounds.tensor_proofs import TensorCourt
+from peer.rounds.tensor_proofs import TensorProofChecker
 from peer.storage.anchors import layouts_of
 from peer.sync.introduction import empty_chains
 
@@ -77,7 +77,7 @@ class Chains:
     def __init__(self, manifest: Manifest, me: PeerId, verifier: Verifier, begin: Sequence[Chain] = ()) -> None:
         """`begin` ends at the waypoint of an invite; without it we begin at version 0."""
         core = Core(manifest, _NoKey(me), verifier, bytes, 0.0, contributes=False, draining=True)
-        core.court = TensorCourt(layouts_of(manifest.config), manifest.config.outer)
+        core.proof_checker = TensorProofChecker(layouts_of(manifest.config), manifest.config.outer)
         chains = list(begin) or empty_chains(manifest, core.rules)
         self._engine = Engine(core, chains, [chain.version for chain in chains], now=0.0)
         self._before = tuple(chain.version for chain in chains)  # what lies before is not counted
@@ -97,7 +97,7 @@ class Chains:
     @property
     def out_of_reach(self) -> bool:
         """Whether somebody has said to have gone on too far for us to follow, and nobody has helped since."""
-        return bool(self._engine.rivals.ahead)
+        return bool(self._engine.fork_choice.ahead)
 
     @property
     def versions(self) -> tuple[int, ...]:

@@ -43,7 +43,7 @@ class Booked:
         return max(self.first, self.last if shared is None else min(shared, self.last))
 
 
-class Book:
+class RunCounters:
     """Certificates and events of this life."""
 
     def __init__(self, fragments: int) -> None:

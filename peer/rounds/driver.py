@@ -48,7 +48,7 @@ from peer.net.transport import Payload, Transport
 from peer.rounds.adoption import Adoption
 from peer.rounds.adoption_queue import AdoptionQueue
 from peer.rounds.catch_up import CatchUp
-from peer.rounds.counters import Book
+from peer.rounds.counters import RunCounters
 from peer.rounds.requests import PeerRequests
 from peer.rounds.scoring import AppraisalDesk, sides_of
 from peer.rounds.stale_work import StaleWork
@@ -76,7 +76,7 @@ def _log(told: Tell) -> None:
 
 
 def _tell(driver: RoundDriver, told: Tell) -> None:
-    driver.book.tell(told, driver.engine.core.unix_seconds(driver.now))
+    driver.counters.tell(told, driver.engine.core.unix_seconds(driver.now))
     _log(told)
 
 
@@ -106,7 +106,7 @@ class RoundDriver:
     anchors: Anchors
     blobs: BlobStore
     votes: VoteLog
-    book: Book
+    counters: RunCounters
     failed: Callable[[BaseException], None] = _raise
     keep: Callable[[KeepEvidence], None] = _keep_quiet
     certified: Callable[[], None] = _go_on  # at every version, before an event can open another round
@@ -127,7 +127,7 @@ class RoundDriver:
         self._open_rounds: set[RoundKey] = set()
         self.catch_up = CatchUp(self.requests.states, self.work, lambda: self.engine.chains, self._start, self.feed)
         self.local_work = StaleWork(len(self.engine.machines), core.pace.max_stale)
-        self.book.follow(self.engine.machines)
+        self.counters.follow(self.engine.machines)
         self.adoptions = AdoptionQueue(len(self.engine.machines), core.pace.max_stale + 1, self.local_work)
         self._closed = False
 
@@ -146,7 +146,7 @@ class RoundDriver:
             self.traces.follow(actions, self.now)
             for action in actions:
                 self._perform(action)
-            self.book.follow(self.engine.machines)
+            self.counters.follow(self.engine.machines)
         except BaseException as error:  # noqa: BLE001 - a bug in the core must end the peer, not one callback
             self.failed(error)
             return
@@ -157,7 +157,7 @@ class RoundDriver:
         try:
             message = decode_header(header)
         except PeerError as error:
-            self.book.events["unreadable"] += 1
+            self.counters.events["unreadable"] += 1
             log.debug("unreadable_message", peer=sender, reason=str(error))
             return
         if isinstance(message, Transfer):
@@ -281,9 +281,9 @@ class RoundDriver:
         try:
             await self.work.run(partial(self.votes.append, encode_vote(record)))
         except LocalError as error:  # a full disk costs our vote, never the training
-            self.book.refuse("vote", str(error))
+            self.counters.refuse("vote", str(error))
             return VoteRecorded(key, written=False)
-        self.book.take("vote")
+        self.counters.take("vote")
         return VoteRecorded(key)
 
     def _adopt(self, action: Adopt) -> None:
@@ -309,7 +309,7 @@ class RoundDriver:
             at_step = await self.learner.adopt(fragment, done.new, *terms)
             self.tape.adoption(action, at_step, dropped)
         self.traces.adopted(fragment, action.certificate.version, self.now)
-        self.book.adopted(action, None if counted is None else at_step - counted.at_step)
+        self.counters.adopted(action, None if counted is None else at_step - counted.at_step)
 
     def withdraw(self, withdrawn: bool) -> None:
         """While withdrawn, open no rounds and fetch no states; then fetch what was missed."""

@@ -27,8 +27,8 @@ Part = tuple[int, int, int]
 """Fragment, number of partitions, partition."""
 
 
-class TensorCourt:
-    """Decides by the run's layout, codecs and merge rule. Implements `coordinator.trust.evidence.Court`."""
+class TensorProofChecker:
+    """Decides by the run's layout, codecs and merge rule. Implements `coordinator.trust.evidence.ProofChecker`."""
 
     def __init__(self, layouts: Sequence[FragmentLayout], outer: OuterSpec) -> None:
         """Raises UsageError if the run's rule comes with a package that cannot be used here."""

@@ -46,7 +46,7 @@ from peer.numerics.reduction import (
 from peer.numerics.robust.brought import RuleError
 from peer.rounds.adoption import Adoption, Snapshot, update_of
 from peer.rounds.spot_checks import SpotChecker
-from peer.rounds.tensor_proofs import TensorCourt
+from peer.rounds.tensor_proofs import TensorProofChecker
 from peer.storage.anchors import Anchors, HeldState
 from peer.storage.blobs import BlobStore
 
@@ -73,8 +73,8 @@ class TensorWorker:
         self._blobs = blobs
         self._contribution_codec = CODECS[config.outer.contribution_codec]
         self._result_codec = CODECS[config.outer.result_codec]
-        self.court = TensorCourt(anchors.layouts, config.outer)
-        self.rule = self.court.rule
+        self.proof_checker = TensorProofChecker(anchors.layouts, config.outer)
+        self.rule = self.proof_checker.rule
         self.residues: dict[int, Tensor] = {}  # with error feedback, per fragment; empty in every new life
         self.snapshots: dict[RoundKey, Snapshot] = {}  # of the learner that there is
         self._applied: dict[RoundKey, tuple[OuterState, bytes]] = {}  # with the step as it is told to others
@@ -183,7 +183,7 @@ class TensorWorker:
         for (one, data), admitted in zip(known, found, strict=True):
             if not isinstance(admitted, str):
                 vectors[one.member] = admitted.vector
-            elif (leaf := self.court.find(part, data)) is not None:
+            elif (leaf := self.proof_checker.find(part, data)) is not None:
                 garbage.append((one.member, leaf))
         merged = _reduced(action, vectors, self.rule, partitioning, self._result_codec, self.cores)
         if merged is None:

@@ -10,7 +10,7 @@ from coordinator.run.manifest import Manifest
 from coordinator.trust.evidence import Evidence, Guilt, verify
 from dht.errors import LocalError, PeerError
 from dht.identity import KeyVerifier
-from peer.rounds.tensor_proofs import TensorCourt
+from peer.rounds.tensor_proofs import TensorProofChecker
 from peer.storage.anchors import layouts_of
 from peer.storage.evidence_files import FILE_BYTES_MAX, KeptEvidence
 
@@ -36,8 +36,8 @@ class EvidenceCase:
 
     def judge(self, manifest: Manifest) -> Guilt:
         """Who is guilty, and of what; raises LocalError if it proves nothing."""
-        court = TensorCourt(layouts_of(manifest.config), manifest.config.outer)
+        proof_checker = TensorProofChecker(layouts_of(manifest.config), manifest.config.outer)
         try:
-            return verify(self.evidence, Rules.of(manifest, KeyVerifier()), court)
+            return verify(self.evidence, Rules.of(manifest, KeyVerifier()), proof_checker)
         except PeerError as error:
             raise LocalError(f"this proves nothing: {error}") from None

@@ -105,7 +105,7 @@ class Session:
         if first.state_path is not None:
             self._replica.import_state(read_state(first.state_path))
         self._slots = SharedSlots(os.dup(descriptor), layouts, first.config.pace.overlap)
-        self._obedience = CommandLoop(
+        self._command_loop = CommandLoop(
             self._replica, LearnerCommands(self._replica, self._slots, self._channel), self._channel, first
         )
         self._begun = True
@@ -118,8 +118,8 @@ class Session:
             )
         )
         for message in early:
-            self._obedience.obey(message)
-        while self._obedience.paused and not self._obedience.stopped:
+            self._command_loop.obey(message)
+        while self._command_loop.paused and not self._command_loop.stopped:
             self._check_patience(deadline)
             self._listen(wait=True)
         self._last_at = time.monotonic()
@@ -151,7 +151,7 @@ class Session:
                 f"a step of this run reads 1 to {self.config.tokens_per_step} tokens, not {tokens}; the organiser's "
                 "data.context_tokens times data.sequences_per_step says so"
             )
-        if self._obedience.stopped:
+        if self._command_loop.stopped:
             return False
         now = time.monotonic()
         self._replica.count.step(tokens)
@@ -161,12 +161,12 @@ class Session:
         shown = loss if loss is not None and math.isfinite(loss) else None
         entry = StepEntry(step=self._replica.step_count, loss=shown, tokens=tokens)
         with suppress(PeerGoneError):  # why it is, we hear next
-            self._obedience.note(entry, now - self._last_at, now)
+            self._command_loop.note(entry, now - self._last_at, now)
         self._listen(wait=False)
-        while self._obedience.paused and not self._obedience.stopped:
+        while self._command_loop.paused and not self._command_loop.stopped:
             self._listen(wait=True)
         self._last_at = time.monotonic()
-        return not self._obedience.stopped
+        return not self._command_loop.stopped
 
     def _warn_of(self, buffers: list[str]) -> None:
         """Say once that these are each peer's own: another peer's model differs in them."""
@@ -225,13 +225,13 @@ class Session:
         self._closed = True
         deadline = time.monotonic() + seconds + SAVE_SECONDS_MAX
         try:
-            if not self._obedience.stopped:
+            if not self._command_loop.stopped:
                 with suppress(MusterError):  # it may be ending already
                     ask(self._directory, command)
-            while not self._obedience.stopped and time.monotonic() < deadline:
+            while not self._command_loop.stopped and time.monotonic() < deadline:
                 self._listen(wait=True)
             with suppress(PeerGoneError):
-                self._obedience.report()
+                self._command_loop.report()
         finally:
             self._peer.end(max(0.0, deadline - time.monotonic()))
         if self._peer.process.returncode:
@@ -239,7 +239,7 @@ class Session:
 
     def _listen(self, wait: bool) -> None:
         for message in self._receive(wait, LISTEN_SECONDS):
-            self._obedience.obey(message)
+            self._command_loop.obey(message)
 
     def _receive(self, wait: bool, seconds: float) -> list[Message]:
         """What the peer has said; raises LocalError or UsageError if it has failed or is gone before its time."""
@@ -250,7 +250,7 @@ class Session:
             if self._peer.process.returncode or not self._begun:
                 self._closed = True
                 raise self._peer.failure() from None
-            self._obedience.stopped = True  # it could not wait for us to hear so
+            self._command_loop.stopped = True  # it could not wait for us to hear so
             return []
         for message in messages:
             if isinstance(message, Failed):

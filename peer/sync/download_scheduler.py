@@ -17,14 +17,14 @@ from statistics import median_low
 from dht.identity import PeerId
 from peer.numerics.outer_optimizer import OuterState
 from peer.sync.download import Download, Ended, Piece, Wanted
-from peer.sync.source import ANSWER_SECONDS, STALL_SECONDS, StateSource, Wish
+from peer.sync.source import ANSWER_SECONDS, STALL_SECONDS, Request, StateSource
 
 HOLDERS_ASKED_MAX = 4  # at once; the others are in reserve
 HOLDERS_KNOWN_MAX = 64  # with those that are asked for nothing at the moment
 TURN_SECONDS = 10.0  # after so long it is the turn of somebody in reserve: a slow holder keeps no place for good
 TAKE_OVER = 2.0  # so much sooner must a holder be expected to answer to be asked for what another one owes
 
-Owing = dict[Wish, list[tuple[StateSource, int]]]
+Owing = dict[Request, list[tuple[StateSource, int]]]
 """Who owes a piece, and at which place of its line."""
 
 
@@ -177,8 +177,8 @@ class DownloadScheduler:
     def _owing(self) -> Owing:
         owing: Owing = {}
         for holder in self._holders.values():
-            for place, wish in enumerate(holder.owed):
-                owing.setdefault(wish, []).append((holder, place))
+            for place, request in enumerate(holder.owed):
+                owing.setdefault(request, []).append((holder, place))
         return owing
 
     def _choose(self, holder: StateSource, owing: Owing, now: float) -> Iterator[tuple[int, bytes, Piece]]:
@@ -190,10 +190,10 @@ class DownloadScheduler:
             chosen = self._next(holder, served, owing, now)
             if chosen is None:
                 return
-            wish = served[chosen[0]].name, chosen[1]
-            owing.setdefault(wish, []).append((holder, len(holder.owed)))
-            holder.ask(wish, now)
-            yield chosen[0], *wish
+            request = served[chosen[0]].name, chosen[1]
+            owing.setdefault(request, []).append((holder, len(holder.owed)))
+            holder.ask(request, now)
+            yield chosen[0], *request
 
     def _next(
         self, holder: StateSource, served: dict[int, Download], owing: Owing, now: float
@@ -218,7 +218,7 @@ class DownloadScheduler:
 
     # -- what comes
 
-    def receive(self, peer: PeerId, fragment: int, wish: Wish, payload: bytes, now: float) -> int:
+    def receive(self, peer: PeerId, fragment: int, request: Request, payload: bytes, now: float) -> int:
         """An answer; returns how many bytes more are here.
 
         A piece that proves itself counts although nobody waits for it any more, but only from whom we know as a holder:
@@ -227,19 +227,19 @@ class DownloadScheduler:
         holder, download = self._holders.get(peer), self._downloads.get(fragment)
         if holder is None:
             return 0
-        owed = wish in holder.owed
+        owed = request in holder.owed
         if owed:
-            self._forgive(holder, holder.answer(wish, now))
-        if download is None or download.name != wish[0] or not (owed or payload):
+            self._forgive(holder, holder.answer(request, now))
+        if download is None or download.name != request[0] or not (owed or payload):
             return 0
         before = download.bytes_done
         if not payload:
             holder.serves.discard(download.name)  # it does not hold this state, or not any more
-            self._forgive(holder, [wish, *(one for one in holder.owed if one[0] == download.name)])
-        elif not download.take(wish[1], payload):
-            self._leave(holder, wish)
+            self._forgive(holder, [request, *(one for one in holder.owed if one[0] == download.name)])
+        elif not download.take(request[1], payload):
+            self._leave(holder, request)
             del self._holders[peer]
-        elif (owed and wish[1] is None) or download.bytes_done > before:
+        elif (owed and request[1] is None) or download.bytes_done > before:
             holder.proven, holder.since = True, now
         return download.bytes_done - before
 
@@ -249,7 +249,7 @@ class DownloadScheduler:
         if holder is not None:
             self._leave(holder)
 
-    def _leave(self, holder: StateSource, *more: Wish) -> None:
+    def _leave(self, holder: StateSource, *more: Request) -> None:
         """Ask this holder for nothing more, and others for what it owes us, and for these."""
         holder.serves.clear()
         self._forgive(holder, [*holder.owed, *more])
@@ -258,13 +258,13 @@ class DownloadScheduler:
         """Nobody is asked for this state any more."""
         for holder in self._holders.values():
             holder.serves.discard(download.name)
-            self._forgive(holder, [wish for wish in holder.owed if wish[0] == download.name])
+            self._forgive(holder, [request for request in holder.owed if request[0] == download.name])
 
-    def _forgive(self, holder: StateSource, requests: Sequence[Wish]) -> None:
+    def _forgive(self, holder: StateSource, requests: Sequence[Request]) -> None:
         """It does not owe us these any more; whoever else does still does."""
-        for wish in requests:
-            holder.owed.pop(wish, None)
-        others = {wish for other in self._holders.values() for wish in other.owed} if requests else set()
+        for request in requests:
+            holder.owed.pop(request, None)
+        others = {request for other in self._holders.values() for request in other.owed} if requests else set()
         for download in self._downloads.values():
             for name, piece in requests:
                 if name == download.name and (name, piece) not in others:

@@ -18,7 +18,7 @@ PATIENCE_SECONDS = 60.0  # whoever has given something is left after so long: it
 ANSWER_SECONDS = 1.0  # what an answer is thought to take until some have come
 TRUST = 0.3  # how much a quicker answer counts against those before it; a slower one counts at once
 
-Wish = tuple[bytes, Piece]
+Request = tuple[bytes, Piece]
 """The name of a state, and a piece of it."""
 
 
@@ -32,7 +32,9 @@ class StateSource:
     """Somebody who may hold states."""
 
     serves: set[bytes] = field(default_factory=set)  # the names of those that we may ask it for
-    owed: dict[Wish, int] = field(default_factory=dict)  # oldest first: how many later questions were answered before
+    owed: dict[Request, int] = field(
+        default_factory=dict
+    )  # oldest first: how many later questions were answered before
     since: float = 0.0  # when it last answered, or was first asked after a rest
     answer_seconds: float = ANSWER_SECONDS
     proven: bool = False  # it has given something of use
@@ -44,19 +46,19 @@ class StateSource:
         window = 1 + int(WINDOW_SECONDS / max(self.answer_seconds, WINDOW_SECONDS / PIECES_IN_FLIGHT))
         return max(min(window, PIECES_IN_FLIGHT) - len(self.owed), 0)
 
-    def ask(self, wish: Wish, now: float) -> None:
+    def ask(self, request: Request, now: float) -> None:
         """It is asked for this."""
         if not self.owed:
             self.since = now
-        self.owed[wish] = 0
+        self.owed[request] = 0
 
-    def answer(self, wish: Wish, now: float) -> list[Wish]:
+    def answer(self, request: Request, now: float) -> list[Request]:
         """It has answered what it owed; returns what it will not answer any more, for it answers in order."""
-        if wish[1] is not None:
+        if request[1] is not None:
             self._measure(now - self.since)
-        for one in list(self.owed)[: list(self.owed).index(wish)]:
+        for one in list(self.owed)[: list(self.owed).index(request)]:
             self.owed[one] += 1
-        del self.owed[wish]
+        del self.owed[request]
         self.since = now
         return [one for one, passed in self.owed.items() if passed >= PIECES_IN_FLIGHT]
 

@@ -44,8 +44,8 @@ class StateClient:
         """A piece that we may be waiting for."""
         if self.steps.receive(sender, piece, payload):
             return
-        now, wish = asyncio.get_running_loop().time(), (piece.certificate, piece.piece)
-        self._inflow.add(self._downloads.receive(sender, piece.fragment, wish, payload, now), now)
+        now, request = asyncio.get_running_loop().time(), (piece.certificate, piece.piece)
+        self._inflow.add(self._downloads.receive(sender, piece.fragment, request, payload, now), now)
         self._go_on()
 
     def progress(self, lacking: Collection[int], now: float) -> tuple[int, int, int, float | None]:

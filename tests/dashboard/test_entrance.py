@@ -28,7 +28,7 @@ def script(view: str, data: str, token_file: str) -> None:
     my_peer.page(Source(Path(view), lambda: 0.0, Path(data) if own else None))
 
 
-def visit(folder: Path, given: str | None, written: str = TOKEN) -> AppTest:
+def as_guest(folder: Path, given: str | None, written: str = TOKEN) -> AppTest:
     write_view(folder / "view.json", NetworkView())
     (folder / "token").write_text(written)
     arguments = {"view": str(folder / "view.json"), "data": str(folder), "token_file": str(folder / "token")}
@@ -42,7 +42,7 @@ def visit(folder: Path, given: str | None, written: str = TOKEN) -> AppTest:
 def test_who_has_no_token_gets_no_controls(tmp_path: Path, given: str | None) -> None:
     """Another user of the machine changed the limits of root's peer."""
     with running_peer(tmp_path) as asked:
-        at = visit(tmp_path, given)
+        at = as_guest(tmp_path, given)
     assert "no peer to show" in texts(at)
     assert not at.button
     assert not asked
@@ -50,7 +50,7 @@ def test_who_has_no_token_gets_no_controls(tmp_path: Path, given: str | None) ->
 
 def test_who_has_it_keeps_them_for_the_session(tmp_path: Path) -> None:
     with running_peer(tmp_path):
-        at = visit(tmp_path, TOKEN)
+        at = as_guest(tmp_path, TOKEN)
         assert at.button
         at.query_params.clear()
         assert at.run().button
@@ -61,5 +61,5 @@ def test_who_has_it_keeps_them_for_the_session(tmp_path: Path) -> None:
 @pytest.mark.parametrize("written", ["", "short", "ü" * 40])
 def test_a_token_that_is_none_admits_nobody(tmp_path: Path, written: str) -> None:
     with running_peer(tmp_path):
-        assert not visit(tmp_path, written, written).button
+        assert not as_guest(tmp_path, written, written).button
     assert read_token(tmp_path / "absent") == read_token(None) == ""

@@ -21,7 +21,7 @@ from dht.errors import PeerError
 from dht.statement import Context, Statement, signed_bytes
 from dht.wire import Wire
 from peer.numerics.reduction import ReducedPartition
-from peer.rounds.tensor_proofs import TensorCourt
+from peer.rounds.tensor_proofs import TensorProofChecker
 from peer.storage.evidence_files import FILE_BYTES_MAX, KeptEvidence
 from tests.coordinator.builders import Club
 from tests.fuzz.target import Target
@@ -66,8 +66,8 @@ class Case:
     of: Round
 
     @cached_property
-    def court(self) -> TensorCourt:
-        return self.of.court
+    def proof_checker(self) -> TensorProofChecker:
+        return self.of.proof_checker
 
     @cached_property
     def honest(self) -> ReducedPartition:
@@ -153,7 +153,7 @@ def charge(data: bytes) -> object:
 
 def _judged(case: Case, evidence: Evidence, honest: bool) -> object:
     try:
-        guilt = verify(Evidence.parse(evidence.to_wire()), case.of.club.rules, case.court)
+        guilt = verify(Evidence.parse(evidence.to_wire()), case.of.club.rules, case.proof_checker)
     except PeerError:
         if honest:
             return None
@@ -179,7 +179,7 @@ def _garbled(case: Case) -> Charge:
     codec, data = case.of.reduction.contribution, case.part(member)
     whole = len(data) // codec.leaf_bytes * codec.leaf_bytes
     data = data[:whole] + b"\xff" * (len(data) - whole)
-    opened = case.court.find((0, MEMBERS, PARTITION), data)
+    opened = case.proof_checker.find((0, MEMBERS, PARTITION), data)
     assert opened is not None
     commit = Commit.from_wire(case.commits[member])
     roots = (merkle_tree(data, codec.leaf_bytes).root, *commit.part_roots[1:])
@@ -210,7 +210,7 @@ def _evidence() -> tuple[bytes, ...]:
     false = REAL.reduction.perturbed(REAL.reduction.honest(), 1.0, 1.0, seed=4)
     member = 1
     data = b"\xff" * len(REAL.reduction.blobs.get(REAL.reduction.inputs[member].root) or b"")
-    opened = REAL.court.find((0, MEMBERS, PARTITION), data)
+    opened = REAL.proof_checker.find((0, MEMBERS, PARTITION), data)
     assert opened is not None
     commit = REAL.inputs.signed[member].read(Commit)
     roots = (merkle_tree(data, REAL.reduction.contribution.leaf_bytes).root, *commit.part_roots[1:])
@@ -237,7 +237,7 @@ def judge_file(data: bytes) -> object:
     return judge(KeptEvidence.from_wire(data, FILE_BYTES_MAX).evidence)
 
 
-REAL_COURT = REAL.court
+REAL_COURT = REAL.proof_checker
 COURT_TARGETS = {
     "evidence": Target(judge, _evidence()),
     "evidence_file": Target(

@@ -18,7 +18,7 @@ from dht.statement import Statement
 from peer.numerics.fragments import FragmentLayout, TensorSpec
 from peer.numerics.merge_plugin import merge_rule
 from peer.numerics.reduction import ReducedPartition
-from peer.rounds.tensor_proofs import TensorCourt
+from peer.rounds.tensor_proofs import TensorProofChecker
 from tests.coordinator.builders import Club
 from tests.peer.merging import contribute
 from tests.peer.reducing import Reduction
@@ -43,8 +43,8 @@ class Round:
     group: Group
 
     @property
-    def court(self) -> TensorCourt:
-        return TensorCourt([LAYOUT], self.outer)
+    def proof_checker(self) -> TensorProofChecker:
+        return TensorProofChecker([LAYOUT], self.outer)
 
     def result(self, reduced: ReducedPartition, **changes: object) -> Statement:
         values = {
@@ -92,7 +92,7 @@ class Round:
         return made
 
     def convicted(self, evidence: Evidence) -> PeerId:
-        return verify(Evidence.parse(evidence.to_wire()), self.club.rules, self.court).peer
+        return verify(Evidence.parse(evidence.to_wire()), self.club.rules, self.proof_checker).peer
 
 
 def round_of(

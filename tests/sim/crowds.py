@@ -85,8 +85,8 @@ class Scene(ScaleRun):
         if isinstance(action, Encode) and action.merged is not None:
             led = peer.engine.machines[0].cells.leading
             assert led is not None
-            assert led.harvest is not None
-            self.yields.setdefault((action.key.version + 1, peer.me), []).append(led.harvest.cell.contributors)
+            assert led.cell_input is not None
+            self.yields.setdefault((action.key.version + 1, peer.me), []).append(led.cell_input.cell.contributors)
         if isinstance(action, Tell) and action.event == "peer_banned":
             self.banned.add(PeerId(str(action.details["peer"])))
         self.again += isinstance(action, Send) and isinstance(action.message, AgainNote)

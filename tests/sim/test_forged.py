@@ -53,5 +53,5 @@ def test_forged_words_take_no_room_from_what_comes_early() -> None:
     for sender in sorted(attempt.group.voters - {member.me}):
         for number in range(EARLY_OF_ONE_MAX):
             forge(world, member, "proposal", bytes(32), sender, bytes([number]))
-    assert len(attempt.early) == 0
+    assert len(attempt.early_messages) == 0
     run_to_version(world, 4)

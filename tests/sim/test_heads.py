@@ -54,7 +54,7 @@ def test_without_heads_a_newcomer_is_told_that_it_cannot_follow() -> None:
     world.run(30.0)
     assert version(newcomer) == 0
     assert newcomer.engine is not None
-    assert newcomer.engine.rivals.out_of_reach({peer.me for peer in world.peers[:3]})
+    assert newcomer.engine.fork_choice.out_of_reach({peer.me for peer in world.peers[:3]})
     assert world.watcher.told["out_of_reach"] == 3, "once by everybody, not again and again"
 
 

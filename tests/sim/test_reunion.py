@@ -131,16 +131,16 @@ class Asker:
         self.open: list[AskChainNote] = []
 
     def begin(self, fragment: int) -> list[int]:
-        return self._take(self.engine.rivals.ask(self.asked.me, fragment, self.now))
+        return self._take(self.engine.fork_choice.ask(self.asked.me, fragment, self.now))
 
     def answer(self, fragment: int, by: VirtualPeer) -> list[int]:
         """Have one of the questions that are open answered; the fragments that are asked about next."""
         question = next(one for one in self.open if one.fragment == fragment)
         self.open.remove(question)
-        (answer,) = engine_of(by).rivals.answer(self.asked.me, question, self.now)
+        (answer,) = engine_of(by).fork_choice.answer(self.asked.me, question, self.now)
         assert isinstance(answer, Send)
         assert isinstance(answer.message, ChainNote)
-        return self._take(self.engine.rivals.hear(self.asked.me, answer.message, self.now))
+        return self._take(self.engine.fork_choice.hear(self.asked.me, answer.message, self.now))
 
     def _take(self, actions: list[Action]) -> list[int]:
         self.actions += actions
@@ -199,4 +199,4 @@ def test_who_changes_over_between_its_answers_leads_nobody_into_two_lineages(cha
     for index in range(FRAGMENTS):
         assert asker.answer(index, lost[1]) == []
     assert not asker.changed
-    assert not any(probe.holds_chains for probe in asker.engine.rivals.probes.values())
+    assert not any(probe.holds_chains for probe in asker.engine.fork_choice.probes.values())

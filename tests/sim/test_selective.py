@@ -139,7 +139,7 @@ class Opener(Plotter):
     def starved(self, attempt: Attempt) -> list[PeerId]:
         """Of those who doubt, as many as a proposal can do without."""
         own = attempt.group.reducers.index(self.me)
-        doubters = [sender for sender, one in attempt.chair.checks.items() if own in one.check.doubts]
+        doubters = [sender for sender, one in attempt.leader_role.checks.items() if own in one.check.doubts]
         return doubters[: len(attempt.group.voters) - attempt.group.votes_needed]
 
 

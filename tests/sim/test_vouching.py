@@ -109,17 +109,17 @@ class Plotter(VirtualPeer):
 
     def steer(self, attempt: Attempt, inputs: InputSet) -> list[Action]:
         """Propose what the others have checked, once all have."""
-        first = [one for one in attempt.chair.checks.values() if one.check.phase == 0]
+        first = [one for one in attempt.leader_role.checks.values() if one.check.phase == 0]
         heard = [one for one in first if one.sender not in self.starved(attempt)]
         enough = len(heard) == len(attempt.group.members) - len(self.starved(attempt))
-        return attempt.chair._propose(inputs, heard) if enough else []
+        return attempt.leader_role._propose(inputs, heard) if enough else []
 
     def handle(self, event: Event) -> None:
         super().handle(event)
         for attempt in self.plots():
-            inputs, chair = attempt.exchange.inputs, attempt.chair
-            attempt.inspection.__class__, chair.__class__ = Blind, Steered
-            if chair.leads and inputs is not None and chair.proposal is None:
+            inputs, leader_role = attempt.exchange.inputs, attempt.leader_role
+            attempt.inspection.__class__, leader_role.__class__ = Blind, Steered
+            if leader_role.leads and inputs is not None and leader_role.proposal is None:
                 for action in self.steer(attempt, inputs):
                     self._perform(action)
 
@@ -168,13 +168,13 @@ class Backdater(Plotter):
         return replace(perturbed(action, honest), included=kept)
 
     def steer(self, attempt: Attempt, inputs: InputSet) -> list[Action]:
-        chair, everybody = attempt.chair, attempt.group.voters
-        if chair.redo is None:
-            all_in, own = chair.checks.keys() == everybody, attempt.group.reducers.index(self.me)
-            return chair._order_redo(inputs, (own,), list(chair.checks.values())) if all_in else []
-        before = read_checks(chair.redo.read(Redo).checks, attempt.group, inputs, self.world.verifier)
-        again = {one.sender for one in chair.checks.values() if one.check.phase == 1}
-        return chair._propose(inputs, list(before)) if again | {self.me} == everybody else []
+        leader_role, everybody = attempt.leader_role, attempt.group.voters
+        if leader_role.redo is None:
+            all_in, own = leader_role.checks.keys() == everybody, attempt.group.reducers.index(self.me)
+            return leader_role._order_redo(inputs, (own,), list(leader_role.checks.values())) if all_in else []
+        before = read_checks(leader_role.redo.read(Redo).checks, attempt.group, inputs, self.world.verifier)
+        again = {one.sender for one in leader_role.checks.values() if one.check.phase == 1}
+        return leader_role._propose(inputs, list(before)) if again | {self.me} == everybody else []
 
 
 class Hider(Plotter):

@@ -190,7 +190,7 @@ class BenchPeer:
             "holds_it": self.driver.anchors.digest(0) == machine.chain.state,
             "included": len(certificate.outcome.included()),
             "void_partitions": sum(one is None for one in certificate.outcome.partitions),
-            "rounds_void": self.driver.book.events["round_void"],
+            "rounds_void": self.driver.counters.events["round_void"],
             "bytes_sent": self.network.traffic.bytes_sent,
             **likeness(merged, true_mean(merged.numel(), peers)),
         }

@@ -202,9 +202,9 @@ def test_without_heads_nobody_follows_beyond_what_is_kept() -> None:
     told = [one for one in catch_up(newcomer, 1.0) if isinstance(one, Tell)]
     assert [(one.event, one.details["oldest"]) for one in told] == [("out_of_reach", LONG[0].first_version)]
     assert [chain.version for chain in newcomer.chains] == [0, 0]
-    assert newcomer.rivals.out_of_reach({GUIDE})
-    assert not newcomer.rivals.out_of_reach({GUIDE, CLUB.ids[2]}), "another one may still help"
-    assert not newcomer.rivals.out_of_reach(set())
+    assert newcomer.fork_choice.out_of_reach({GUIDE})
+    assert not newcomer.fork_choice.out_of_reach({GUIDE, CLUB.ids[2]}), "another one may still help"
+    assert not newcomer.fork_choice.out_of_reach(set())
 
 
 def test_from_the_heads_it_follows_to_the_newest() -> None:
@@ -214,7 +214,7 @@ def test_from_the_heads_it_follows_to_the_newest() -> None:
     assert not any(machine.ready for machine in newcomer.machines)
     fetches = [one for one in catch_up(newcomer, 1.0) if isinstance(one, FetchState)]
     assert [one.certificate.version for one in fetches] == [40, 40]
-    assert newcomer.rivals.ahead == set()
+    assert newcomer.fork_choice.ahead == set()
     for one in fetches:
         newcomer.handle(StateFetched(one.certificate.fragment, one.certificate.digest), NOW + 2.0)
     assert all(machine.ready and machine.held == 40 for machine in newcomer.machines)
@@ -236,7 +236,7 @@ def test_whoever_comes_back_holds_what_it_held_until_it_has_caught_up() -> None:
     returner.begin_at(chains_at(WAYPOINT.version), NOW)
     for machine in returner.machines:
         assert (machine.held, machine.chain.version) == (3, WAYPOINT.version)
-        assert machine.custody.included_unseen, "which of its earlier work led there nobody can tell"
+        assert machine.state_sync.included_unseen, "which of its earlier work led there nobody can tell"
     assert any(isinstance(one, FetchState) for one in returner.handle(Tick(), NOW + 2.0))
 
 

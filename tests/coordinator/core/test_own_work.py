@@ -27,12 +27,12 @@ TOKENS = 100  # of everybody in every version; each has one step
 
 def counted(chain: Chain, me: PeerId = ME) -> OwnWork:
     """Of a peer that has adopted every version of this chain with the snapshot that is in it."""
-    ledger = OwnWork(me)
+    own_work = OwnWork(me)
     for steps, one in enumerate(chain.certificates, 1):
         if any(one.outcome.included_in(me)):
-            ledger.give(one.outcome.roster_id, steps)
-            ledger.count(one.outcome.roster_id, one.outcome)
-    return ledger
+            own_work.give(one.outcome.roster_id, steps)
+            own_work.count(one.outcome.roster_id, one.outcome)
+    return own_work
 
 
 def rival(fork: int, versions: int = 2, roster: tuple[PeerId, ...] = WINNERS, salt: bytes = b"rival") -> Chain:
@@ -40,11 +40,11 @@ def rival(fork: int, versions: int = 2, roster: tuple[PeerId, ...] = WINNERS, sa
 
 
 def test_what_only_the_branch_left_holds_is_taken_back_once() -> None:
-    ledger = counted(grown(STEM, 3, LOSERS, b"ours"))
-    assert not ledger.brings(5)
-    assert ledger.take_back(rival(2)) == Returned(3, 3 * TOKENS)
-    assert ledger.brings(5)
-    assert ledger.take_back(rival(2)) is None
+    own_work = counted(grown(STEM, 3, LOSERS, b"ours"))
+    assert not own_work.brings(5)
+    assert own_work.take_back(rival(2)) == Returned(3, 3 * TOKENS)
+    assert own_work.brings(5)
+    assert own_work.take_back(rival(2)) is None
 
 
 def test_what_the_other_branch_holds_too_stays_counted() -> None:
@@ -64,34 +64,34 @@ def test_whoever_brought_nothing_takes_nothing_back() -> None:
 
 def test_work_of_which_we_kept_no_snapshot_ends_what_can_be_taken_back() -> None:
     """What was dropped cannot be brought; what came before it may have gone with it."""
-    ledger = counted(grown(STEM, 3, LOSERS, b"ours"))
-    ledger.count_all(9)
-    assert ledger.take_back(rival(2)) is None
+    own_work = counted(grown(STEM, 3, LOSERS, b"ours"))
+    own_work.count_all(9)
+    assert own_work.take_back(rival(2)) is None
 
 
 def test_work_that_came_through_a_cell_is_not_taken_back() -> None:
     """The certificate has it under the name of the cell's head, summed up with that of others."""
     ours = grown(STEM, 2, LOSERS, b"ours")
-    ledger = counted(ours)
-    ledger.give(b"cell", 4)
-    ledger.count(b"cell", certificate(ours, LOSERS, salt=b"cells").outcome)
-    assert ledger.take_back(rival(2)) is None
+    own_work = counted(ours)
+    own_work.give(b"cell", 4)
+    own_work.count(b"cell", certificate(ours, LOSERS, salt=b"cells").outcome)
+    assert own_work.take_back(rival(2)) is None
 
 
 def test_a_branch_that_holds_some_of_our_work_lets_nothing_be_taken_back() -> None:
     """We gave 5 steps to a round of theirs that we gave up, and 9, which include them, are counted in ours."""
-    ledger = counted(STEM)
+    own_work = counted(STEM)
     theirs, ours = (certificate(STEM, FIVE, salt=salt).outcome for salt in (b"theirs", b"ours"))
-    ledger.give(theirs.roster_id, 5)
-    ledger.give(ours.roster_id, 9)
-    ledger.count(ours.roster_id, ours)
-    assert ledger.change_over([theirs])
-    assert ledger.take_back(grown(STEM, 1, FIVE, b"theirs")) is None
+    own_work.give(theirs.roster_id, 5)
+    own_work.give(ours.roster_id, 9)
+    own_work.count(ours.roster_id, ours)
+    assert own_work.change_over([theirs])
+    assert own_work.take_back(grown(STEM, 1, FIVE, b"theirs")) is None
 
 
 def test_what_can_be_taken_back_is_bounded() -> None:
-    ledger = counted(grown(STEM, LINEAGE_DEPTH_MAX + 8, LOSERS, b"ours"))
-    assert len(ledger.entries) == LINEAGE_DEPTH_MAX
+    own_work = counted(grown(STEM, LINEAGE_DEPTH_MAX + 8, LOSERS, b"ours"))
+    assert len(own_work.entries) == LINEAGE_DEPTH_MAX
 
 
 # -- at a peer
@@ -101,7 +101,7 @@ def holding(versions: int) -> FragmentMachine:
     """A peer of a side that has certified this many versions by itself, all with work of ours."""
     own = core(0)
     machine = FragmentMachine(own, grown(STEM, versions, LOSERS, b"ours"), held=2 + versions, now=0.0)
-    machine.ledger = counted(machine.chain)
+    machine.own_work = counted(machine.chain)
     return machine
 
 
@@ -119,7 +119,7 @@ def test_who_changes_over_brings_its_branch_along() -> None:
     machine = holding(3)
     adopt = changed_over(machine, rival(2), 5.0)
     assert adopt.ours == Returned(3, 3 * TOKENS)
-    assert machine.ledger.brings(5)
+    assert machine.own_work.brings(5)
 
 
 def test_who_comes_back_to_the_branch_that_it_left_brings_nothing_of_it() -> None:
@@ -140,10 +140,10 @@ def test_who_only_passed_by_another_branch_brings_what_it_held() -> None:
 def test_a_branch_that_cannot_be_had_takes_nothing_with_it() -> None:
     machine = holding(3)
     machine.switch(rival(2), 2, 5.0)
-    machine.custody.lacking_since = -1e9
+    machine.state_sync.lacking_since = -1e9
     machine.fetch_failed(machine.chain.digest, 6.0)
     assert machine.held == 5
-    assert not machine.ledger.brings(5), "it is as it was"
+    assert not machine.own_work.brings(5), "it is as it was"
     assert changed_over(machine, rival(2, 3, salt=b"other"), 9.0).ours == Returned(3, 3 * TOKENS)
 
 
@@ -151,7 +151,7 @@ def test_a_core_that_does_not_carry_leaves_it_all_behind() -> None:
     machine = holding(3)
     machine.core.carries = False
     assert changed_over(machine, rival(2), 5.0).ours == NotIncluded()
-    assert not machine.ledger.brings(5)
+    assert not machine.own_work.brings(5)
 
 
 # -- over whole histories
@@ -210,12 +210,12 @@ class History:
         roster = made.outcome.roster_id
         learner = VirtualLearner(ME, 0.0, TOKENS, 0.0, 0.0, [], list(self.life.births))
         self.brought[roster] = learner.work(self.life.counted, new)
-        self.machine.ledger.give(roster, self.life.steps)
+        self.machine.own_work.give(roster, self.life.steps)
         grown_to = self.machine.chain.truncated(self.machine.chain.version)
         grown_to.append(made)
         self.chains.append(grown_to)
         if heard:
-            self.machine.ledger.count(roster, made.outcome)
+            self.machine.own_work.count(roster, made.outcome)
             self.life.counted = self.life.steps
             self.machine.chain.append(made)
 

@@ -24,28 +24,28 @@ INTERVAL = 4.0
 
 
 def behind(number=0):
-    custody = StateSync(CLUB.core(number))
-    custody.fall_behind(OLD, NOW)
-    return custody
+    state_sync = StateSync(CLUB.core(number))
+    state_sync.fall_behind(OLD, NOW)
+    return state_sync
 
 
 def test_whoever_falls_further_behind_holds_what_it_held():
-    custody = StateSync(CLUB.core(0))
-    assert custody.complete
-    custody.fall_behind(OLD, NOW)
-    custody.fall_behind(CHAIN, NOW + 1)
-    assert custody.behind is not None
-    assert not custody.complete
-    assert custody.behind.digest == OLD.digest
+    state_sync = StateSync(CLUB.core(0))
+    assert state_sync.complete
+    state_sync.fall_behind(OLD, NOW)
+    state_sync.fall_behind(CHAIN, NOW + 1)
+    assert state_sync.behind is not None
+    assert not state_sync.complete
+    assert state_sync.behind.digest == OLD.digest
 
 
 def test_the_live_are_asked_first_and_signers_before_others():
-    custody = behind()
-    core = custody.core
+    state_sync = behind()
+    core = state_sync.core
     core.presence.see(CLUB.ids[2], presence(2), NOW)
     core.presence.see(CLUB.ids[5], presence(5, versions=(3,), heads=(CHAIN.digest[:HEAD_BYTES],)), NOW)
     core.presence.see(CLUB.ids[4], presence(4, versions=(3,), heads=(OLD.digest[:HEAD_BYTES],)), NOW)
-    (fetch,) = custody.fetch(CHAIN, NOW)
+    (fetch,) = state_sync.fetch(CHAIN, NOW)
     assert isinstance(fetch, FetchState)
     assert fetch.certificate == NEWEST
     assert fetch.holders[:2] == (CLUB.ids[2], CLUB.ids[5])
@@ -56,7 +56,7 @@ def test_peers_ask_in_different_orders_and_each_time_in_another():
     """Else one hostile signer would be the first that a peer asks, again and again."""
     signers, (one, other) = (
         CLUB.peers((0, 1, 2, 3)),
-        ([custody.fetch(CHAIN, NOW)[0].holders for _ in range(32)] for custody in map(behind, (4, 5))),
+        ([state_sync.fetch(CHAIN, NOW)[0].holders for _ in range(32)] for state_sync in map(behind, (4, 5))),
     )
     assert {frozenset(holders) for holders in one + other} == {signers}
     assert one != other
@@ -65,107 +65,109 @@ def test_peers_ask_in_different_orders_and_each_time_in_another():
 
 def test_keys_that_only_say_that_they_have_it_do_not_keep_others_from_being_asked():
     """Signers that are away may have gone a moment ago; of the others each has its turn (docs/adr/0042)."""
-    custody, keys = behind(), Club.of(200, seed=1).ids
+    state_sync, keys = behind(), Club.of(200, seed=1).ids
     for number, key in enumerate(keys):
         head = presence(number, versions=(3,), heads=(CHAIN.digest[:HEAD_BYTES],))
-        custody.core.presence.see(key, head, NOW)
-    asked = [custody.fetch(CHAIN, NOW)[0].holders for _ in range(300)]
-    assert all(NEWEST.voters - {custody.core.me} <= set(holders) and len(holders) == HOLDERS_MAX for holders in asked)
+        state_sync.core.presence.see(key, head, NOW)
+    asked = [state_sync.fetch(CHAIN, NOW)[0].holders for _ in range(300)]
+    assert all(
+        NEWEST.voters - {state_sync.core.me} <= set(holders) and len(holders) == HOLDERS_MAX for holders in asked
+    )
     assert set(keys) <= {peer for holders in asked for peer in holders}
 
 
 def test_holders_are_bounded():
     club = Club.of(HOLDERS_MAX + 8)
     chain = club.grow(club.chain(), range(HOLDERS_MAX + 8))
-    custody = StateSync(club.core(0))
-    custody.fall_behind(club.chain(), NOW)
-    assert len(custody.fetch(chain, NOW)[0].holders) == HOLDERS_MAX
+    state_sync = StateSync(club.core(0))
+    state_sync.fall_behind(club.chain(), NOW)
+    assert len(state_sync.fetch(chain, NOW)[0].holders) == HOLDERS_MAX
 
 
 def test_a_fetched_state_is_adopted():
-    custody = behind()
-    assert custody.fetched(CHAIN) == [Adopt(NEWEST, applied=None)]
-    assert custody.complete
+    state_sync = behind()
+    assert state_sync.fetched(CHAIN) == [Adopt(NEWEST, applied=None)]
+    assert state_sync.complete
 
 
 def test_a_fetched_version_with_our_snapshot_is_adopted_with_it():
-    custody = behind()
-    custody.unadopted = Adopt(NEWEST, applied=None, ours=Included(KEY, (True,)), frozen=(False,))
-    assert custody.fetched(CHAIN) == [
+    state_sync = behind()
+    state_sync.unadopted = Adopt(NEWEST, applied=None, ours=Included(KEY, (True,)), frozen=(False,))
+    assert state_sync.fetched(CHAIN) == [
         Adopt(NEWEST, applied=None, ours=Included(KEY, (True,)), frozen=(False,)),
         Discard(KEY),
     ]
 
 
 def test_a_snapshot_of_an_earlier_version_counts_into_the_newest():
-    custody = behind()
+    state_sync = behind()
     middle = CHAIN.certificates[1]
-    custody.unadopted = Adopt(middle, applied=None, ours=Included(KEY, (True,)), frozen=(True,))
-    adopt, _ = custody.fetched(CHAIN)
+    state_sync.unadopted = Adopt(middle, applied=None, ours=Included(KEY, (True,)), frozen=(True,))
+    adopt, _ = state_sync.fetched(CHAIN)
     assert adopt == Adopt(NEWEST, applied=None, ours=Included(KEY, (True,)), frozen=(False,))
 
 
 def test_work_of_which_no_snapshot_is_left_is_counted_whole():
-    custody = behind()
-    custody.included_unseen = True
-    assert custody.fetched(CHAIN) == [Adopt(NEWEST, applied=None, ours=IncludedUnseen())]
-    assert not custody.included_unseen
+    state_sync = behind()
+    state_sync.included_unseen = True
+    assert state_sync.fetched(CHAIN) == [Adopt(NEWEST, applied=None, ours=IncludedUnseen())]
+    assert not state_sync.included_unseen
 
 
 def test_a_version_that_nobody_serves_counts_as_not_existing_after_four_intervals_for_three():
-    custody = behind()
+    state_sync = behind()
     patience = LACKING_INTERVALS * INTERVAL
-    assert not custody.failed(CHAIN, INTERVAL, NOW + patience - 0.1)
-    assert custody.again_at == NOW + patience - 0.1 + FETCH_RETRY_SECONDS
-    assert not custody.is_unserved(CHAIN.digest, NOW)
-    assert custody.failed(CHAIN, INTERVAL, NOW + patience)
+    assert not state_sync.failed(CHAIN, INTERVAL, NOW + patience - 0.1)
+    assert state_sync.again_at == NOW + patience - 0.1 + FETCH_RETRY_SECONDS
+    assert not state_sync.is_unserved(CHAIN.digest, NOW)
+    assert state_sync.failed(CHAIN, INTERVAL, NOW + patience)
     absence = UNSERVED_INTERVALS * INTERVAL
-    assert custody.is_unserved(CHAIN.digest, NOW + patience + absence - 0.1)
-    assert not custody.is_unserved(CHAIN.digest, NOW + patience + absence)  # somebody may serve it by then
+    assert state_sync.is_unserved(CHAIN.digest, NOW + patience + absence - 0.1)
+    assert not state_sync.is_unserved(CHAIN.digest, NOW + patience + absence)  # somebody may serve it by then
 
 
 def test_each_time_that_a_version_is_not_served_it_does_not_exist_for_twice_as_long():
-    custody, now, absences = behind(), NOW, []
+    state_sync, now, absences = behind(), NOW, []
     for _ in range(7):
         now += 1000.0
-        assert custody.failed(CHAIN, INTERVAL, now)
-        absences.append((custody.unserved[CHAIN.digest].until - now) / INTERVAL)
+        assert state_sync.failed(CHAIN, INTERVAL, now)
+        absences.append((state_sync.unserved[CHAIN.digest].until - now) / INTERVAL)
     assert absences == [3.0, 6.0, 12.0, 24.0, 48.0, 48.0, 48.0]
-    custody.fetched(CHAIN)
-    assert custody.unserved == {}
+    state_sync.fetched(CHAIN)
+    assert state_sync.unserved == {}
 
 
 def test_turning_back_gives_what_is_held_and_frees_the_work():
-    custody = behind()
-    custody.unadopted = Adopt(NEWEST, applied=None, ours=Included(KEY, (True,)), frozen=(False,))
-    held, actions = custody.turn_back(NOW)
+    state_sync = behind()
+    state_sync.unadopted = Adopt(NEWEST, applied=None, ours=Included(KEY, (True,)), frozen=(False,))
+    held, actions = state_sync.turn_back(NOW)
     assert (held.digest, actions) == (OLD.digest, [Discard(KEY)])
-    assert custody.complete
-    assert custody.again_at is None
+    assert state_sync.complete
+    assert state_sync.again_at is None
 
 
 def test_whoever_began_at_an_invites_heads_never_turns_back_before_them():
-    custody = StateSync(CLUB.core(0))
-    custody.fall_behind(CLUB.chain(), NOW)
-    custody.floor = OLD
-    assert not custody.failed(OLD, INTERVAL, NOW + 100.0), "the floor itself exists: the invite says so"
-    assert custody.failed(CHAIN, INTERVAL, NOW + 100.0)
-    turned, _ = custody.turn_back(NOW + 100.0)
+    state_sync = StateSync(CLUB.core(0))
+    state_sync.fall_behind(CLUB.chain(), NOW)
+    state_sync.floor = OLD
+    assert not state_sync.failed(OLD, INTERVAL, NOW + 100.0), "the floor itself exists: the invite says so"
+    assert state_sync.failed(CHAIN, INTERVAL, NOW + 100.0)
+    turned, _ = state_sync.turn_back(NOW + 100.0)
     assert turned.digest == OLD.digest
     assert turned is not OLD, "it will grow"
-    assert custody.behind is not None
-    assert custody.behind.version == 0
-    assert not custody.complete
-    custody.fetched(CHAIN)
-    assert custody.complete
-    assert custody.floor is None
+    assert state_sync.behind is not None
+    assert state_sync.behind.version == 0
+    assert not state_sync.complete
+    state_sync.fetched(CHAIN)
+    assert state_sync.complete
+    assert state_sync.floor is None
 
 
 def test_unserved_versions_are_bounded():
-    custody = behind()
+    state_sync = behind()
     chain = CLUB.chain()
     for _ in range(UNSERVED_MAX + 3):
         CLUB.grow(chain, EVERYONE)
-        assert custody.failed(chain, INTERVAL, NOW + 100.0)
-    assert len(custody.unserved) == UNSERVED_MAX
-    assert chain.digest in custody.unserved
+        assert state_sync.failed(chain, INTERVAL, NOW + 100.0)
+    assert len(state_sync.unserved) == UNSERVED_MAX
+    assert chain.digest in state_sync.unserved

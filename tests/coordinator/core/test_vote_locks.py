@@ -16,7 +16,7 @@ CHAIN = CLUB.chain()
 BASE = digest("base")
 
 
-def bonds():
+def vote_locks():
     return VoteLocks(CLUB.core(0))
 
 
@@ -25,11 +25,11 @@ def record(attempt, parent=BASE):
 
 
 def test_where_nothing_was_said_nothing_binds():
-    assert bonds().at(BASE) == FREE == VoteLock(0, 0.0)
+    assert vote_locks().at(BASE) == FREE == VoteLock(0, 0.0)
 
 
 def test_a_vote_of_an_earlier_life_binds_for_three_deadlines():
-    kept = bonds()
+    kept = vote_locks()
     kept.bind(record(attempt=0), NOW)
     assert kept.at(BASE) == VoteLock(0, NOW + LOCK_DEADLINES * PACE.round_seconds)
     assert kept.at(digest("other")) == FREE
@@ -38,7 +38,7 @@ def test_a_vote_of_an_earlier_life_binds_for_three_deadlines():
 def test_later_attempts_had_longer_deadlines():
     until = []
     for attempt in range(6):
-        kept = bonds()
+        kept = vote_locks()
         kept.bind(record(attempt), NOW)
         until.append((kept.at(BASE).until - NOW) / (LOCK_DEADLINES * PACE.round_seconds))
     assert until == [1, 2, 4, 8, 8, 8]
@@ -46,14 +46,14 @@ def test_later_attempts_had_longer_deadlines():
 
 @given(st.lists(st.tuples(st.integers(0, 9), st.floats(0, 100)), min_size=1, max_size=9))
 def test_bonds_never_loosen_but_by_time(ties):
-    kept = bonds()
+    kept = vote_locks()
     for first_attempt, until in ties:
         kept.tie(BASE, first_attempt, until)
     assert kept.at(BASE) == VoteLock(max(one for one, _ in ties), max(until for _, until in ties))
 
 
 def test_the_bases_remembered_are_bounded_and_the_newest():
-    kept = bonds()
+    kept = vote_locks()
     kept.tie(BASE, 1, 0.0)
     for number in range(BASES_MAX - 1):
         kept.tie(digest(number), number + 1, 0.0)

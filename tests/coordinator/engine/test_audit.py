@@ -14,7 +14,7 @@ from coordinator.engine.audit import ASKERS_SPARE, GIVEN_MAX, PATIENCE_DEADLINES
 from coordinator.engine.engine import Engine
 from coordinator.round.exchange import Exchange, HeldResult
 from coordinator.run.manifest import TrustSpec
-from coordinator.simulator.tensors import VirtualCourt, opened_input
+from coordinator.simulator.tensors import VirtualProofChecker, opened_input
 from coordinator.wire.messages import NeedNote, PartNote, Result
 from coordinator.wire.openings import Refutation
 from dht.statement import Statement
@@ -33,7 +33,7 @@ class Stand:
         self.group = CLUB.group(self.chain, EVERYBODY)
         self.me = CLUB.number(self.group.members[0])
         core = CLUB.core(self.me)
-        core.court = VirtualCourt()
+        core.proof_checker = VirtualProofChecker()
         self.engine = Engine(core, [self.chain, CLUB.chain(1)], [0, 0], NOW)
         self.auditor: Auditor = self.engine.auditor
         self.exchange = Exchange(core, self.chain, self.group, Timeline(NOW, PACE.round_seconds))

@@ -45,8 +45,8 @@ def test_nothing_follows_from_no_fork_nor_from_one_that_we_have_left_meanwhile()
 def test_a_branch_whose_state_nobody_serves_does_not_win() -> None:
     machine = machine_of(FEW)
     theirs = branch(machine.chain.truncated(1), SEVEN[2:], salt=b"theirs")
-    machine.custody.fall_behind(machine.chain, 0.0)
-    assert machine.custody.failed(theirs, 1.0, NOW)
+    machine.state_sync.fall_behind(machine.chain, 0.0)
+    assert machine.state_sync.failed(theirs, 1.0, NOW)
     assert changes([machine], {0: (1, theirs)}, NOW) == ()
 
 

@@ -117,7 +117,7 @@ def test_what_two_peers_heard_is_compared() -> None:
     first, second = engine(ME), engine(OTHER)
     receive(first, CULPRIT, vote(CULPRIT))
     receive(second, CULPRIT, vote(CULPRIT, "another"))
-    summary = first.tribunal.hearsay[0].summary(0, 0)
+    summary = first.enforcement.equivocations[0].summary(0, 0)
     assert summary is not None
     (question,) = sent(receive(second, ME, summary), AskHeardNote)
     (answer,) = sent(receive(first, OTHER, question.message), Statement)
@@ -128,7 +128,7 @@ def test_what_two_peers_heard_is_compared() -> None:
 def test_strangers_compare_nothing_with_us() -> None:
     made = engine()
     receive(made, CULPRIT, vote(CULPRIT))
-    mark = next(iter(made.tribunal.hearsay[0].summary(0, 0).heard))  # type: ignore[union-attr]
+    mark = next(iter(made.enforcement.equivocations[0].summary(0, 0).heard))  # type: ignore[union-attr]
     other = HeardNote(fragment=0, version=0, heard=(mark[:16] + bytes(16),))
     assert receive(made, STRANGER, other) == []
     assert receive(made, STRANGER, AskHeardNote(fragment=0, version=0, places=(mark[:16],))) == []
@@ -139,31 +139,31 @@ def test_what_is_remembered_is_bounded_and_kept_for_those_we_know() -> None:
     count_max, _ = ROOMS["join"]
     strangers = range(5, 6 + STATEMENTS_KEPT // 2 // count_max)
     club = Club.of(strangers.stop, founders=5)
-    hearsay = Equivocations(club.verifier)
+    equivocations = Equivocations(club.verifier)
     for stranger in strangers:
         for attempt in range(count_max + 1):
-            hearsay.see(club.join(stranger, CHAIN, attempt=attempt), CLUB.peers(range(5)))
-    assert len(hearsay.heard[0]) == STATEMENTS_KEPT // 2
-    hearsay.see(vote(CULPRIT), CLUB.peers(range(5)))
-    assert len(hearsay.see(vote(CULPRIT, "another"), CLUB.peers(range(5)))) == 1
-    hearsay.forget(5)
-    assert hearsay.heard == hearsay.known == hearsay.kept_bytes == hearsay.kept_counts == {}
+            equivocations.see(club.join(stranger, CHAIN, attempt=attempt), CLUB.peers(range(5)))
+    assert len(equivocations.heard[0]) == STATEMENTS_KEPT // 2
+    equivocations.see(vote(CULPRIT), CLUB.peers(range(5)))
+    assert len(equivocations.see(vote(CULPRIT, "another"), CLUB.peers(range(5)))) == 1
+    equivocations.forget(5)
+    assert equivocations.heard == equivocations.known == equivocations.kept_bytes == equivocations.kept_counts == {}
 
 
 @pytest.mark.parametrize("size", [0, ROOMS["bundle"][1] // 3])
 @pytest.mark.parametrize("is_ours", [True, False])
 def test_one_key_does_not_fill_what_is_remembered(size: int, is_ours: bool) -> None:
     """Not even one that we know: else an accomplice could tell everybody something else."""
-    hearsay, active = Equivocations(CLUB.verifier), CLUB.peers(range(5))
+    equivocations, active = Equivocations(CLUB.verifier), CLUB.peers(range(5))
     groups = [digest(number) for number in range(2 * SENDERS_MIN)]
     for group in groups:
         place = {**CLUB.in_group(GROUP), "group": group}
         filler = CLUB.say(OTHER, "bundle", EvidenceNote(evidence=bytes(size)), **place)
-        hearsay.see(filler, active, lambda _: is_ours)
+        equivocations.see(filler, active, lambda _: is_ours)
     few, fitting = (ROOMS["bundle"][0], 2) if is_ours else (ROOMS["bundle"][0] // ELSEWHERE_PART, 0)
-    assert len(hearsay.heard.get(0, {})) == (fitting if size else few)
-    hearsay.see(vote(CULPRIT), active)
-    assert len(hearsay.see(vote(CULPRIT, "another"), active)) == 1
+    assert len(equivocations.heard.get(0, {})) == (fitting if size else few)
+    equivocations.see(vote(CULPRIT), active)
+    assert len(equivocations.see(vote(CULPRIT, "another"), active)) == 1
 
 
 def test_the_rooms_of_one_key_come_to_its_share() -> None:
@@ -278,7 +278,7 @@ def test_nobody_asks_the_same_peer_for_the_same_thing_all_the_time() -> None:
 def test_earlier_lives_evidence_is_verified_again() -> None:
     made = engine()
     false = contradiction(vote(THIRD), forged(vote(THIRD, "another")))
-    made.tribunal.restore([(PROOF.to_wire(), 7.0), (false.to_wire(), 8.0), (b"torn", 9.0)])
+    made.enforcement.restore([(PROOF.to_wire(), 7.0), (false.to_wire(), 8.0), (b"torn", 9.0)])
     assert {peer: ban.unix_seconds for peer, ban in made.core.bans.held.items()} == {CLUB.ids[CULPRIT]: 7.0}
 
 

@@ -127,7 +127,7 @@ def test_whoever_speaks_about_another_base_is_asked_about_it():
     for statement in (CLUB.join(1, theirs), CLUB.roster(theirs, [CLUB.join(1, theirs)])):
         (asked,) = sent(ours.handle(Received(CLUB.ids[1], statement), NOW))
         assert isinstance(asked[1], AskChainNote)
-        ours.rivals.probes.clear()
+        ours.fork_choice.probes.clear()
 
 
 def test_presence_with_a_newer_or_another_head_is_an_occasion_to_ask():
@@ -276,7 +276,7 @@ def test_a_weaker_lineage_is_not_changed_over_to():
         engine.handle(Received(FRIEND, ChainNote(fragment=0, certificates=theirs.after(1, 9))), NOW)
         engine.handle(Received(FRIEND, ChainNote(fragment=1, certificates=())), NOW)
     assert engine.heads() == before
-    assert not any(probe.holds_chains for probe in engine.rivals.probes.values())
+    assert not any(probe.holds_chains for probe in engine.fork_choice.probes.values())
 
 
 def test_a_version_that_nobody_serves_is_given_up_and_not_believed_again_for_a_while():
@@ -312,7 +312,7 @@ def test_what_is_remembered_of_strangers_is_bounded(monkeypatch):
     for number, peer in enumerate(signers.ids):
         engine.handle(Received(peer, CLUB.join(1, stem(EVERYONE))), NOW)
         engine.handle(Received(peer, ChainNote(fragment=0, certificates=(CLUB.certify(CLUB.chain(), (1, 2, 3)),))), NOW)
-        probes = engine.rivals.probes
+        probes = engine.fork_choice.probes
         assert next(reversed(probes)) == peer, "whom we asked last is forgotten last"
         assert len(probes) <= 2 * RIVALS_MAX, number
         engine.handle(Received(peer, ChainNote(fragment=1, certificates=())), NOW)

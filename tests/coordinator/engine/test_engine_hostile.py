@@ -99,10 +99,10 @@ def scenes() -> dict[str, Scene]:
     return found
 
 
-def standing(engine: Engine) -> list[tuple[object, ...]]:
+def situation(engine: Engine) -> list[tuple[object, ...]]:
     """What no single peer may change."""
     return [
-        (machine.chain.digest, machine.chain.version, machine.held, machine.ready, dict(machine.bonds.known))
+        (machine.chain.digest, machine.chain.version, machine.held, machine.ready, dict(machine.vote_locks.known))
         for machine in engine.machines
     ]
 
@@ -227,11 +227,11 @@ def hostile_events(scene: Scene) -> st.SearchStrategy[Any]:
 def test_nothing_hostile_makes_the_engine_fail_or_changes_what_is_certified(name, data):
     scene = scenes()[name]
     engine = copy.deepcopy(scene.engine)
-    before = standing(engine)
+    before = situation(engine)
     for event in data.draw(st.lists(hostile_events(scene), min_size=1, max_size=6)):
         engine.handle(event, scene.now)
     engine.handle(Tick(), scene.now)
-    assert standing(engine) == before
+    assert situation(engine) == before
     assert engine.next_deadline(scene.now) > scene.now
 
 
@@ -240,10 +240,10 @@ def test_everything_that_was_ever_said_may_be_said_again(name):
     """Replays, by a stranger and in the wrong order, are refused or known already."""
     scene = scenes()[name]
     engine = copy.deepcopy(scene.engine)
-    before = standing(engine)
+    before = situation(engine)
     for message in scene.said[::-1]:
         engine.handle(Received(scene.signers[STRANGER].peer_id, message), scene.now)
-    assert [one[:2] for one in standing(engine)] == [one[:2] for one in before] or newer(engine, scene)
+    assert [one[:2] for one in situation(engine)] == [one[:2] for one in before] or newer(engine, scene)
 
 
 def newer(engine: Engine, scene: Scene) -> bool:

@@ -1,4 +1,4 @@
-"""What a peer remembers about a fragment: bonds, custody of states, its own work; and whom it believes to be there."""
+"""What a peer remembers of a fragment: vote locks, its state, its own work; and whom it believes to be there."""
 
 from __future__ import annotations
 
@@ -34,61 +34,61 @@ def record(parent: bytes = BASE, attempt: int = 0) -> VoteRecord:
 
 
 def test_a_vote_of_an_earlier_life_binds_at_its_base_whenever_we_get_there() -> None:
-    bonds = VoteLocks(core())
-    bonds.bind(record(), now=100.0)
-    assert bonds.at(BASE).until == 100.0 + LOCK_DEADLINES * PACE.round_seconds
-    assert bonds.at(OTHER) == FREE
+    vote_locks = VoteLocks(core())
+    vote_locks.bind(record(), now=100.0)
+    assert vote_locks.at(BASE).until == 100.0 + LOCK_DEADLINES * PACE.round_seconds
+    assert vote_locks.at(OTHER) == FREE
 
 
 def test_a_vote_of_a_late_attempt_binds_longer() -> None:
     """Deadlines double after void attempts, and so does the promise."""
-    bonds = VoteLocks(core())
-    bonds.bind(record(attempt=2), now=0.0)
-    assert bonds.at(BASE).until == LOCK_DEADLINES * 4 * PACE.round_seconds
+    vote_locks = VoteLocks(core())
+    vote_locks.bind(record(attempt=2), now=0.0)
+    assert vote_locks.at(BASE).until == LOCK_DEADLINES * 4 * PACE.round_seconds
 
 
 @given(st.lists(st.tuples(st.integers(0, 9), st.floats(0, 100)), min_size=1))
 def test_bonds_never_loosen(ties: list[tuple[int, float]]) -> None:
-    bonds = VoteLocks(core())
+    vote_locks = VoteLocks(core())
     for first_attempt, until in ties:
-        before = bonds.at(BASE)
-        bonds.tie(BASE, first_attempt, until)
-        after = bonds.at(BASE)
+        before = vote_locks.at(BASE)
+        vote_locks.tie(BASE, first_attempt, until)
+        after = vote_locks.at(BASE)
         assert after.first_attempt == max(before.first_attempt, first_attempt)
         assert after.until == max(before.until, until)
 
 
 def test_only_bases_that_can_become_ours_again_are_remembered() -> None:
-    bonds = VoteLocks(core())
+    vote_locks = VoteLocks(core())
     for number in range(3 * BASES_MAX):
-        bonds.tie(number.to_bytes(32, "big"), 1, 1.0)
-    assert len(bonds.known) == BASES_MAX
-    assert bonds.at((0).to_bytes(32, "big")) == FREE
+        vote_locks.tie(number.to_bytes(32, "big"), 1, 1.0)
+    assert len(vote_locks.known) == BASES_MAX
+    assert vote_locks.at((0).to_bytes(32, "big")) == FREE
 
 
-# -- custody
+# -- state sync
 
 
 def behind() -> tuple[StateSync, FragmentMachine]:
     """A peer that holds version 2 and knows version 4."""
     own = core(5)
     machine = FragmentMachine(own, grown(chain_of(own), 4, FIVE), held=2, now=0.0)
-    return machine.custody, machine
+    return machine.state_sync, machine
 
 
 def test_who_starts_behind_fetches_at_once() -> None:
-    custody, machine = behind()
+    state_sync, machine = behind()
     assert (machine.ready, machine.held, machine.chain.version) == (False, 2, 4)
     actions = machine.tick(0.0)
     assert [action.certificate.version for action in actions if isinstance(action, FetchState)] == [4]
-    assert custody.again_at is None
+    assert state_sync.again_at is None
 
 
 def test_signers_are_asked_first_and_among_them_those_that_are_there() -> None:
-    custody, machine = behind()
+    state_sync, machine = behind()
     for peer in (FIVE[3], FIVE[1], PEERS[7]):
-        custody.core.presence.see(peer, presence(chains=[machine.chain]), 0.0)
-    (action,) = custody.fetch(machine.chain, 1.0)
+        state_sync.core.presence.see(peer, presence(chains=[machine.chain]), 0.0)
+    (action,) = state_sync.fetch(machine.chain, 1.0)
     assert isinstance(action, FetchState)
     assert set(action.holders[:3]) == {FIVE[3], FIVE[1], PEERS[7]}
     assert set(action.holders) == {*FIVE, PEERS[7]}
@@ -117,32 +117,32 @@ def test_a_fetched_state_is_adopted_and_an_outdated_one_is_not() -> None:
 
 
 def test_a_version_that_nobody_serves_is_turned_back_from() -> None:
-    custody, machine = behind()
+    state_sync, machine = behind()
     interval = PACE.round_seconds  # nobody is known to move
     lost = machine.chain.digest
     assert machine.fetch_failed(lost, 5.0) == []
-    assert custody.again_at == 5.0 + FETCH_RETRY_SECONDS
+    assert state_sync.again_at == 5.0 + FETCH_RETRY_SECONDS
     assert machine.fetch_failed(lost, LACKING_INTERVALS * interval)
     assert (machine.chain.version, machine.ready) == (2, True)
-    assert custody.is_unserved(lost, LACKING_INTERVALS * interval + 1)
-    assert not custody.is_unserved(lost, (LACKING_INTERVALS + UNSERVED_INTERVALS) * interval + 1)
+    assert state_sync.is_unserved(lost, LACKING_INTERVALS * interval + 1)
+    assert not state_sync.is_unserved(lost, (LACKING_INTERVALS + UNSERVED_INTERVALS) * interval + 1)
 
 
 def test_every_newer_version_gets_its_own_time_to_be_served() -> None:
-    custody, machine = behind()
+    state_sync, machine = behind()
     machine.advance(certificate(machine.chain, FIVE), 20.0)
-    assert custody.lacking_since == 20.0
+    assert state_sync.lacking_since == 20.0
     assert machine.held == 2
     assert machine.fetch_failed(machine.chain.digest, 25.0) == []
 
 
 def test_unserved_versions_are_bounded() -> None:
-    custody = StateSync(core())
+    state_sync = StateSync(core())
     for number in range(3 * UNSERVED_MAX):
         chain = grown(chain_of(core()), 1, FIVE, salt=bytes([number]))
-        custody.fall_behind(chain_of(core()), 0.0)
-        assert custody.failed(chain, 1.0, 1000.0)
-    assert len(custody.unserved) == UNSERVED_MAX
+        state_sync.fall_behind(chain_of(core()), 0.0)
+        assert state_sync.failed(chain, 1.0, 1000.0)
+    assert len(state_sync.unserved) == UNSERVED_MAX
 
 
 def contributed(machine: FragmentMachine, version: int) -> Adopt:
@@ -152,8 +152,8 @@ def contributed(machine: FragmentMachine, version: int) -> Adopt:
 
 
 def test_work_in_a_version_that_came_late_counts_when_its_state_is_adopted() -> None:
-    custody, machine = behind()
-    custody.unadopted = contributed(machine, 4)
+    state_sync, machine = behind()
+    state_sync.unadopted = contributed(machine, 4)
     adopt, discard = machine.fetched(machine.chain.digest, 1.0)
     assert isinstance(adopt, Adopt)
     assert (adopt.snapshot, adopt.frozen) == (key_of(machine.chain, b"snapshot"), (False, True))
@@ -161,8 +161,8 @@ def test_work_in_a_version_that_came_late_counts_when_its_state_is_adopted() -> 
 
 
 def test_what_was_frozen_then_may_have_moved_by_the_version_that_is_fetched() -> None:
-    custody, machine = behind()
-    custody.unadopted = contributed(machine, 3)
+    state_sync, machine = behind()
+    state_sync.unadopted = contributed(machine, 3)
     adopt, _ = machine.fetched(machine.chain.digest, 1.0)
     assert isinstance(adopt, Adopt)
     assert adopt.certificate.version == 4
@@ -172,11 +172,11 @@ def test_what_was_frozen_then_may_have_moved_by_the_version_that_is_fetched() ->
 
 @pytest.mark.parametrize(("fork", "kept"), [(2, False), (3, True)])
 def test_a_change_of_branch_drops_what_only_the_other_branch_counted(fork: int, kept: bool) -> None:
-    custody, machine = behind()
-    custody.unadopted = included = contributed(machine, 3)
+    state_sync, machine = behind()
+    state_sync.unadopted = included = contributed(machine, 3)
     rival = grown(machine.chain.truncated(fork), 3, FIVE[:4], salt=b"rival")
     actions = machine.switch(rival, fork, 5.0)
-    assert (custody.unadopted is not None) == kept
+    assert (state_sync.unadopted is not None) == kept
     assert included.snapshot is not None
     assert (Discard(included.snapshot) in actions) == (not kept)
     assert (machine.chain.digest, machine.ready, machine.held) == (rival.digest, False, 2)

@@ -48,7 +48,7 @@ def test_work_of_an_earlier_life_in_a_version_is_not_brought_again() -> None:
     machine = machine_of(0)
     assert next_of(machine).unseen
     machine.advance(next_of(machine).certificate, NOW)
-    assert machine.custody.included_unseen
+    assert machine.state_sync.included_unseen
 
 
 @pytest.mark.parametrize("included", [True, False])
@@ -61,7 +61,7 @@ def test_who_holds_the_state_adopts_it_and_tells_its_customers(included: bool) -
     assert [
         one.to for one in actions if getattr(one, "message", None) == CertificateNote(certificate=found.certificate)
     ]
-    assert (machine.held, machine.ready, machine.custody.unadopted) == (3, True, None)
+    assert (machine.held, machine.ready, machine.state_sync.unadopted) == (3, True, None)
 
 
 def test_whose_snapshot_is_in_it_keeps_that_until_the_state_comes() -> None:
@@ -69,4 +69,4 @@ def test_whose_snapshot_is_in_it_keeps_that_until_the_state_comes() -> None:
     found = next_of(machine)
     adopt = Adopt(found.certificate, applied=None, ours=Included(key_of(machine.chain), (True,)))
     machine.apply(replace(found, adopt=adopt), NOW)
-    assert (machine.held, machine.custody.unadopted) == (2, adopt)
+    assert (machine.held, machine.state_sync.unadopted) == (2, adopt)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from coordinator.chain.chain import Chain
 from coordinator.core.context import Core
-from coordinator.group.eligibility import Hindrance, Standing, eligibility, retreat
+from coordinator.group.eligibility import Hindrance, OwnSituation, eligibility, retreat
 from coordinator.group.pacing import MINOR_INTERVALS, Tempo
 from coordinator.run.manifest import PEERS_PER_GROUP_MAX
 from coordinator.simulator.keys import virtual_peer_id
@@ -20,20 +20,22 @@ from tests.coordinator.rigs import PEERS, certificate, chain_of, core, grown, pr
 CROWD = [virtual_peer_id(number, 3) for number in range(4 * PEERS_PER_GROUP_MAX)]
 
 
-def standing(own: Core, chain: Chain) -> Standing:
-    return Standing(own, chain, Tempo(own, certified_at=0.0, counted_from=0.0), complete=True, busy=False, bound=False)
+def situation(own: Core, chain: Chain) -> OwnSituation:
+    return OwnSituation(
+        own, chain, Tempo(own, certified_at=0.0, counted_from=0.0), complete=True, busy=False, bound=False
+    )
 
 
-def member(contributes: bool = True) -> Standing:
+def member(contributes: bool = True) -> OwnSituation:
     """Of the active set of version 1, with all others there."""
     own = core(0)
     own.contributes = contributes
     for peer in PEERS[1:]:
         own.presence.see(peer, presence(), 0.0)
-    return standing(own, grown(chain_of(own), 1, PEERS))
+    return situation(own, grown(chain_of(own), 1, PEERS))
 
 
-def stranger_in_a_crowd() -> Standing:
+def stranger_in_a_crowd() -> OwnSituation:
     """Its turn has not come: the draw takes a few of very many."""
     for number in range(len(PEERS)):
         own = core(number)
@@ -43,31 +45,31 @@ def stranger_in_a_crowd() -> Standing:
         for roster in (CROWD[4 : PEERS_PER_GROUP_MAX + 4], CROWD[:PEERS_PER_GROUP_MAX]):
             chain.append(certificate(chain, roster, voters=PEERS[:1]))
         if not own.has_ticket(chain, own.me, 0.0):
-            return standing(own, chain)
+            return situation(own, chain)
     raise AssertionError("all have their turn")
 
 
-def drained(state: Standing) -> Standing:
+def drained(state: OwnSituation) -> OwnSituation:
     state.core.draining = True
     return state
 
 
-def withdrawn(state: Standing) -> Standing:
+def withdrawn(state: OwnSituation) -> OwnSituation:
     state.core.withdrawn = True
     return state
 
 
-def unable(state: Standing) -> Standing:
+def unable(state: OwnSituation) -> OwnSituation:
     state.core.note_unable(0.0)
     return state
 
 
-def alone() -> Standing:
+def alone() -> OwnSituation:
     own = core(0)
-    return standing(own, chain_of(own))
+    return situation(own, chain_of(own))
 
 
-CAUSES: Mapping[Hindrance, Callable[[], Standing]] = {
+CAUSES: Mapping[Hindrance, Callable[[], OwnSituation]] = {
     Hindrance.BEHIND: lambda: replace(member(), complete=False),
     Hindrance.BUSY: lambda: replace(member(), busy=True),
     Hindrance.BOUND: lambda: replace(member(), bound=True),

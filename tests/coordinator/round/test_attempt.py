@@ -187,9 +187,9 @@ def test_early_messages_are_bounded() -> None:
     member = Member(2)
     for _ in range(2 * EARLY_OF_ONE_MAX):
         member.hear(member.proposal())
-    assert len(member.attempt.early) == EARLY_OF_ONE_MAX, "of one sender"
+    assert len(member.attempt.early_messages) == EARLY_OF_ONE_MAX, "of one sender"
     assert member.hear_results() == []
-    assert len(member.attempt.early) == EARLY_OF_ONE_MAX + len(member.results) - 1, "one is by the same"
+    assert len(member.attempt.early_messages) == EARLY_OF_ONE_MAX + len(member.results) - 1, "one is by the same"
     early = EarlyMessages(member.attempt.exchange, frozenset({"proposal"}))
     senders = [PeerId(f"{number}") for number in range(EARLY_MESSAGES_MAX)]
     assert all(early.holds_back(sender, member.proposal(), None) for sender in senders for _ in range(2))
@@ -290,7 +290,7 @@ def test_a_leader_does_not_propose_while_its_own_order_is_on_its_way_to_it() -> 
     digests = [None, *(one.digest for one in leader.results[1:])]
     for peer in leader.order[1:]:
         leader.hear(check(leader.chain, leader.inputs, peer, digests).statement)
-    assert leader.attempt.chair.redo is not None
+    assert leader.attempt.leader_role.redo is not None
     assert sent(leader.attempt.tick(PROPOSE_SHARES[0] * 8.0), "proposal") == []
 
 
@@ -518,13 +518,13 @@ def test_results_that_are_false_are_refused() -> None:
 def test_a_check_from_before_the_redo_says_nothing_after_it() -> None:
     """Messages overtake each other; the newest phase counts."""
     leader = Member(0)
-    chair = leader.attempt.chair
+    leader_role = leader.attempt.leader_role
     first, second = leader.checks()[1], leader.checks(phase=1)[1]
     for order in ((first, second), (second, first)):
-        chair.checks.clear()
+        leader_role.checks.clear()
         for checked in order:
-            chair.add_check(checked)
-        assert [checked.check.phase for checked in chair.checks.values()] == [1]
+            leader_role.add_check(checked)
+        assert [checked.check.phase for checked in leader_role.checks.values()] == [1]
 
 
 def test_the_leader_bundles_what_came_by_its_time() -> None:

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coordinator.chain.certificate import Vote
-from coordinator.simulator.tensors import GARBAGE, VirtualCourt, garbage_root
+from coordinator.simulator.tensors import GARBAGE, VirtualProofChecker, garbage_root
 from coordinator.trust.evidence import (
     EVIDENCE_BYTES_MAX,
     Evidence,
@@ -34,7 +34,7 @@ GROUP = CLUB.group(CHAIN, range(5))
 INPUTS = CLUB.inputs(CHAIN, GROUP)
 LEADER = CLUB.number(GROUP.leader)
 REDUCER = CLUB.number(GROUP.reducer(0))
-COURT = VirtualCourt()
+COURT = VirtualProofChecker()
 RESULTS = tuple(digest(("root", j)) for j in range(GROUP.partitions))
 
 

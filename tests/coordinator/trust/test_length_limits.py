@@ -111,9 +111,9 @@ def test_two_that_are_padded_as_far_as_they_are_taken_convict(kind: str) -> None
     size = min(len(said.body) + 1024, BODY_BYTES_MAX.get(kind, MESSAGE_BYTES_MAX))
     one, other = (padded(CLUB.signers[LEADER], said, size, fill) for fill in range(2))
     check_length(one)
-    hearsay = Equivocations(CLUB.verifier)
-    assert hearsay.see(one, CLUB.peers(range(32)), lambda _: True) == []
-    [evidence] = hearsay.see(other, CLUB.peers(range(32)), lambda _: True)
+    equivocations = Equivocations(CLUB.verifier)
+    assert equivocations.see(one, CLUB.peers(range(32)), lambda _: True) == []
+    [evidence] = equivocations.see(other, CLUB.peers(range(32)), lambda _: True)
     assert evidence.statements[0].sender == GROUP.leader
     assert len(evidence.to_wire()) < MESSAGE_BYTES_MAX
 
@@ -157,14 +157,14 @@ def test_results_of_partitions_that_a_member_does_not_reduce_take_no_room() -> N
     signed = member.results[next(place for place in range(5) if place != member.partition)]
     culprit = BY_ID[PeerId(signed.sender)]
     own = signed.read(Result)
-    hearsay = Equivocations(member.core.verifier)
+    equivocations = Equivocations(member.core.verifier)
     trusted = frozenset(member.group.members)
 
     def said(**changes: object) -> Statement:
         return make_statement(culprit, signed.context, own.model_copy(update=changes))
 
     def see(statement: Statement) -> int:
-        return len(hearsay.see(statement, trusted, partial(has_say, exchange)))
+        return len(equivocations.see(statement, trusted, partial(has_say, exchange)))
 
     fillers = [said(partition=place, turn=turn) for turn in (1, 0) for place in range(32)]
     assert not any(see(one) for one in fillers if one.digest != signed.digest)

@@ -28,7 +28,7 @@ from coordinator.run.data_spec import DataSpec
 from coordinator.run.inner_spec import InnerSpec
 from coordinator.run.manifest import Manifest, OuterSpec, PaceSpec, RunConfig, TrustSpec
 from coordinator.run.model_spec import ModelSpec, TensorEntry
-from coordinator.simulator.tensors import VirtualCourt, opened_input
+from coordinator.simulator.tensors import VirtualProofChecker, opened_input
 from coordinator.trust.evidence import Evidence, OpenedLeaf, contradiction, false_result, verify
 from coordinator.views.credit import Contributed, CreditRange, CreditRecord
 from coordinator.wire.inputs import Committed
@@ -402,9 +402,9 @@ def test_evidence_of_version_1_still_convicts() -> None:
 def test_a_false_result_of_version_1_still_convicts() -> None:
     rules = Rules(bytes.fromhex(RUN_ID), MANIFEST.founder_ids, MANIFEST.config.pace.min_share, KeyVerifier())
     read = Evidence.parse((FOLDER / "coordinator_evidence_false_result.bin").read_bytes())
-    court = VirtualCourt()
-    court.codec = "int8"
-    assert verify(read, rules, court).peer == IDS[2]
+    proof_checker = VirtualProofChecker()
+    proof_checker.codec = "int8"
+    assert verify(read, rules, proof_checker).peer == IDS[2]
 
 
 def write() -> None:

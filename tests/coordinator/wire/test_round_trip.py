@@ -222,8 +222,8 @@ def standing(engine: Engine) -> object:
     return (
         machine.chain.digest,
         machine.held,
-        copy.copy(machine.bonds.known),
-        copy.copy(machine.custody.unserved),
+        copy.copy(machine.vote_locks.known),
+        copy.copy(machine.state_sync.unserved),
         rounds.attempt is not None
         and (
             rounds.attempt.group.key,
@@ -233,7 +233,7 @@ def standing(engine: Engine) -> object:
             rounds.attempt.verdict.followed,
             dict(rounds.attempt.verdict.ballot.votes),
             set(rounds.attempt.verdict.ballot.abstained),
-            dict(rounds.attempt.chair.checks),
+            dict(rounds.attempt.leader_role.checks),
         ),
         list(rounds.past),
         rounds.joining.attempt_number,
@@ -241,7 +241,7 @@ def standing(engine: Engine) -> object:
         dict(rounds.joining.announced),
         {
             peer: (dict(probe.answers), probe.shown)
-            for peer, probe in engine.rivals.probes.items()
+            for peer, probe in engine.fork_choice.probes.items()
             if probe.holds_chains
         },
     )

@@ -113,9 +113,9 @@ def test_a_lie_that_no_codec_holds_is_not_told() -> None:
 def test_a_cheat_returns_the_negative_under_a_root_of_its_own() -> None:
     honest = Member(None)
     rest = (honest.anchors, honest.blobs, ThreadPoolExecutor(1))
-    cheat, make_pump = disguise("false_results", hostile_core("false_results"), *rest)
+    cheat, make_driver = disguise("false_results", hostile_core("false_results"), *rest)
     assert isinstance(cheat, MischievousWork)
-    assert make_pump.func is HostileDriver  # type: ignore[attr-defined]
+    assert make_driver.func is HostileDriver  # type: ignore[attr-defined]
     encoded = honest.encode(gradient())
     one = ReduceInput(0, encoded.part_roots[0], 1.0, encoded.squared_norms)
     action = Reduce(KEY, 0, 1, 0, (one,), 1, 3)
@@ -137,7 +137,7 @@ def test_garbage_is_committed_to_and_a_raised_share_is_signed() -> None:
     garbled, true = (work.encode(ACTION, vector, COUNTERS) for work in (garbler, one.work))
     assert garbled == replace(true, part_roots=garbled.part_roots)
     parts = [one.blobs.get(encoded.part_roots[0]) or b"" for encoded in (garbled, true)]
-    assert [one.work.court.find((0, 1, 0), part) is not None for part in parts] == [True, False]
+    assert [one.work.proof_checker.find((0, 1, 0), part) is not None for part in parts] == [True, False]
     raiser, _ = disguise("raised_shares", hostile_core("raised_shares"), *rest)
     action = Reduce(KEY, 0, 1, 0, (ReduceInput(0, true.part_roots[0], 1.0, true.squared_norms),), 1, 3)
     assert raiser.reduce(action) == replace(one.work.reduce(action), coefficients=(1.0,))
@@ -277,18 +277,18 @@ CHATTER = f"{__name__}.Chatter"
 def test_an_attack_of_ones_own_on_the_protocol_is_made_like_any_other() -> None:
     core = hostile_core(TURNCOAT, 5)
     rest = (Member(None).anchors, BlobStore(1 << 20), ThreadPoolExecutor(1))
-    work, make_pump = disguise(TURNCOAT, core, *rest)
-    mischief = make_pump.keywords["mischief"]  # type: ignore[attr-defined]
+    work, make_driver = disguise(TURNCOAT, core, *rest)
+    mischief = make_driver.keywords["mischief"]  # type: ignore[attr-defined]
     assert isinstance(work, MischievousWork)
-    assert make_pump.func is HostileDriver  # type: ignore[attr-defined]
+    assert make_driver.func is HostileDriver  # type: ignore[attr-defined]
     assert isinstance(mischief, Turncoat)
     like = mischief_named("two_votes", core.signer, core.manifest.founder_ids)
     assert (mischief.two_faced, mischief.victims, mischief.others) == (like.two_faced, like.victims, like.others)
     assert (len(like.victims), len(like.others or ())) == (1, 2)
-    work, make_pump = disguise(CHATTER, hostile_core(CHATTER), *rest)
+    work, make_driver = disguise(CHATTER, hostile_core(CHATTER), *rest)
     assert type(work) is TensorWorker
-    assert make_pump.func is NoisyDriver  # type: ignore[attr-defined]
-    assert make_pump.keywords == {"attack": Chatter}  # type: ignore[attr-defined]
+    assert make_driver.func is NoisyDriver  # type: ignore[attr-defined]
+    assert make_driver.keywords == {"attack": Chatter}  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(

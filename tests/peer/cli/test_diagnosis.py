@@ -86,13 +86,13 @@ def test_another_text_is_noted() -> None:
 
 
 def test_a_wish_that_this_machine_cannot_fulfil_is_noted() -> None:
-    blind = diagnosis.manners(Limits(pause_above_celsius=80.0), Conditions())
+    blind = diagnosis.pause_lines(Limits(pause_above_celsius=80.0), Conditions())
     assert {(one.subject, one.grade) for one in blind} == {
         ("battery", "note"),
         ("GPU programs", "note"),
         ("temperature", "note"),
     }
-    (seen,) = diagnosis.manners(Limits(pause_for_gpu_programs=False), Conditions(on_battery=True))
+    (seen,) = diagnosis.pause_lines(Limits(pause_for_gpu_programs=False), Conditions(on_battery=True))
     assert (seen.grade, seen.text) == ("ok", "in use")
 
 

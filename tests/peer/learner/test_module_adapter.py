@@ -199,5 +199,7 @@ def test_three_loops_train_one_vision_model(tmp_path: Path, monkeypatch: pytest.
     assert sum(swarm.peers[0].versions) >= 20
     certificates = [one for machine in swarm.peers[0].driver.engine.machines for one in machine.chain.certificates]
     assert all(None not in one.outcome.partitions for one in certificates)  # one is empty: two rows, three reducers
-    assert all(peer.driver.book.certified.members == 3 * peer.driver.book.certified.versions for peer in swarm.peers)
+    assert all(
+        peer.driver.counters.certified.members == 3 * peer.driver.counters.certified.versions for peer in swarm.peers
+    )
     assert all(trainer.step().loss < 0.35 for trainer in trainers)  # guessing: log 2 = 0.69

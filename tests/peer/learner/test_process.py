@@ -387,12 +387,12 @@ def test_a_learner_says_from_which_step_on_it_follows():
     with ours, theirs:
         channel = Channel(theirs)
         commands = LearnerCommands(learner, SharedSlots.create(FRAGMENTS, 1), channel)
-        obedience = CommandLoop(learner, commands, channel, Start(config=CONFIG, run_key=b"run", peer_id="peer"))
+        command_loop = CommandLoop(learner, commands, channel, Start(config=CONFIG, run_key=b"run", peer_id="peer"))
         learner.step()
         told = CertifiedProgress(steps=4, window=LANE)
-        obedience.obey(told)
+        command_loop.obey(told)
         learner.step()
-        obedience.obey(Threads(threads=1))
+        command_loop.obey(Threads(threads=1))
         assert Channel(ours).receive(None) == [Obeyed(at_step=1, progress=told), Obeyed(at_step=2, threads=1)]
 
 
@@ -404,10 +404,10 @@ def test_commands_are_obeyed_while_the_pace_rests(pace: dict[str, float]):
     with ours, theirs:
         start = Start(config=CONFIG, run_key=b"run", peer_id="peer", settings=LearnerSettings(**pace))
         theirs_end = Channel(theirs)
-        obedience = CommandLoop(
+        command_loop = CommandLoop(
             learner, LearnerCommands(learner, SharedSlots.create(FRAGMENTS, 1), theirs_end), theirs_end, start
         )
-        running = threading.Thread(target=train, args=(learner, obedience, ()))
+        running = threading.Thread(target=train, args=(learner, command_loop, ()))
         running.start()
         heard: list[Message] = []
         channel = Channel(ours)

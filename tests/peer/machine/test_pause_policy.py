@@ -66,38 +66,38 @@ def test_only_what_costs_the_network_keeps_a_peer_off_it() -> None:
 
 
 def test_a_reason_ends_only_after_it_has_been_gone_for_a_while() -> None:
-    manners = PausePolicy(Limits())
+    policy = PausePolicy(Limits())
     battery = replace(FINE, on_battery=True)
-    assert manners.judge(FINE, Today(), 0.0) is None
-    assert manners.judge(battery, Today(), 1.0) is not None
-    assert manners.judge(FINE, Today(), CALM_SECONDS) is not None
-    assert manners.judge(battery, Today(), 40.0) is not None
-    assert manners.judge(FINE, Today(), 39.0 + CALM_SECONDS) is not None
-    assert manners.judge(FINE, Today(), 40.0 + CALM_SECONDS) is None
-    assert manners.judge(FINE, Today(), 1000.0) is None
+    assert policy.judge(FINE, Today(), 0.0) is None
+    assert policy.judge(battery, Today(), 1.0) is not None
+    assert policy.judge(FINE, Today(), CALM_SECONDS) is not None
+    assert policy.judge(battery, Today(), 40.0) is not None
+    assert policy.judge(FINE, Today(), 39.0 + CALM_SECONDS) is not None
+    assert policy.judge(FINE, Today(), 40.0 + CALM_SECONDS) is None
+    assert policy.judge(FINE, Today(), 1000.0) is None
 
 
 def test_a_hot_machine_cools_down_before_it_starts_again() -> None:
-    manners = PausePolicy(Limits(pause_above_celsius=80.0))
+    policy = PausePolicy(Limits(pause_above_celsius=80.0))
     course = [(0.0, 79.0), (1.0, 81.0), (100.0, 78.0), (200.0, 76.0), (201.0, 74.0), (240.0, 74.0), (300.0, 79.0)]
-    paused = [manners.judge(replace(FINE, celsius=celsius), Today(), at) is not None for at, celsius in course]
+    paused = [policy.judge(replace(FINE, celsius=celsius), Today(), at) is not None for at, celsius in course]
     assert paused == [False, True, True, True, True, False, False]
 
 
 def test_hours_and_days_end_to_the_minute() -> None:
-    manners = PausePolicy(STRICT)
-    assert manners.judge(FINE, Today(week_minute=12 * 60), 0.0) is not None
-    assert manners.judge(FINE, Today(week_minute=24 * 60), 0.1) is None
-    assert manners.judge(FINE, Today(sent_bytes=2 * GIGABYTE_BYTES), 0.2) is not None
-    assert manners.judge(FINE, Today(sent_bytes=0), 0.3) is None
+    policy = PausePolicy(STRICT)
+    assert policy.judge(FINE, Today(week_minute=12 * 60), 0.0) is not None
+    assert policy.judge(FINE, Today(week_minute=24 * 60), 0.1) is None
+    assert policy.judge(FINE, Today(sent_bytes=2 * GIGABYTE_BYTES), 0.2) is not None
+    assert policy.judge(FINE, Today(sent_bytes=0), 0.3) is None
 
 
 @given(st.lists(st.tuples(st.floats(0.1, 20), st.booleans()), min_size=2, max_size=50))
 def test_a_peer_never_flaps_faster_than_the_calm(course: list[tuple[float, bool]]) -> None:
-    manners, now, last_seen, was_paused = PausePolicy(Limits()), 0.0, -1e9, False
+    policy, now, last_seen, was_paused = PausePolicy(Limits()), 0.0, -1e9, False
     for rest_seconds, on_battery in course:
         now += rest_seconds
-        paused = manners.judge(replace(FINE, on_battery=on_battery), Today(), now) is not None
+        paused = policy.judge(replace(FINE, on_battery=on_battery), Today(), now) is not None
         assert paused >= on_battery
         if was_paused and not paused:
             assert now - last_seen >= CALM_SECONDS

@@ -60,20 +60,20 @@ def test_a_checkpoint_that_the_disk_does_not_take_is_told_until_one_is_taken(tmp
         directory.path.touch()  # nothing can be written there, whoever we are
         await swarm.train(8)
         await asyncio.sleep(CHECKPOINT_SECONDS)
-        assert driver.book.events["checkpoint_failed"] == 1
+        assert driver.counters.events["checkpoint_failed"] == 1
         assert advice_of(driver).startswith("the disk takes no checkpoint: ")
         assert sum(peer.versions) > 0
         with pytest.raises(LocalError):
             await checkpointer.save_now()
         with pytest.raises(LocalError):
             await checkpointer.save_last()
-        assert driver.book.events["checkpoint_failed"] == 3
+        assert driver.counters.events["checkpoint_failed"] == 3
 
         directory.path.unlink()
         (tmp_path / "away").rename(directory.path)
         await checkpointer.save()
         assert advice_of(driver) == ""
-        assert driver.book.events["checkpoint_failed"] == 3
+        assert driver.counters.events["checkpoint_failed"] == 3
         saving.cancel()
         await swarm.close()
 
@@ -207,7 +207,7 @@ def test_the_last_save_waits_for_the_one_that_is_being_written(tmp_path: Path, m
         loop.call_later(0.05, written.set)
         await tasks.end()
         await checkpointer.save_last()
-        assert "checkpoint_failed" not in swarm.peers[0].driver.book.events
+        assert "checkpoint_failed" not in swarm.peers[0].driver.counters.events
         await swarm.close()
 
     asyncio.run(main())
@@ -221,7 +221,7 @@ def test_a_vote_that_the_disk_does_not_take_is_told_until_one_is_taken(tmp_path:
         driver, votes = peer.driver, tmp_path / peer.identity.peer_id
         votes.mkdir()  # no file can be written there
         await swarm.train(16)
-        assert driver.book.events["vote_not_written"] > 0
+        assert driver.counters.events["vote_not_written"] > 0
         assert advice_of(driver).startswith("the disk takes no vote: ")
         steps, versions = peer.learner.learner.step_count, sum(peer.versions)
         assert versions > 0, "the others certify without it, and it follows"

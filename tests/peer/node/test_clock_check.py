@@ -136,7 +136,7 @@ def test_an_owner_is_told_as_long_as_the_clock_is_wrong(tmp_path: Path) -> None:
             await asyncio.sleep(2 * (ANSWER_SECONDS + LOOK_SECONDS))
             advice.append(advice_of(ours))
         watching.cancel()
-        events = dict(ours.book.events)
+        events = dict(ours.counters.events)
         for peer in swarm.peers:
             await peer.driver.close()
         return advice, events

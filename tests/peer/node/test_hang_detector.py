@@ -21,7 +21,7 @@ from peer.node.hang_detector import (
     note_step,
     patience_seconds,
 )
-from peer.rounds.counters import Book
+from peer.rounds.counters import RunCounters
 
 
 class Looks:
@@ -98,16 +98,16 @@ def test_a_learner_that_hangs_again_and_again_is_given_up() -> None:
 
 
 def test_the_owner_is_told_until_it_makes_steps() -> None:
-    book = Book(1)
-    assert hang_advice(book) == ""
+    counters = RunCounters(1)
+    assert hang_advice(counters) == ""
     with capture_logs() as lines:
-        note_step(book)
-        note_hang(31.4, book)
-        assert hang_advice(book).startswith("the learner made no step for 31 s, so it is started again")
-        note_step(book)
-        note_step(book)
-    assert hang_advice(book) == ""
-    assert book.events["learner_hangs"] == 1
+        note_step(counters)
+        note_hang(31.4, counters)
+        assert hang_advice(counters).startswith("the learner made no step for 31 s, so it is started again")
+        note_step(counters)
+        note_step(counters)
+    assert hang_advice(counters) == ""
+    assert counters.events["learner_hangs"] == 1
     assert [line["event"] for line in lines] == ["learner_hangs", "learner_goes_on"]
 
 

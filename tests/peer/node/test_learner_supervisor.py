@@ -24,14 +24,14 @@ from peer.machine.limits import Limits
 from peer.machine.tasks import Tasks
 from peer.node.checkpointer import LEARNER_SECONDS, Checkpointer
 from peer.node.hang_detector import HANGS_MAX, PATIENCE_SECONDS
-from peer.node.learner_supervisor import Around, LearnerSupervisor
+from peer.node.learner_supervisor import LearnerDependents, LearnerSupervisor
 from peer.node.lifecycle import Lifecycle, certified_progress, versions_certified
 from peer.node.options import NodeOptions
 from peer.node.slow_steps import slow_advice, step_seconds_max
 from peer.node.status import advice_of
 from peer.storage.run_directory import RunDirectory
 from tests.peer.memory_transport import LinkPolicy, MemoryNetwork
-from tests.peer.node.test_lifecycle import stage_of
+from tests.peer.node.test_lifecycle import lifecycle_of
 from tests.peer.rounds.test_driver import STEP_SECONDS, Peer, Swarm, config_of
 from tests.peer.virtual_loop import run_virtual
 
@@ -147,20 +147,20 @@ class House:
         driver.learner = None
         directory = RunDirectory(self.folder, driver.engine.core.manifest.run_id)
         self.tasks = Tasks(self.failures.append)
-        self.stage: Lifecycle = stage_of(self.peer)
-        self.stage._presence.rounds = 9
+        self.lifecycle: Lifecycle = lifecycle_of(self.peer)
+        self.lifecycle._presence.rounds = 9
         self.checkpointer = Checkpointer(directory, driver, self.peer.presence)
         options = NodeOptions(self.folder, session=self.session)
-        around = Around(directory, self.checkpointer, self.stage, Desk())  # type: ignore[arg-type]
-        self.learning = LearnerSupervisor(options, driver, self.tasks, LearnerProgress(), around)
+        dependents = LearnerDependents(directory, self.checkpointer, self.lifecycle, Desk())  # type: ignore[arg-type]
+        self.learning = LearnerSupervisor(options, driver, self.tasks, LearnerProgress(), dependents)
 
     async def begin(self) -> Reporter:
         """The learner takes part."""
         with pytest.MonkeyPatch.context() as patch:
             self.patch(patch)
             await self.learning.begin(self.learning.prepare(None))
-        self.stage.state = "starting"
-        self.stage.advance(self.peer.driver.now)
+        self.lifecycle.state = "starting"
+        self.lifecycle.advance(self.peer.driver.now)
         return self.learners[-1]
 
     def patch(self, patch: pytest.MonkeyPatch) -> None:
@@ -180,7 +180,7 @@ class House:
                 other.driver.feed(PresenceSeen(self.peer.identity.peer_id, self.peer.presence()))
                 self.peer.driver.feed(PresenceSeen(other.identity.peer_id, other.presence()))
             await self.swarm.train(1)
-            if self.stage.state == "training" and not self.learners[-1].hangs:
+            if self.lifecycle.state == "training" and not self.learners[-1].hangs:
                 self.peer.learner.learner.step()
                 self.learners[-1].report(STEP_SECONDS)
 
@@ -211,24 +211,24 @@ def test_every_report_reaches_the_rounds_the_owner_and_the_learner_again(tmp_pat
 
     async def main() -> None:
         house = await house_of(tmp_path)
-        engine, book = house.peer.driver.engine, house.peer.driver.book
+        engine, counters = house.peer.driver.engine, house.peer.driver.counters
         learner = await house.begin()
         longest = step_seconds_max(engine.core.pace)
 
         await learner.make(12, longest / 2)
         assert engine.core.steps == 12
         assert engine.core.steps_per_second == pytest.approx(2 / longest)
-        assert slow_advice(engine.core.pace, book) == ""
+        assert slow_advice(engine.core.pace, counters) == ""
         assert versions_certified(engine) > 0, "rounds open at these steps"
         progress, _ = certified_progress(engine)
         assert learner.told[-1] == (progress, None)
         assert learner.told == sorted(learner.told)
 
         await learner.make(24, 2 * longest)
-        assert "a step takes 3.2 s here" in slow_advice(engine.core.pace, book)
+        assert "a step takes 3.2 s here" in slow_advice(engine.core.pace, counters)
         await learner.make(24, longest / 2)
-        assert slow_advice(engine.core.pace, book) == ""
-        assert (book.events["steps_too_long"], book.events["steps_in_time"]) == (1, 1)
+        assert slow_advice(engine.core.pace, counters) == ""
+        assert (counters.events["steps_too_long"], counters.events["steps_in_time"]) == (1, 1)
         await house.close()
 
     run_virtual(main())
@@ -240,11 +240,11 @@ def test_a_learner_that_hangs_is_replaced_by_one_that_begins_with_what_is_certif
 ) -> None:
     async def main() -> None:
         house = await house_of(tmp_path, peers=2)
-        driver, core, stage = house.peer.driver, house.peer.driver.engine.core, house.stage
+        driver, core, lifecycle = house.peer.driver, house.peer.driver.engine.core, house.lifecycle
         hung = await house.begin()
         house.patch(monkeypatch)
         await house.train(24)
-        assert stage.state == "training"
+        assert lifecycle.state == "training"
         assert core.steps_per_second > 0
         hung.hang()  # perhaps in the middle of a round
         since = driver.now
@@ -254,19 +254,19 @@ def test_a_learner_that_hangs_is_replaced_by_one_that_begins_with_what_is_certif
             assert driver.now < since + PATIENCE_SECONDS + 5
         assert driver.now > since + PATIENCE_SECONDS
         assert core.steps_per_second == 0, "nobody waits for it"
-        assert stage.state == "starting"
+        assert lifecycle.state == "starting"
         assert "the learner made no step for 31 s" in advice_of(driver)
 
         await asyncio.sleep(1.0)
         assert torch.equal(*house.learners[-1].loaded)
-        versions, members = versions_certified(driver.engine), driver.book.certified.members
-        stage.advance(driver.now)
-        assert stage.state == "training"
+        versions, members = versions_certified(driver.engine), driver.counters.certified.members
+        lifecycle.advance(driver.now)
+        assert lifecycle.state == "training"
         await house.train(32)
         assert versions_certified(driver.engine) > versions
-        assert driver.book.certified.members > members + 8, "its work is in there again"
+        assert driver.counters.certified.members > members + 8, "its work is in there again"
         assert advice_of(driver) == ""
-        assert driver.book.events["learner_hangs"] == 1
+        assert driver.counters.events["learner_hangs"] == 1
         assert house.failures == []
         await house.close()
 
@@ -280,7 +280,7 @@ def test_a_learner_that_writes_for_long_what_it_saves_does_not_hang(tmp_path: Pa
         house = await house_of(tmp_path, peers=2)
         learner = await house.begin()
         await house.train(24)
-        assert house.stage.state == "training"
+        assert house.lifecycle.state == "training"
         learner.hang()
         folder = RunDirectory(tmp_path, house.peer.driver.engine.core.manifest.run_id).learner_file.parent
         folder.mkdir(exist_ok=True)
@@ -289,7 +289,7 @@ def test_a_learner_that_writes_for_long_what_it_saves_does_not_hang(tmp_path: Pa
             for _ in range(8):
                 file.write(bytes(1 << 16))
                 await asyncio.sleep(PATIENCE_SECONDS / 2)
-            assert house.peer.driver.book.events["learner_hangs"] == 0
+            assert house.peer.driver.counters.events["learner_hangs"] == 0
         await house.close()
 
     run_virtual(main())
@@ -332,7 +332,7 @@ def test_a_learner_that_hangs_again_and_again_ends_its_peer(tmp_path: Path, monk
             await house.learners[-1].make(8, STEP_SECONDS)
             await asyncio.sleep(PATIENCE_SECONDS + 5)
             assert len(house.learners) == min(count + 1, HANGS_MAX)
-            house.stage.advance(house.peer.driver.now)
+            house.lifecycle.advance(house.peer.driver.now)
         assert [type(failure) for failure in house.failures] == [LocalError]
         await house.close()
 
@@ -348,14 +348,14 @@ def test_a_loop_of_ones_own_may_do_what_it_likes_between_two_steps(tmp_path: Pat
 
     async def main() -> None:
         house = await house_of(tmp_path, session=object())
-        core, book = house.peer.driver.engine.core, house.peer.driver.book
+        core, counters = house.peer.driver.engine.core, house.peer.driver.counters
         learner = await house.begin()
         await learner.make(8, STEP_SECONDS)
         assert core.steps_per_second > 0
         await asyncio.sleep(PATIENCE_SECONDS + 5)
         assert core.steps_per_second == house.learning.progress.steps_per_second == 0
         await asyncio.sleep(3600.0)
-        assert (len(house.learners), book.events["learner_hangs"], house.failures) == (1, 0, [])
+        assert (len(house.learners), counters.events["learner_hangs"], house.failures) == (1, 0, [])
         await learner.make(8, STEP_SECONDS)
         assert core.steps_per_second > 0
         await house.close()
@@ -385,7 +385,7 @@ def test_the_last_save_does_without_a_learner_that_does_not_answer(tmp_path: Pat
         held = RunDirectory(tmp_path, core.manifest.run_id).load(core.manifest, core.rules)
         assert list(held.held) == house.peer.versions
         assert (held.learner_state is not None, held.learner_behind) == (saved, True)
-        assert "checkpoint_failed" not in driver.book.events
+        assert "checkpoint_failed" not in driver.counters.events
         await house.close()
 
     run_virtual(main())

@@ -28,7 +28,7 @@ ROUND_SECONDS = config_of().pace.round_seconds
 LIFETIME_SECONDS = config_of().pace.presence_lifetime_seconds
 
 
-def stage_of(peer: Peer) -> Lifecycle:
+def lifecycle_of(peer: Peer) -> Lifecycle:
     nobody: Any = None
     daemon: Any = SimpleNamespace(peer_id=peer.driver.engine.core.me)
     return Lifecycle(peer.driver, PresenceLoop(nobody, daemon, digest_of(b"run"), peer.presence, nobody), "training")
@@ -38,10 +38,10 @@ def a_learner() -> Any:
     return SimpleNamespace(pause=lambda: None, resume=lambda: None)
 
 
-async def over(stage: Lifecycle, peer: Peer) -> float:
+async def over(lifecycle: Lifecycle, peer: Peer) -> float:
     """How long the stage takes to be over from now on."""
     since = peer.driver.now
-    while not stage.advance(peer.driver.now):  # noqa: ASYNC110 - as `peer.node.node` asks it
+    while not lifecycle.advance(peer.driver.now):  # noqa: ASYNC110 - as `peer.node.node` asks it
         await asyncio.sleep(LOOK_SECONDS)
     return peer.driver.now - since
 
@@ -53,14 +53,14 @@ def see(ours: Peer, other: Peer, state: State, beat: int = 0) -> None:
 
 
 def test_every_pause_says_why() -> None:
-    stage = Lifecycle(None, None, "training")  # type: ignore[arg-type]
-    assert stage.reason == ""
-    stage.wanted_paused = True
-    assert stage.reason == "", "it is obeyed at the end of a step"
-    stage.state = "paused"
-    assert stage.reason == BY_HAND
-    stage._manners = Pause("on battery", silent=False)
-    assert stage.reason == "on battery"
+    lifecycle = Lifecycle(None, None, "training")  # type: ignore[arg-type]
+    assert lifecycle.reason == ""
+    lifecycle.wanted_paused = True
+    assert lifecycle.reason == "", "it is obeyed at the end of a step"
+    lifecycle.state = "paused"
+    assert lifecycle.reason == BY_HAND
+    lifecycle._policy_pause = Pause("on battery", silent=False)
+    assert lifecycle.reason == "on battery"
 
 
 def starting_among(versions: Mapping[int, int], known: int, seconds: float) -> str:
@@ -69,16 +69,16 @@ def starting_among(versions: Mapping[int, int], known: int, seconds: float) -> s
     engine = Engine(club.core(0), [club.chain(0), club.chain(1)], [0, 0], 0.0)
     driver: Any = SimpleNamespace(engine=engine, local_work=StaleWork(2, 4), now=0.0)
     looks: Any = SimpleNamespace(rounds=ROUNDS_OF_PRESENCE_MIN, hurry=lambda: None)
-    stage = Lifecycle(driver, looks, "starting")
-    stage.learner = a_learner()
+    lifecycle = Lifecycle(driver, looks, "starting")
+    lifecycle.learner = a_learner()
     now = 0.0
-    while now <= seconds and stage.state != "training":
+    while now <= seconds and lifecycle.state != "training":
         for number, version in versions.items():
             said = presence_of(number, beat=int(now), versions=(version, version))
             engine.handle(PresenceSeen(club.ids[number], said), now)
-        stage.advance(now)
+        lifecycle.advance(now)
         now += 1.0
-    return stage.state
+    return lifecycle.state
 
 
 SHORT, LONG = 2.0, 2 * STRANGERS_LIFETIMES * PACE.presence_lifetime_seconds
@@ -158,7 +158,7 @@ def test_nobody_opens_a_round_once_the_run_has_all_its_versions(tmp_path: Path) 
         swarm = Swarm(config_of(versions=goal), 3, tmp_path)
         await swarm.start()
         for peer in swarm.peers:
-            peer.driver.certified = stage_of(peer).drain_at_goal
+            peer.driver.certified = lifecycle_of(peer).drain_at_goal
         await swarm.train(60)
         reached = [sum(peer.versions) for peer in swarm.peers]
         assert all(peer.driver.engine.draining for peer in swarm.peers)
@@ -179,12 +179,12 @@ def test_who_leaves_a_run_that_goes_on_ends_with_its_rounds(tmp_path: Path) -> N
         training = asyncio.get_running_loop().create_task(swarm.train(30))
         while not ours.driver.engine.in_flight:  # noqa: ASYNC110 - the pump tells nobody
             await asyncio.sleep(0.01)
-        stage = stage_of(ours)
-        stage.leave()
-        assert not stage.advance(ours.driver.now), "a round is in flight"
-        seconds = await over(stage, ours)
+        lifecycle = lifecycle_of(ours)
+        lifecycle.leave()
+        assert not lifecycle.advance(ours.driver.now), "a round is in flight"
+        seconds = await over(lifecycle, ours)
         assert not ours.driver.engine.in_flight
-        assert stage.state == "draining"
+        assert lifecycle.state == "draining"
         assert seconds < ROUND_SECONDS
         versions = sum(theirs.versions)
         await training
@@ -199,14 +199,14 @@ def test_where_all_leave_each_waits_for_the_others_to_hold_the_same(tmp_path: Pa
         swarm = Swarm(config_of(), 2, tmp_path)
         await swarm.start()
         ours, other = swarm.peers
-        stage = stage_of(ours)
-        stage.leave()
+        lifecycle = lifecycle_of(ours)
+        lifecycle.leave()
         ahead = other.presence().model_copy(update={"state": "draining", "versions": (1, 0), "beat": 1})
         ours.driver.feed(PresenceSeen(other.identity.peer_id, ahead))
-        assert not stage.advance(ours.driver.now)
+        assert not lifecycle.advance(ours.driver.now)
         await asyncio.sleep(LOOK_SECONDS)
         see(ours, other, "draining", beat=2)
-        assert stage.advance(ours.driver.now)
+        assert lifecycle.advance(ours.driver.now)
         await swarm.close()
 
     run_virtual(main())
@@ -219,13 +219,13 @@ def test_who_leaves_waits_for_a_rounds_deadline_at_most(tmp_path: Path) -> None:
         swarm = Swarm(config_of(min_group=2, quorum=2, presence_lifetime_seconds=40.0), 2, tmp_path)
         await swarm.start()
         ours, other = swarm.peers
-        apart = stage_of(ours)
+        apart = lifecycle_of(ours)
         ahead = other.presence().model_copy(update={"state": "draining", "versions": (1, 0), "beat": 1})
         ours.driver.feed(PresenceSeen(other.identity.peer_id, ahead))
         apart.leave()
         disagreed = await over(apart, ours)
 
-        stuck = stage_of(other)
+        stuck = lifecycle_of(other)
         other.driver.engine.machines[0].rounds.joining.since = 1e9  # it does not give up
         stuck.leave()
         in_flight = await over(stuck, other)
@@ -243,15 +243,15 @@ def test_at_the_end_of_a_run_nobody_leaves_before_the_others_hold_it(tmp_path: P
         await swarm.train(12)
         ours, other = swarm.peers
         assert sum(ours.versions) >= 2
-        stage = stage_of(ours)
-        stage.advance(ours.driver.now)
+        lifecycle = lifecycle_of(ours)
+        lifecycle.advance(ours.driver.now)
         other.driver.engine.drain()
         await asyncio.sleep(ROUND_SECONDS)
         see(ours, other, "training", beat=1)
-        assert not stage.advance(ours.driver.now), "the other one does not say yet that it is over for it, too"
+        assert not lifecycle.advance(ours.driver.now), "the other one does not say yet that it is over for it, too"
         see(ours, other, "draining", beat=2)
-        assert stage.advance(ours.driver.now)
-        late = stage_of(ours)
+        assert lifecycle.advance(ours.driver.now)
+        late = lifecycle_of(ours)
         silent = other.presence().model_copy(update={"state": "training", "beat": 3})
 
         async def say() -> None:
@@ -262,7 +262,7 @@ def test_at_the_end_of_a_run_nobody_leaves_before_the_others_hold_it(tmp_path: P
         saying = asyncio.get_running_loop().create_task(say())
         await asyncio.sleep(LOOK_SECONDS)
         seconds = await over(late, ours)
-        hasty = stage_of(ours)
+        hasty = lifecycle_of(ours)
         hasty.leave()
         at_once = await over(hasty, ours)
         saying.cancel()

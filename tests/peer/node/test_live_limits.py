@@ -17,7 +17,7 @@ from peer.node.options import NodeOptions
 
 
 class Part:
-    """Network, manners, pump and learner in one: it writes down what it is told."""
+    """Network, pause loop, driver and learner in one: it writes down what it is told."""
 
     def __init__(self) -> None:
         self.respected: list[Limits] = []

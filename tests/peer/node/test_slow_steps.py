@@ -16,7 +16,7 @@ from peer.learner.work_counters import STEPS_TIMED_MIN, LearnerProgress
 from peer.machine.pause_policy import Conditions
 from peer.node.slow_steps import STEADY_SHARE, slow_advice, step_seconds_max, step_words, watch_steps
 from peer.node.status import peer_snapshot
-from peer.rounds.counters import Book
+from peer.rounds.counters import RunCounters
 from tests.peer.rounds.test_driver import Swarm, config_of
 from tests.peer.virtual_loop import run_virtual
 
@@ -63,30 +63,30 @@ def test_a_step_takes_what_it_keeps_the_learner_busy() -> None:
 
 
 def test_nothing_is_said_of_a_learner_that_makes_no_steps() -> None:
-    book = Book(1)
-    watch_steps(None, PACE, book)
-    assert slow_advice(PACE, book) == ""
+    counters = RunCounters(1)
+    watch_steps(None, PACE, counters)
+    assert slow_advice(PACE, counters) == ""
     assert LearnerProgress().step_seconds is None
 
 
 def test_the_log_says_it_once_and_the_status_as_long_as_it_is_so() -> None:
-    book = Book(1)
+    counters = RunCounters(1)
     near = (STEADY_SHARE + 1) / 2 * LONGEST_SECONDS
     with capture_logs() as lines:
         for seconds in (1.0, LONGEST_SECONDS, near):
-            watch_steps(seconds, PACE, book)
-            assert slow_advice(PACE, book) == ""
+            watch_steps(seconds, PACE, counters)
+            assert slow_advice(PACE, counters) == ""
         for seconds in (2.431, 3.0, near, 2.0):
-            watch_steps(seconds, PACE, book)
-            advice = slow_advice(PACE, book)
+            watch_steps(seconds, PACE, counters)
+            advice = slow_advice(PACE, counters)
             assert step_words(seconds, PACE) in advice
             assert "beside faster peers this one's often comes too late" in advice
             assert "larger pace.round_seconds" in advice
-        watch_steps(1.0, PACE, book)
-        assert slow_advice(PACE, book) == ""
+        watch_steps(1.0, PACE, counters)
+        assert slow_advice(PACE, counters) == ""
     assert [line["event"] for line in lines] == ["steps_too_long", "steps_in_time"]
     assert "a step takes 2.43 s here, and rounds wait 1.6 s for a peer's work" in lines[0]["advice"]
-    assert {name: book.events[name] for name in ("steps_too_long", "steps_in_time")} == {
+    assert {name: counters.events[name] for name in ("steps_too_long", "steps_in_time")} == {
         "steps_too_long": 1,
         "steps_in_time": 1,
     }
@@ -94,13 +94,13 @@ def test_the_log_says_it_once_and_the_status_as_long_as_it_is_so() -> None:
 
 @given(st.floats(1e-3, 86400.0), st.floats(1.001, 1000.0))
 def test_any_step_over_a_fifth_of_the_deadline_is_too_long(round_seconds: float, times: float) -> None:
-    pace, book = PaceSpec(round_seconds=round_seconds), Book(1)
+    pace, counters = PaceSpec(round_seconds=round_seconds), RunCounters(1)
     assert step_seconds_max(pace) == pytest.approx(round_seconds / 5)
-    watch_steps(step_seconds_max(pace) / times, pace, book)
-    assert book.slow_step_seconds is None
-    watch_steps(step_seconds_max(pace) * times, pace, book)
-    assert book.slow_step_seconds is not None
-    assert slow_advice(pace, book).count("\n") == 0
+    watch_steps(step_seconds_max(pace) / times, pace, counters)
+    assert counters.slow_step_seconds is None
+    watch_steps(step_seconds_max(pace) * times, pace, counters)
+    assert counters.slow_step_seconds is not None
+    assert slow_advice(pace, counters).count("\n") == 0
 
 
 def test_a_snapshot_says_it(tmp_path: Path) -> None:
@@ -112,7 +112,7 @@ def test_a_snapshot_says_it(tmp_path: Path) -> None:
         said = []
         for seconds in (1.0, 2.0):
             for _ in range(20):
-                watch_steps(learner.say(seconds), driver.engine.core.pace, driver.book)
+                watch_steps(learner.say(seconds), driver.engine.core.pace, driver.counters)
             said.append(peer_snapshot(base, driver, learner.progress, Conditions(), driver.now).late)
         await swarm.close()
         return said

@@ -24,7 +24,7 @@ from peer.numerics.merge_plugin import merge_rule, rule_digest, with_rule_digest
 from peer.numerics.plugins import MERGES, check_packages
 from peer.numerics.robust.brought import RuleError, apply_rule
 from peer.numerics.robust.segments import TensorInputs, merge_segment
-from peer.rounds.tensor_proofs import TensorCourt
+from peer.rounds.tensor_proofs import TensorProofChecker
 from peer.storage.anchors import layouts_of
 from tests.peer.installing import install, set_entry_points
 from tests.peer.reducing import alike
@@ -118,7 +118,7 @@ def test_what_is_not_here_is_said(site: Path, changes: dict[str, str], said: str
     for refused in (check_packages, describe, partial(own_model, module=torch.nn.Linear(2, 2))):
         with pytest.raises(UsageError, match=said):
             refused(config)
-    for refused in (merge_rule, partial(TensorCourt, layouts_of(config))):
+    for refused in (merge_rule, partial(TensorProofChecker, layouts_of(config))):
         with pytest.raises(UsageError, match=said):
             refused(config.outer)
 
@@ -142,7 +142,7 @@ def test_whoever_computes_other_bytes_takes_no_part(site: Path, outer: OuterSpec
     """The same version of the same package: somebody has changed it, or what it imports."""
     set_entry_points(next(site.glob("*.dist-info")), MERGES, {"mean_near_median": "rules_changed:merge"})
     (site / "rules_changed.py").write_text("def merge(pieces, weights):\n    return pieces[0]\n")
-    for refused in (merge_rule, partial(TensorCourt, [LAYOUT])):
+    for refused in (merge_rule, partial(TensorProofChecker, [LAYOUT])):
         with pytest.raises(UsageError, match="computes other bytes here than at the run's host"):
             refused(outer)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from coordinator.adversary.mischief import Mischief
-from coordinator.simulator.tensors import VirtualCourt
+from coordinator.simulator.tensors import VirtualProofChecker
 from coordinator.trust.bans import BANS_MAX, Ban
 from coordinator.trust.evidence import contradiction, verify
 from coordinator.trust.statement_slots import place_of
@@ -45,7 +45,7 @@ def test_of_a_false_result_its_reducers_own_statement_is_shown() -> None:
     culprit.mischief = Mischief(culprit.signer, cheats=True)
     world.watcher.hostile.add(culprit.me)  # type: ignore[attr-defined]
     observed = Observed(world)
-    observed.observation.chains._engine.core.court = VirtualCourt()
+    observed.observation.chains._engine.core.proof_checker = VirtualProofChecker()
     for _ in range(120):
         view = observed.run(1)
         if view.bans:
@@ -67,7 +67,7 @@ def test_keys_that_convict_themselves_at_length_make_no_view_that_nobody_can_rea
             signature = key.sign(signed_bytes(context, key.peer_id, body))
             pair.append(Statement(context=context, sender=key.peer_id, body=body, signature=signature))
         evidence = contradiction(*pair)
-        bans.append(Ban(verify(evidence, rules, VirtualCourt()), evidence, float(number)))
+        bans.append(Ban(verify(evidence, rules, VirtualProofChecker()), evidence, float(number)))
     view = NetworkView(run_id=rules.run_id.hex(), bans=ban_views(bans))
     assert [ban.peer_id for ban in view.bans] == [ban.guilt.peer for ban in bans]
     assert len(view.model_dump_json()) < VIEW_BYTES_MAX / 4

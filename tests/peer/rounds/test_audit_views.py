@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from coordinator.core.actions import Tell
 from peer.rounds.audit_views import AUDITS_TOLD_MAX, SCORES_TOLD_MAX, audit_views, score_view
-from peer.rounds.counters import Book
+from peer.rounds.counters import RunCounters
 from peer.rounds.public_status import PublicStatus, encode_status
 from tests.peer.observing import Observed, world_of
 
@@ -38,10 +38,10 @@ def test_a_refuted_result_is_complained_of_and_nothing_else_is() -> None:
 
 
 def test_a_peer_keeps_the_newest() -> None:
-    book = Book(1)
+    counters = RunCounters(1)
     for second in range(AUDITS_TOLD_MAX + 5):
-        book.tell(audited(True, []), float(second))
-    assert [one.unix_seconds for one in book.audits] == [float(second) for second in range(5, AUDITS_TOLD_MAX + 5)]
+        counters.tell(audited(True, []), float(second))
+    assert [one.unix_seconds for one in counters.audits] == [float(second) for second in range(5, AUDITS_TOLD_MAX + 5)]
 
 
 def test_an_observer_shows_who_says_so() -> None:
@@ -71,17 +71,17 @@ def scored(about: str, rounds: int = 1) -> Tell:
 
 def test_a_peer_keeps_the_newest_score_of_each_other_and_an_observer_shows_whose_word_it_is() -> None:
     assert score_view(audited(True, []), 1.0) is None
-    book = Book(1)
+    counters = RunCounters(1)
     for number in range(SCORES_TOLD_MAX + 3):
-        book.tell(scored(f"peer {number}"), float(number))
-    book.tell(scored("peer 5", rounds=2), 99.0)
-    assert len(book.scores) == SCORES_TOLD_MAX
-    assert [(one.about, one.rounds, one.other) for one in book.scores.values()][-1] == ("peer 5", 2, -0.25)
+        counters.tell(scored(f"peer {number}"), float(number))
+    counters.tell(scored("peer 5", rounds=2), 99.0)
+    assert len(counters.scores) == SCORES_TOLD_MAX
+    assert [(one.about, one.rounds, one.other) for one in counters.scores.values()][-1] == ("peer 5", 2, -0.25)
     observed = Observed(world_of(2))
     observed.run(2)
     teller = observed.world.peers[1].me
     observed.observation.known.peers[teller].asked = True
-    status = PublicStatus(role="learner", scores=tuple(book.scores.values()))
+    status = PublicStatus(role="learner", scores=tuple(counters.scores.values()))
     observed.observation.hear(teller, encode_status(status), observed.now)
     assert {one.by for one in observed.view().scores} == {teller}
     assert observed.view().scores[-1].about == "peer 5"

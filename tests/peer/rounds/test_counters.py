@@ -13,7 +13,7 @@ from coordinator.chain.lineage import last_shared
 from coordinator.engine.engine import Engine
 from coordinator.views.credit import Credit
 from coordinator.views.snapshot import CertifiedWork
-from peer.rounds.counters import Book
+from peer.rounds.counters import RunCounters
 from tests.coordinator.builders import NOW, Club
 
 CLUB = Club.of(4, founders=4)
@@ -47,18 +47,18 @@ def work_of(chain: Chain, first: int) -> tuple[CertifiedWork, dict[str, int]]:
 def test_a_lost_branch_does_not_count_beside_the_one_that_won() -> None:
     stem = grown(CLUB.chain(0), (0, 1, 2, 3))
     engine = Engine(CLUB.core(0), [stem.truncated(1), CLUB.chain(1)], [1, 0], NOW)
-    machine, book = engine.machines[0], Book(1)
-    book.follow([machine])
+    machine, counters = engine.machines[0], RunCounters(1)
+    counters.follow([machine])
     grown(machine.chain, LEFT, LEFT, LEFT)
-    book.follow([machine])
-    assert book.credited_tokens == {CLUB.ids[0]: 300, CLUB.ids[1]: 300}
+    counters.follow([machine])
+    assert counters.credited_tokens == {CLUB.ids[0]: 300, CLUB.ids[1]: 300}
     machine.chain = grown(stem.truncated(1), RIGHT, RIGHT)
-    book.follow([machine])
-    assert book.credited_tokens == {CLUB.ids[2]: 200, CLUB.ids[3]: 200}
-    assert (book.certified.versions, book.certified.tokens, book.certified.steps) == (2, 400, 20)
+    counters.follow([machine])
+    assert counters.credited_tokens == {CLUB.ids[2]: 200, CLUB.ids[3]: 200}
+    assert (counters.certified.versions, counters.certified.tokens, counters.certified.steps) == (2, 400, 20)
     machine.chain = stem.truncated(1)  # nobody had its state
-    book.follow([machine])
-    assert book.certified == CertifiedWork()
+    counters.follow([machine])
+    assert counters.certified == CertifiedWork()
 
 
 MOVES = st.one_of(
@@ -71,15 +71,15 @@ MOVES = st.one_of(
 def test_the_sums_are_those_of_the_chain_whatever_it_has_gone_through(first: int, moves: list[tuple[str, int]]) -> None:
     begun = grown(CLUB.chain(0), *[LEFT] * first)
     machine = Engine(CLUB.core(0), [begun, CLUB.chain(1)], [first, 0], NOW).machines[0]
-    book = Book(1)
-    book.follow([machine])
+    counters = RunCounters(1)
+    counters.follow([machine])
     for number, (move, count) in enumerate(moves):
         if move == "leave":
             machine.chain = machine.chain.truncated(max(0, machine.chain.version - count))
         grown(machine.chain, *[(LEFT, RIGHT)[number % 2]] * (count % 4), tokens=100 + number)
-        book.follow([machine])
+        counters.follow([machine])
         sums, credited = work_of(machine.chain, first)
-        assert (book.certified, book.credited_tokens) == (sums, credited)
+        assert (counters.certified, counters.credited_tokens) == (sums, credited)
 
 
 def test_a_chain_that_begins_after_a_gap_goes_on_as_far_as_can_be_told() -> None:
@@ -88,9 +88,9 @@ def test_a_chain_that_begins_after_a_gap_goes_on_as_far_as_can_be_told() -> None
     for certificate in whole.certificates:
         short.append(certificate)
     machine = Engine(CLUB.core(0), [whole.truncated(3), CLUB.chain(1)], [3, 0], NOW).machines[0]
-    book = Book(1)
-    book.follow([machine])
+    counters = RunCounters(1)
+    counters.follow([machine])
     assert last_shared(machine.chain, short) is None
     machine.chain = short
-    book.follow([machine])
-    assert book.certified == work_of(whole, 7)[0]
+    counters.follow([machine])
+    assert counters.certified == work_of(whole, 7)[0]

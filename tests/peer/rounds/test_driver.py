@@ -42,7 +42,7 @@ from peer.numerics.codec import CODECS
 from peer.numerics.fragments import Partitioning
 from peer.numerics.outer_optimizer import outer_step, state_digest
 from peer.numerics.reduction import segment_norms
-from peer.rounds.counters import Book
+from peer.rounds.counters import RunCounters
 from peer.rounds.driver import RoundDriver
 from peer.rounds.tensor_worker import TensorWorker
 from peer.storage.anchors import Anchors, genesis_states, layouts_of
@@ -177,7 +177,7 @@ class Swarm:
             anchors=anchors,
             blobs=blobs,
             votes=VoteLog(self.folder / identity.peer_id),
-            book=Book(self.config.pace.fragments),
+            counters=RunCounters(self.config.pace.fragments),
             failed=failures.append,
             learner=learner,  # type: ignore[arg-type]
         )
@@ -260,7 +260,7 @@ def test_three_peers_train_one_model(tmp_path: Path) -> None:
         engine, anchors = peer.driver.engine, peer.driver.anchors
         for machine in engine.machines:
             assert anchors.digest(machine.index) == machine.chain.state  # hashed from the tensors
-        assert peer.driver.book.certified.members == 3 * peer.driver.book.certified.versions
+        assert peer.driver.counters.certified.members == 3 * peer.driver.counters.certified.versions
     heads = {peer.driver.engine.heads() for peer in swarm.peers}
     assert len(heads) == 1
 
@@ -285,7 +285,7 @@ def test_what_either_half_has_certified_is_in_the_model_of_both_afterwards(tmp_p
     swarm = run_virtual(main())
     chains = swarm.peers[0].driver.engine.chains
     assert len({peer.driver.engine.heads() for peer in swarm.peers}) == 1
-    assert sorted(peer.driver.book.events["branch_carried"] for peer in swarm.peers) == [0, 0, *[len(chains)] * 2]
+    assert sorted(peer.driver.counters.events["branch_carried"] for peer in swarm.peers) == [0, 0, *[len(chains)] * 2]
     for peer in swarm.peers:
         for chain in chains:
             listed = [one for certificate in chain.certificates for one in certificate.outcome.included()]
@@ -319,7 +319,7 @@ def test_in_passes_every_version_gives_everybody_a_lane_of_its_own(tmp_path: Pat
     assert {lane.lanes for each in lanes for lane in each} == {3}
     assert max(lane.version for lane in lanes[-1]) >= 10
     for peer in swarm.peers:
-        delays = peer.driver.book.delays_steps
+        delays = peer.driver.counters.delays_steps
         assert delays
         assert all(0 <= delay < 8 for delay in delays)
 
@@ -361,7 +361,7 @@ def test_a_cheating_reducer_is_found_before_anything_is_applied(tmp_path: Path, 
         partitions = [part for one in machine.chain.certificates for part in one.outcome.partitions if part is not None]
         assert culprit not in {part.reducer for part in partitions}
         assert not set(lies) & {part.root for part in partitions}
-        assert peer is swarm.peers[2] or peer.driver.book.events["result_refuted"] >= 3
+        assert peer is swarm.peers[2] or peer.driver.counters.events["result_refuted"] >= 3
 
 
 def test_a_flood_of_bytes_does_not_drive_out_what_rounds_need(tmp_path: Path) -> None:
@@ -396,7 +396,7 @@ def test_a_flood_of_bytes_does_not_drive_out_what_rounds_need(tmp_path: Path) ->
     swarm = run_virtual(main())
     for peer in swarm.peers[:3]:
         assert sum(peer.versions) >= 6
-        assert peer.driver.book.events["round_void"] == 0
+        assert peer.driver.counters.events["round_void"] == 0
 
 
 def test_a_round_that_is_given_up_at_once_leaves_no_step(tmp_path: Path) -> None:

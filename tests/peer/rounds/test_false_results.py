@@ -286,7 +286,7 @@ def test_a_flipped_bit_makes_it_void(data: st.DataObject) -> None:
     damaged = bytearray(whole)
     damaged[bit // 8] ^= 1 << bit % 8
     with pytest.raises(PeerError):
-        verify(Evidence.parse(bytes(damaged)), CLUB.rules, of.court)
+        verify(Evidence.parse(bytes(damaged)), CLUB.rules, of.proof_checker)
 
 
 def test_evidence_fits_into_a_message_or_is_none() -> None:

@@ -177,8 +177,8 @@ def test_heads_that_nobody_keeps_are_refused_in_one_sentence_and_no_heads_lead_n
         await begin(swarm, newcomer, replace(invite, heads_digest=None, heads_version=None))
         await swarm.train(20)
         assert newcomer.versions == [0, 0]
-        assert newcomer.driver.book.events["out_of_reach"] == 2
-        assert newcomer.driver.engine.rivals.out_of_reach({peer.identity.peer_id for peer in swarm.peers[:2]})
+        assert newcomer.driver.counters.events["out_of_reach"] == 2
+        assert newcomer.driver.engine.fork_choice.out_of_reach({peer.identity.peer_id for peer in swarm.peers[:2]})
         await swarm.close()
 
     in_swarm(main)
