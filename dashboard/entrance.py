@@ -1,4 +1,4 @@
-"""Who gets the controls of the peer on this machine: whoever has the token of the address that was printed.
+"""Who gets the controls of the peer on this machine: who has the token of the address that was printed.
 
 Everybody who has an account here reaches a port of 127.0.0.1, and so does any page in the owner's browser. The token is
 made anew at every start. There is no cookie: a page of another origin, or a frame around ours, brings none.

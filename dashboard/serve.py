@@ -10,7 +10,7 @@ from pathlib import Path
 
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
 SETTINGS = {
-    "server.headless": "true",  # whoever starts us opens a browser
+    "server.headless": "true",  # our starter opens a browser
     "server.fileWatcherType": "none",
     "server.runOnSave": "false",
     "server.showEmailPrompt": "false",
@@ -39,7 +39,7 @@ def is_loopback(host: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class OwnPeer:
-    """The data directory of the peer on this machine, and the file with the token of whoever may steer it."""
+    """The data directory of the peer on this machine, and the file with the token that lets somebody steer it."""
 
     data: Path
     token_file: Path

@@ -92,5 +92,5 @@ def number(title: str, form: str = "localized") -> Any:
 
 
 def time_of_day(title: str) -> Any:
-    """A column of times, local to whoever looks."""
+    """A column of times, in the reader's time zone."""
     return st.column_config.DatetimeColumn(title, format="HH:mm:ss", timezone=st.context.timezone)

@@ -1,5 +1,5 @@
-"""Where other peers were last seen, in a file: whoever starts anew, or was cut off, finds the others even if everybody
-that its invite names is gone (design §8)."""
+"""Where other peers were last seen, in a file: a peer that starts anew, or was cut off, finds the others even if
+everybody that its invite names is gone (design §8)."""
 
 from __future__ import annotations
 

@@ -126,8 +126,8 @@ def network_of(host: str) -> bytes | None:
 def could_be_of(address: PeerAddress, hosts: Iterable[str]) -> bool:
     """Whether a stranger can be at the address that it claims, for somebody who reaches these IP addresses.
 
-    A public IP address can be anybody's. One of this machine or of a private network is, for whoever has or calls one
-    in the same network; a name is nobody's, since only its resolver knows where it leads.
+    A public IP address can be anybody's. One of this machine or of a private network is, for a peer that has or calls
+    one in the same network; a name is nobody's, since only its resolver knows where it leads.
     """
     try:
         claimed = _mapped(ipaddress.ip_address(address.host))

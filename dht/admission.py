@@ -1,7 +1,7 @@
 """Passes: who may take part in a run that is not open to everybody, shown and checked without any server. Pure.
 
 The organiser, or a co-organiser, signs a *grant* about a key, with its limits. The key is one peer's, or that of an
-invite: whoever holds an invite's key signs with it whom it lets in. A *pass* is the grant with that signature. It
+invite: the holder of an invite's key signs with it whom it lets in. A *pass* is the grant with that signature. It
 proves itself to anybody who knows the run and its organiser. A *ticket* is what an invite carries: the grant, and the
 key to sign with.
 

@@ -39,7 +39,7 @@ class Allowance:
 
 
 class Allowances:
-    """One for each who takes. Whoever was silent longest is forgotten when there are more than are kept."""
+    """One for each who takes. The one silent longest is forgotten when there are more than are kept."""
 
     def __init__(self, per_second: float, at_once: float, kept: int) -> None:
         self._per_second = per_second
@@ -51,7 +51,7 @@ class Allowances:
         return len(self._found)
 
     def of(self, taker: Hashable) -> Allowance:
-        """What this one may take; all of it for whoever has taken nothing yet."""
+        """What this one may take; all of it if it has taken nothing yet."""
         found = self._found.get(taker)
         if found is None:
             found = self._found[taker] = Allowance(self._per_second, self._at_once)
@@ -69,7 +69,7 @@ class Turns:
         self._all = Allowance(all_per_second, all_per_second - 1.0)
 
     def __len__(self) -> int:
-        """Of how many it remembers what they have had."""
+        """For how many it remembers what they have had."""
         return len(self._each)
 
     def take(self, asker: Hashable, now: float) -> bool:

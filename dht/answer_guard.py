@@ -1,8 +1,8 @@
 """Bounds on what is believed of the answers to our own calls to the DHT; hivemind has none.
 
 An answer names its sender's node id and, to a search, neighbours. hivemind turns each neighbour's peer id into base58,
-which takes quadratic time: one of 60 kB stops everything here for seconds. A node id of the wrong length ends whoever
-has made a ping. And whoever names another node id in every answer fills our table with places that lead to it, and is
+which takes quadratic time: one of 60 kB stops everything here for seconds. A node id of the wrong length ends the maker
+of a ping. And a peer that names another node id in every answer fills our table with places that lead to it, and is
 handed our records for each.
 """
 

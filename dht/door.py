@@ -1,7 +1,8 @@
 """What a peer shows others, and whom it lets in: one door for streams, calls, records and searches (docs/adr/0061).
 
-It is open until somebody who knows the run gives it a keeper. Whoever has not shown a pass is refused everywhere but
-here: it *knocks*, on a stream of its own, shows its pass, and is told in one word why it is not let in, if it is not.
+It is open until somebody who knows the run gives it a keeper. A peer that has not shown a pass is refused everywhere
+but here: it *knocks*, on a stream of its own, shows its pass, and is told in one word why it is not let in, if it is
+not.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ class Keeper(Protocol):
 
 
 class Door:
-    """Of one peer. `show` gives the pass of a key that is ours: the peer's own, or one that is made for a question."""
+    """One peer's door. `show` gives the pass of a key that is ours: the peer's own, or one made for a question."""
 
     def __init__(self, show: Show = lambda _: b"") -> None:
         self.show = show

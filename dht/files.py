@@ -1,6 +1,6 @@
 """Files that neither a crash nor a full disk takes away: new content is written beside the old and then renamed.
 
-Whoever opens a file to write it anew has emptied it before the first byte is written, and on a full disk that is all
+Opening a file to write it anew empties it before the first byte is written, and on a full disk that is all
 that happens.
 """
 

@@ -2,8 +2,8 @@
 
 One unary call carries up to 4 MiB: a search for 190,000 keys at once, or as many records as one likes, which would keep
 a peer from everything else for many seconds. A search of some bytes is answered with all records of its keys, and
-hivemind keeps every answer in memory until it is sent. And whoever names another node id in every call is taken for as
-many new neighbours, each of which is sent all records that it should hold.
+hivemind keeps every answer in memory until it is sent. And a peer that names another node id in every call is taken for
+as many new neighbours, each of which is sent all records that it should hold.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class Questions(dict[Any, "asyncio.Future[Any]"]):
 
 
 class CallGuard:
-    """Says which calls are answered. Forgets whoever was silent longest."""
+    """Says which calls are answered. Forgets the peer that was silent longest."""
 
     def __init__(self, door: Door | None = None) -> None:
         self._door = door or Door()
@@ -115,7 +115,7 @@ class CallGuard:
             raise PeerError(f"a call of {len(request)} bytes is over the limit of {bytes_max}")
         name = caller.to_bytes()
         if handler != PING and self.strangers.is_shut_out(caller.to_base58()):
-            raise PeerError("whoever was shown out is not answered")
+            raise PeerError("a peer that was shown out is not answered")
         if not self._door.knows(caller.to_base58()) and not self._newcomers.take(name, now):
             raise PeerError("too many calls of strangers")
         calls, volume = self._calls.of(name), self._volumes.of(name)

@@ -36,7 +36,7 @@ ACQUAINTANCES = 3  # told and asked besides: replicas may all be keys that someb
 BEAM_NODES = 10  # nodes asked on the way to the nearest; hivemind's 20 doubles the traffic and finds the same
 CALL_SECONDS_MAX = 3.0
 OPERATION_SECONDS_MAX = 10.0
-PATIENCE_SECONDS = 4.0  # with the nearest, if acquaintances answer: whoever lies there may answer late on purpose
+PATIENCE_SECONDS = 4.0  # with the nearest, if acquaintances answer: liars there may answer late on purpose
 BOOTSTRAP_SECONDS_MAX = 15.0
 CLOSE_SECONDS_MAX = 2.0
 PROBED_PEERS_MAX = 3
@@ -198,7 +198,7 @@ class HivemindStore:
     async def _seek_lost(self) -> None:
         """Call some peers that we once knew and that nobody leads us to: after a partition, neither side is led over.
 
-        One call that comes through is enough, since searches then go through whoever made it.
+        One call that comes through is enough, since searches then go through its caller.
         """
         table = self._protocol.routing_table
         lost = [one for one in self._daemon.bootstrap_peers if PeerID.from_base58(one.peer_id) not in table]
@@ -269,7 +269,7 @@ class HivemindStore:
                 break
             await self._bootstrap()
         if not peers and self._protocol.routing_table.get_nearest_neighbors(place, 1):
-            raise NetworkError("no other peer answers")  # hivemind avoids for a while whoever has just not answered
+            raise NetworkError("no other peer answers")  # hivemind avoids for a while peers that have just not answered
         return peers
 
     async def _leave(self) -> None:

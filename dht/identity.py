@@ -125,7 +125,7 @@ class Identity:
 class KeyVerifier:
     """Verifies Ed25519 signatures from the peer id alone.
 
-    A statement is met again and again: by whoever looks for contradictions, in the round that it belongs to, in the
+    A statement is met again and again: in the search for contradictions, in the round that it belongs to, in the
     roster or bundle around it, in a certificate. What has been found true is remembered, so each costs one look at the
     curve. What is false is not: forgeries cost nothing to make, and would drive out what honest peers have said.
     """

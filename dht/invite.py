@@ -83,7 +83,7 @@ class Invite:
         """Read an invite, however it was wrapped or capitalised on its way; raises UsageError in words."""
         try:
             body = _InviteBody.from_wire(_unframed(_data_of("".join(text.split()).lower())))
-        except PeerError:  # the checksum is right, so whoever made it got it wrong
+        except PeerError:  # the checksum is right, so its maker got it wrong
             raise UsageError("the invite holds something this version cannot read; ask for a new one") from None
         organiser = peer_id_of(body.organiser_key)
         addresses = tuple(_address_of(address, organiser) for address in body.addresses)
@@ -91,7 +91,7 @@ class Invite:
 
 
 def _ticket(body: _InviteBody) -> Ticket | None:
-    """None also for a token of something else, which an early invite may hold: whoever needs a ticket is told so."""
+    """None also for a token of something else, which an early invite may hold; callers are told so."""
     with suppress(PeerError):
         return None if body.token is None else Ticket.from_wire(body.token)
     return None

@@ -69,7 +69,7 @@ class IdentityLock:
 class RuntimeDirectory:
     """A private directory with a short path for the sockets of one peer.
 
-    Lies in `<parent>/muster-<user id>/`. A live owner holds a lock inside, so whoever comes next can tell what a
+    Lies in `<parent>/muster-<user id>/`. A live owner holds a lock inside, so the next process can tell what a
     killed process left behind and removes it. Raises LocalError if the disk refuses.
     """
 

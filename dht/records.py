@@ -1,7 +1,8 @@
 """Records: small, signed, short-lived notes under a well-known key, one per peer and key (design §6.1, §10).
 
-A record is a `Statement` whose context spells out the key it belongs under, so whoever stores it can check that without
-knowing the key beforehand, and nobody can replay it elsewhere. Every key of the record store is made in this module.
+A record is a `Statement` whose context spells out the key it belongs under, so a peer that stores it can check that
+without knowing the key beforehand, and nobody can replay it elsewhere. Every key of the record store is made in this
+module.
 """
 
 from __future__ import annotations

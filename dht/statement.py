@@ -58,7 +58,7 @@ class Statement(Wire):
 
     @cached_property
     def digest(self) -> bytes:
-        """Names this statement without its signature, which whoever signs could grind."""
+        """Names this statement without its signature, which the signer could grind."""
         return digest_of(signed_bytes(self.context, PeerId(self.sender), self.body))
 
     def read(self, model: type[Body]) -> Body:

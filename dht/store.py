@@ -26,7 +26,7 @@ class RecordStore(Protocol):
     **Expiry.** A record is readable from `put` until `lifetime_seconds` later on the reader's clock, never longer, and
     with clocks that differ by up to 30 s correspondingly shifted. A later `put` of the same peer under the same key
     replaces it at once, whatever the two lifetimes; an older one that arrives late changes nothing. Replicas may
-    lose records when peers leave, so whoever wants to stay readable puts again well before expiry.
+    lose records when peers leave, so a record that is to stay readable is put again well before expiry.
     """
 
     async def put(self, key: RecordKey, payload: bytes, lifetime_seconds: float) -> None:

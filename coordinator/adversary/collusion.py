@@ -20,7 +20,7 @@ Trick = Mapping[str, object]
 """Fields of `Mischief`, all but those that name peers."""
 
 IN_ORDER = ("join", "roster", "commit", "bundle", "part", "result", "opening", "check", "redo", "proposal", "vote")
-"""What is said in a round; whoever withholds may do so from any of these on."""
+"""What is said in a round; a withholding peer may stop at any of these."""
 
 TRICKS: Mapping[str, Trick] = MappingProxyType(
     {
@@ -88,7 +88,7 @@ TRICKS: Mapping[str, Trick] = MappingProxyType(
         "hoard_votes": {"hoards": True, "shuts_out": True},
     }
 )
-"""By the name of each, how whoever does it differs from an honest peer."""
+"""By name, how a peer that does it differs from an honest one."""
 
 
 def mischief_of(signer: Signer, names: Collection[str], victims: Collection[PeerId]) -> Mischief:
@@ -103,7 +103,7 @@ def mischief_of(signer: Signer, names: Collection[str], victims: Collection[Peer
 
 
 def draw_names(draw: random.Random) -> list[str]:
-    """A few tricks: whoever does many is convicted before the others matter."""
+    """A few tricks: a peer with many is convicted before the others matter."""
     return draw.sample(list(TRICKS), draw.choice([1, 1, 2, 2, 3, 5]))
 
 
@@ -113,7 +113,7 @@ def draw_band(
     """What each of the hostile does. In half of all bands they know each other.
 
     Those are loyal, tell the same half of the honest the same, have the same victims, and often do all the same. One is
-    the victim, or many are, or all. `sybils` are dealt out in turn, to whoever joins for them.
+    the victim, or many are, or all. `sybils` are dealt out in turn, to the peers that join for them.
     """
     together = len(signers) > 1 and draw.random() < 0.5
     half, victims = frozenset(draw.sample(honest, len(honest) // 2)), _victims(honest, draw)

@@ -1,6 +1,6 @@
 """What hostile peers say instead of the truth, statement by statement (`byzantine.md` §3.2).
 
-Everything here is signed by whoever says it, and well formed unless its purpose is not to be.
+Everything here is signed by its sender, and well formed unless its purpose is not to be.
 """
 
 from __future__ import annotations
@@ -161,7 +161,7 @@ def _without(statements: Sequence[Statement], victims: Set[PeerId]) -> tuple[Sta
 def grinding(body: Proposal, ours: Set[PeerId]) -> Proposal:
     """A proposal without the checks of accomplices whose nonces give a worse coin, where enough checks are left.
 
-    Whoever reveals last has one bit; a leader has one for each accomplice, since it picks the checks.
+    The last to reveal has one bit; a leader has one for each accomplice, since it picks the checks.
     """
     checks = list(body.checks)
     for peer in sorted(ours):

@@ -44,7 +44,7 @@ NOBODY: frozenset[PeerId] = frozenset()
 
 @dataclass(slots=True)
 class LoyalBans(Bans):
-    """Of a peer that bans no accomplice, and so tells nobody of what it could prove."""
+    """Bans of a peer that spares accomplices, and so tells nobody of what it could prove."""
 
     accomplices: frozenset[PeerId] = NOBODY
 
@@ -100,7 +100,7 @@ class Mischief:
     spoils: lies.Spoil | None = None  # what it does to the bytes of its parts
     complaint: Finding | None = None  # what it claims to find in every result that it looks into
     sybils: tuple[Signer, ...] = ()  # keys that ask into every group beside it, and say nothing there
-    others: frozenset[PeerId] | None = None  # who hears the other version; None: whoever a hash puts there
+    others: frozenset[PeerId] | None = None  # who hears the other version; None: a hash decides
     accomplices: frozenset[PeerId] = NOBODY  # whom it does not see cheat, and does not betray
     memory: Memory = field(default_factory=Memory, compare=False)
 
@@ -190,7 +190,7 @@ class Mischief:
         return self._hoards(sender, message) and not isinstance(message, Statement)
 
     def hears(self, sender: PeerId, message: Message) -> list[Send]:
-        """What it says at once to whoever has said this."""
+        """What it says at once to the sender of this."""
         if not self.votes_for_all or not isinstance(message, Statement) or message.context.kind != "vote":
             return []
         own = {self.signer.peer_id, *self.accomplices}

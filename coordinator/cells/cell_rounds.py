@@ -145,7 +145,7 @@ class CellRounds:
         return say_ward(self.core, self.chain, head, self.nonce)
 
     def _on_ward(self, statement: Statement, now: float) -> list[Action]:
-        """Somebody asks us, perhaps before we are due; whoever is late brings its work with the next version."""
+        """Somebody asks us, perhaps before we are due; a late peer brings its work with the next version."""
         me, heads = self.core.me, self._heads(now)
         if me not in heads or me not in heads_for(self.chain.beacon(), PeerId(statement.sender), heads):
             raise PeerError("is no ward of ours")

@@ -30,7 +30,7 @@ def adoption(rounds: CellRounds, certificate: Certificate, own: Adopt | None) ->
 
 
 def _snapshot_in(rounds: CellRounds, certificate: Certificate) -> RoundKey | None:
-    """Of our snapshots for cells the one that is in this version."""
+    """The one of our snapshots for cells that is in this version."""
     led, joined = rounds.leading, rounds.joined
     listed = certificate.outcome.included()
     above: tuple[PeerId, ...] = ()

@@ -27,7 +27,7 @@ def say_ward(core: Core, chain: Chain, head: PeerId, nonce: bytes) -> Statement:
 
 @dataclass(slots=True)
 class Subordinates:
-    """Of one head at one base. `closes_at`: when it deals them out; None before it gathers, and after."""
+    """All that ask one head at one base. `closes_at`: when it deals them out; None before it gathers, and after."""
 
     core: Core
     chain: Chain
@@ -75,7 +75,7 @@ class Subordinates:
         return self.core.rules.trust.network_share
 
     def _is_crowd(self, sender: PeerId) -> bool:
-        """Whether this one's network has its share of our places: whoever has many keys there leaves room to others."""
+        """Whether this one's network has its share of our places: a network with many keys leaves room to others."""
         if self._share == 1:
             return False
         order = (*(peer for peer in self.gathered if peer != sender), sender)

@@ -91,7 +91,7 @@ class Outcome(Wire):
         return sum(self.credited().values())
 
     def credited(self) -> dict[str, int]:
-        """Of these members the tokens that count in every sum: what they claimed, within bounds (docs/adr/0035)."""
+        """The members' tokens that count in every sum: what they claimed, within bounds (docs/adr/0035)."""
         included = self.included()
         tokens = creditable([one.tokens for one in included])
         return {one.peer: counted for one, counted in zip(included, tokens, strict=True)}
@@ -128,7 +128,7 @@ class Certificate(Wire):
 
     @cached_property
     def digest(self) -> bytes:
-        """Names the version. Never covers the signatures: whoever assembles them could grind (design §6.1)."""
+        """Names the version. Never covers the signatures: who assembles them could grind (design §6.1)."""
         return digest_of(b"muster-version", self.outcome.digest, self.state)
 
     @property
@@ -174,7 +174,7 @@ def is_void(partitions: Sequence[object | None]) -> bool:
 
 
 def votes_needed(voters: int) -> int:
-    """More than two thirds of those who vote: 1, 2, 3, 3, 4, 5, 5, 6 for 1…8."""
+    """More than two thirds of the voters: 1, 2, 3, 3, 4, 5, 5, 6 for 1…8."""
     return 2 * voters // 3 + 1
 
 

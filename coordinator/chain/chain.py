@@ -135,7 +135,7 @@ class Chain:
     def active_set(self) -> frozenset[PeerId]:
         """Voters in the rosters of the newest certificates, back to and including the last minor one.
 
-        Without those whom these certificates convict. Whoever is convicted is in no later roster, so a certificate
+        Without the peers that these certificates convict. A convicted peer is in no later roster, so a certificate
         leaves the window only after every roster that still has the key (docs/adr/0009). Without those on probation.
         """
         if self._active is None:
@@ -284,7 +284,7 @@ def beacon_order(beacon: bytes, peers: Iterable[PeerId]) -> tuple[PeerId, ...]:
 
 
 def active_sets(chains: Iterable[Chain]) -> frozenset[PeerId]:
-    """Whoever is in the active set of any of these."""
+    """All peers in the active set of any of these."""
     return frozenset[PeerId]().union(*(chain.active_set() for chain in chains))
 
 

@@ -39,7 +39,7 @@ def tag_of(key: PeerId) -> bytes:
 
 
 def uses_of(guests: Guests, invite: PeerId) -> frozenset[bytes]:
-    """The tags of those whom this invite has let in."""
+    """The tags of the peers that this invite has let in."""
     tag = tag_of(invite)
     return next((frozenset(one.peers) for one in guests if one.invite == tag), frozenset())
 

@@ -1,6 +1,7 @@
 """The certificates that a chain keeps: the newest as they are, older ones as the bytes in which they travel.
 
-A certificate in memory takes seven times its bytes, and a peer keeps a thousand of every fragment for whoever was away.
+A certificate in memory takes seven times its bytes, and a peer keeps a thousand of every fragment for peers that were
+away.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ class PackedHistory(Sequence[Certificate]):
 
     @property
     def digests(self) -> Sequence[bytes]:
-        """Of all, in order; nothing is unpacked for it."""
+        """All digests in order; nothing is unpacked for it."""
         return self._digests
 
     def append(self, certificate: Certificate) -> None:

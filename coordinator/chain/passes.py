@@ -62,7 +62,7 @@ def lane_of(newest: Certificate | None, founders: Iterable[PeerId], me: PeerId) 
 
 
 def next_window(window: int, first: int) -> int:
-    """What is read next instead of `window` by whoever may read a lane from `first` on.
+    """What a peer that may read a lane from `first` on reads next instead of `window`.
 
     Who reads that lane already goes on, and so does a member whose work is not in the newest version: its lane of an
     older one is nobody else's.
@@ -72,7 +72,7 @@ def next_window(window: int, first: int) -> int:
 
 
 def windows_read(first: int, count: int) -> tuple[int, int]:
-    """Of `count` numbers from `first` on, those that are windows of the newest lane: the first of them, how many."""
+    """Which of `count` numbers from `first` on are windows of the newest lane: the first of them, how many."""
     start = ReadingLane.of(first + count).first
     return max(first, start), min(count, first + count - start)
 

@@ -36,14 +36,14 @@ class _Momentum(Wire):
 
 
 class FragmentProof(Wire):
-    """Of one fragment: the Merkle root of its momentum, and certificates up to its version, oldest first."""
+    """The proof of one fragment: the Merkle root of its momentum, and certificates up to its version, oldest first."""
 
     momentum: Digest
     certificates: tuple[Certificate, ...] = Field(min_length=1, max_length=CHAIN_KEPT)
 
 
 class Proof(Wire):
-    """Of a whole model."""
+    """The proof of a whole model."""
 
     fragments: tuple[FragmentProof, ...] = Field(min_length=1, max_length=FRAGMENTS_MAX)
 

@@ -1,7 +1,7 @@
 """Where a newcomer begins in a run that is older than anybody's memory (design §8: the invite's heads). Pure functions.
 
 A waypoint is one version of every fragment that the issuer of an invite holds certified; the invite carries a hash over
-the digests of these versions, its heads. Whoever has the chains can say what the heads are, and give the tail of
+the digests of these versions, its heads. Any holder of the chains can say what the heads are, and give the tail of
 certificates that ends at each: a head names its outcome, and that the version before, so the hash vouches for all of it
 but the signatures, and these are checked. From there on a newcomer follows certificates as everybody does.
 """

@@ -62,7 +62,7 @@ class Reduce:
     members: int  # of the group, if nobody were missing
 
     def weighed(self, admitted: Collection[int]) -> tuple[ReduceInput, ...]:
-        """Of the inputs those that are admissible, weighted for a sum of just these."""
+        """The admissible inputs, weighted for a sum of just these."""
         return weighed(self.inputs, admitted, self.members)
 
 
@@ -139,7 +139,7 @@ class Apply:
     members: int  # of the group, if nobody were missing
 
     def weighed(self, merged: Collection[int]) -> tuple[ReduceInput, ...]:
-        """Of the inputs those that some results include, weighted for a sum of just these."""
+        """The inputs that some results include, weighted for a sum of just these."""
         return weighed(self.inputs, merged, self.members)
 
 
@@ -233,7 +233,7 @@ class KeepEvidence:
 
 @dataclass(frozen=True, slots=True)
 class VersionCertified:
-    """The chain of a fragment has moved on to this version, whoever made it."""
+    """The chain of a fragment has moved on to this version, ours or others'."""
 
     certificate: Certificate
 

@@ -1,7 +1,7 @@
 """How many bytes of answers one peer may have from us, whatever it asks. Sans-IO.
 
 A question of 50 bytes is answered with up to half a megabyte of certificates, and small messages never wait for the
-owner's limit: whoever asks without end would have our whole upload. Who asks too much gets no answer, and asks again.
+owner's limit: an asker without end would have our whole upload. Who asks too much gets no answer, and asks again.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ ASKERS_KEPT = 1024
 
 
 class AnswerBudget:
-    """What each asker has had; whoever was silent longest is forgotten."""
+    """What each asker has had; the one silent longest is forgotten."""
 
     def __init__(self, per_second: float = BYTES_PER_SECOND, at_once: float = FRAGMENT_BYTES_AT_ONCE) -> None:
         self._allowances = Allowances(per_second, at_once, ASKERS_KEPT)

@@ -61,7 +61,7 @@ class Core:
     door: Doorkeeper = field(init=False)
     tardiness: Lateness = field(default_factory=Lateness)
     carries: bool = True  # bring what a losing branch certified of ours again, with what we made of it
-    proof_checker: ProofChecker | None = None  # None: whoever needs tensors to be convicted is not convicted here
+    proof_checker: ProofChecker | None = None  # None: nobody is convicted here where that takes tensors
 
     def __post_init__(self) -> None:
         self.boot = self.random_bytes(NONCE_BYTES)

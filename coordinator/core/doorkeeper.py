@@ -19,12 +19,12 @@ from dht.identity import PeerId
 from dht.refusal import Refusal
 
 PASSES_KEPT = 4096
-CLOCK_TOLERANCE_SECONDS = 30  # of whoever looks whether an invite has expired, as for joins
+CLOCK_TOLERANCE_SECONDS = 30  # of a peer that checks whether an invite has expired, as for joins
 
 
 @dataclass(slots=True)
 class Doorkeeper:
-    """Of one peer. Without a `spec` that asks for passes, whoever was not shown out may come."""
+    """One peer's door. Without a `spec` that asks for passes, all may come that were not shown out."""
 
     spec: AdmissionSpec | None
     house: House

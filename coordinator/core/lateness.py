@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from dht.identity import PeerId
 
-MISSES_MAX = 3  # whoever never comes costs its stage's whole time in one round of 4**3
+MISSES_MAX = 3  # a peer that never comes costs its stage's whole time in one round of 4**3
 ENTRIES_MAX = 8192  # that are remembered of all peers together
 
 Stage = tuple[str, int]
@@ -28,7 +28,7 @@ class Lateness:
     """What one peer has seen itself: how often in a row somebody was waited for to the end of a stage, and not there.
 
     The next whole wait is in a round whose number is divisible by 4, 16, 64. So all who wait for one peer do so in the
-    same rounds, and whoever is slower than the others, but in time, has its chance in every fourth round at first.
+    same rounds, and a peer slower than the others, but in time, has its chance in every fourth round at first.
     """
 
     misses: dict[tuple[PeerId, Stage], int] = field(default_factory=dict)

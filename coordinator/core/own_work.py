@@ -30,7 +30,7 @@ class Entry:
 
 @dataclass(slots=True)
 class OwnWork:
-    """Of one fragment at one peer, in this life."""
+    """One peer's own work in one fragment, in this life."""
 
     me: PeerId
     counted_steps: int = 0  # our steps when we encoded what was last adopted

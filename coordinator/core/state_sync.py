@@ -1,6 +1,6 @@
 """Which certified state we really hold, and how we come by the one that we should hold (design §8, catch-up).
 
-A chain is followed as soon as its certificates are known: whoever knows that a version exists must not help to make
+A chain is followed as soon as its certificates are known: a peer that knows of a version must not help to make
 another one. The bytes follow later, or never. A version whose bytes nobody serves is treated as not existing.
 """
 
@@ -46,7 +46,7 @@ class Unserved:
 
 @dataclass(slots=True)
 class StateSync:
-    """Of one fragment. `behind` is the chain up to the state that we hold while we lack the newest one, else None.
+    """One fragment's state. `behind` is the chain up to the state that we hold while we lack the newest one, else None.
 
     `floor` is where the invite had us begin, until we hold a state from there on: we never go back to what lies before.
     """
@@ -75,7 +75,7 @@ class StateSync:
             self.behind = held.truncated(held.version)  # a copy: the chain itself grows
 
     def fetch(self, chain: Chain, now: float) -> list[Action]:
-        """Get the newest state: from whoever signed it, then from others who say that they have it.
+        """Get the newest state: from its signers, then from others who say that they have it.
 
         Everyone asks in another order, and each time, so that not all ask the same holder, nor always the same in vain.
         """
@@ -96,7 +96,7 @@ class StateSync:
         return [FetchState(newest, tuple(dict.fromkeys(ordered))[:HOLDERS_MAX])]
 
     def await_supplier(self, now: float) -> None:
-        """Our supplier tells us when it has the newest state; if it does not, we ask whoever has."""
+        """Our supplier tells us when it has the newest state; if it does not, we ask others."""
         self.again_at = now + SUPPLY_DEADLINES * self.core.pace.round_seconds
 
     def supply(self, certificate: Certificate) -> list[Action]:

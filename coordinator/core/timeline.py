@@ -1,6 +1,6 @@
 """When things are due inside one attempt: shares of its deadline, counted from the roster's receipt.
 
-With everybody there nothing waits for these; they only say when to go on without whoever is silent.
+With everybody there nothing waits for these; they only say when to go on without silent members.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ REVISION_SHARE = 0.5  # by this all drafts of a roster together may put the end 
 BUNDLE_SHARE = 0.2
 INPUTS_SHARE = 0.4
 CHECK_SHARE = 0.52
-REDO_SHARE = 0.54  # what is false, doubted or lacks an input is reduced again by then, whoever is silent
+REDO_SHARE = 0.54  # what is false, doubted or lacks an input is reduced again by then, even if some are silent
 REDO_INPUTS_SHARE = 0.64
 RECHECK_SHARE = 0.72
 PROPOSE_SHARES = (0.6, 0.8)  # without and after a redo
@@ -24,7 +24,7 @@ SECOND_PROPOSE_SHARE = 0.88
 OPEN_SHARE = 0.08  # a reducer that has not opened its inputs by then is passed over; so long for contributors, too
 REFUTE_SHARE = 0.06  # how long the leader waits for a refutation that a check announces
 RETRY_SHARE = 0.08  # what may have got lost is repeated this often
-PROBATION_SHARE = 0.08  # how much longer than the others whoever is on probation may take at each stage
+PROBATION_SHARE = 0.08  # how much longer than the others a peer on probation may take at each stage
 GONE_SHARE = 0.08  # how long a leader that the transport lost may take to come back
 LOCK_DEADLINES = 3  # after this many deadlines a voter may enter another attempt (design §6.2 step 9)
 
@@ -38,7 +38,7 @@ class Timeline:
     first_start: float = math.inf  # where an earlier draft of the roster has come before this one
 
     def redrafted(self, now: float, deadline_seconds: float) -> Timeline:
-        """Of the next draft: slow lines get what they take, but a leader that drafts on holds nobody for long."""
+        """The next draft's times: slow lines get what they take, but a leader that drafts on holds nobody for long."""
         first = min(self.start, self.first_start)
         return Timeline(min(now, first + REVISION_SHARE * deadline_seconds), deadline_seconds, first)
 

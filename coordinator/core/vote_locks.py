@@ -44,7 +44,7 @@ class VoteLocks:
     def tie(self, base: bytes, first_attempt: int, until: float) -> None:
         """Add to what binds us at a base; a lock ends by time only."""
         if base not in self.known and first_attempt == 0 and until == 0.0:
-            return  # we said nothing there: whoever catches up passes many such bases, and none may push out another
+            return  # we said nothing there: catching up passes many such bases, and none may push out another
         old = self.known.pop(base, FREE)
         self.known[base] = VoteLock(max(old.first_attempt, first_attempt), max(old.until, until))
         while len(self.known) > BASES_MAX:

@@ -72,7 +72,7 @@ class Audit:
 
 @dataclass(slots=True)
 class Auditor:
-    """Of one peer, over all fragments; at most one audit at a time."""
+    """Audits by one peer, over all fragments; at most one at a time."""
 
     core: Core
     machines: Sequence[FragmentMachine]

@@ -14,7 +14,7 @@ from coordinator.engine.version_round import bound_until
 
 @dataclass(frozen=True, slots=True)
 class LineageChange:
-    """Of a fragment: leave our branch after version `fork` for this chain."""
+    """Leave our branch of a fragment after version `fork` for this chain."""
 
     fragment: int
     fork: int
@@ -61,8 +61,8 @@ def takes_minor(machines: Sequence[FragmentMachine], machine: FragmentMachine, r
     """A branch that most of the active set signed; after three intervals, one that must have an honest signer.
 
     Later, when the active set has made nothing of its own either, one that any of it signed (docs/adr/0037).
-    Else a single key could make a minor version by itself, and lead away whoever has been cut off. So nothing but
-    the first is taken by whom a vote binds, nor before it has heard of whoever is there. What an earlier life of
+    Else a single key could make a minor version by itself, and lead away peers that were cut off. So nothing but
+    the first is taken by whom a vote binds, nor before it has heard of all who are there. What an earlier life of
     ours signed is no news: it is that which the vote binds us to.
     """
     version, tempo, core = machine.chain.version, machine.tempo, machine.core

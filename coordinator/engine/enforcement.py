@@ -42,8 +42,8 @@ Value = TypeVar("Value")
 
 @dataclass(slots=True)
 class Enforcement:
-    """Of one peer. `told` is when each peer was last told how much, `telling` what is left for strangers; `deaf_to`
-    are those who sent false evidence."""
+    """Bans at one peer. `told` is when each peer was last told how much, `telling` what is left for strangers;
+    `deaf_to` are those who sent false evidence."""
 
     core: Core
     machines: Sequence[FragmentMachine]
@@ -175,7 +175,7 @@ class Enforcement:
         return actions + self._spread(given, now) + self._notify(given.guilt.peer, now)
 
     def _notify(self, peer: PeerId, now: float) -> list[Action]:
-        """Whoever is shown out, or let in again, hears it, so that its owner does."""
+        """A peer that is shown out, or let in again, hears it, so that its owner does."""
         order = self.core.bans.order_about(peer)
         if order is None or peer == self.core.me or not self._first(peer, order.evidence.digest, now):
             return []

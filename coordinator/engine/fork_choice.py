@@ -17,7 +17,7 @@ from dht.identity import PeerId
 ASK_AGAIN_SECONDS = 1.0
 ASKED_AT_ONCE = 8  # about one fragment, because they say to be ahead; strangers take nobody known its turn
 PROBES_MAX = 512  # peers of which we remember what we have asked them
-SILENT_KNOWN_SECONDS, SILENT_STRANGER_SECONDS = 5.0, 60.0  # until whoever did not answer has its turn again
+SILENT_KNOWN_SECONDS, SILENT_STRANGER_SECONDS = 5.0, 60.0  # until a peer that did not answer has its turn again
 RIVALS_MAX = 64  # of these, with branches of theirs
 
 
@@ -48,9 +48,9 @@ class ForkChoice:
         return [Send(peer, AskChainNote(fragment=fragment, version=version, known=known))]
 
     def ask_few(self, peer: PeerId, fragment: int, now: float) -> list[Action]:
-        """`ask`, because of its presence: whoever comes late to a large swarm finds all others ahead, and needs one.
+        """`ask`, because of its presence: a late comer to a large swarm finds all others ahead, and needs one.
 
-        Presence is cheap, so strangers take no turn of those who were active, and who does not answer none of the rest.
+        Presence is cheap, so strangers take no turn of active peers, and peers that do not answer none of the rest.
         """
         probe = self.probes.get(peer, ForkProbe())
         if probe.answers.get(fragment) is not None:  # what it has answered takes nothing of what it gives us a minute
@@ -77,7 +77,7 @@ class ForkChoice:
         return [Send(sender, answer)]
 
     def teach(self, peer: PeerId, machine: FragmentMachine, version: int, now: float) -> list[Action]:
-        """Whoever speaks about an old version is shown the certificate that ended it."""
+        """A peer that speaks about an old version is shown the certificate that ended it."""
         answering = machine.core.answering
         if not answering.admits(peer, now):
             return []

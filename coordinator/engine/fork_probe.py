@@ -17,7 +17,7 @@ Fork = tuple[int, Chain]
 
 @dataclass(slots=True)
 class ForkProbe:
-    """Of one peer, by fragment: what we have asked it, and what it has answered, until that is enough to act on."""
+    """What we asked one peer about its chains, and what it answered, by fragment, until that is enough to act on."""
 
     asked: dict[int, float] = field(default_factory=dict)  # when, last
     awaited: set[int] = field(default_factory=set)  # what it has still to answer

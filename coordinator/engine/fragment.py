@@ -1,8 +1,8 @@
 """One fragment at one peer: its chain, the state that we hold of it, and our rounds at the newest version.
 
 Sans-IO. `VersionRound` makes the next version with others; `StateSync` gets us the state of one that others made;
-`VoteLocks` remember what we promised where. This machine moves the chain on when a certificate appears, whoever made
-it, and changes over to another branch (design §6.2 step 10, §8).
+`VoteLocks` remember what we promised where. This machine moves the chain on when a certificate appears, no matter who
+made it, and changes over to another branch (design §6.2 step 10, §8).
 """
 
 from __future__ import annotations
@@ -154,7 +154,7 @@ class FragmentMachine:
         return actions + (self.rounds.open(now) if into_group else [])
 
     def learn(self, certificate: Certificate, now: float) -> list[Action]:
-        """The next version exists; whoever calls, or our own ballot, has verified it."""
+        """The next version exists; the caller, or our own ballot, has verified it."""
         if self.rounds.shall_hold(certificate, now):
             return []
         return self.advance(certificate, now) + self.fetch_if_behind(now)

@@ -34,7 +34,7 @@ def announce(core: Core, chain: Chain, certificate: Certificate, now: float) -> 
 
 
 def spread(core: Core, chain: Chain, certificate: Certificate, now: float) -> list[Action]:
-    """Whoever learns of a version in a large swarm tells a few, so that nobody has to tell all (design §10)."""
+    """A peer that learns of a version in a large swarm tells a few, so that nobody has to tell all (design §10)."""
     if not is_crowded(core, now):
         return []
     note = CertificateNote(certificate=certificate)

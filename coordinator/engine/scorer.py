@@ -1,6 +1,6 @@
 """Looks into what a contribution does to the loss, after the version that has it (`coordinator.trust.scores`). Sans-IO.
 
-A member that is drawn gets the whole contribution from whoever made it, part by part as it was committed, and has its
+A member that is drawn gets the whole contribution from its maker, part by part as it was committed, and has its
 shell appraise it. One at a time; who gives nothing is appraised by nobody, and nothing follows from that.
 """
 
@@ -48,7 +48,7 @@ class Scoring:
 
 @dataclass(slots=True)
 class Scorer:
-    """Of one peer, over all fragments. `standings`: of those whom it has looked into, the newest last."""
+    """One peer's scores, over all fragments. `standings`: of the members that it has checked, the newest last."""
 
     core: Core
     owed: deque[Owed] = field(default_factory=lambda: deque(maxlen=ROUNDS_KEPT))

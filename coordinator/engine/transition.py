@@ -33,7 +33,7 @@ class Transition:
 
 
 def transition(rounds: VersionRound, certificate: Certificate, now: float) -> Transition:
-    """What follows from the next version for whoever has gone through these rounds at its base."""
+    """What follows from the next version for a peer that has gone through these rounds at its base."""
     cells, outcome = rounds.cells, certificate.outcome
     attempt = rounds.find(outcome.roster_id)
     adopt = adoption(cells, certificate, None if attempt is None else attempt.adoption(certificate))

@@ -31,7 +31,7 @@ from dht.identity import PeerId
 from dht.statement import Statement
 
 PAST_ATTEMPTS_MAX = 6
-LEFT_OUT_ATTEMPTS = 2  # whoever was silent in a void attempt may be left out of this many more (design §6.2 step 2)
+LEFT_OUT_ATTEMPTS = 2  # a peer silent in a void attempt may be left out of this many more (design §6.2 step 2)
 MINOR_TOLERANCE_INTERVALS = 0.1  # by which honest members may differ about when a minor group is due
 
 
@@ -313,7 +313,7 @@ def _silent(rounds: VersionRound, attempt: int) -> frozenset[PeerId]:
 def _deserted(attempt: Attempt, joining: Joining) -> bool:
     """Whether too many of its members ask for later attempts: its leader may have shown them no roster.
 
-    Whoever waited for its input set meanwhile would be missing from the next group (docs/adr/0046).
+    A peer that waited for its input set meanwhile would be missing from the next group (docs/adr/0046).
     """
     ahead = {peer for peer, number in joining.announced.items() if number > attempt.group.attempt}
     return attempt.exchange.inputs is None and not attempt.group.more_than_two_thirds(attempt.group.voters - ahead)

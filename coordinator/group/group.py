@@ -86,7 +86,7 @@ class Group:
         return len(self.contributors.intersection(peers) - self.probation)
 
     def inputs_needed(self, left_out: int) -> int:
-        """Of how many with weight an input set is, at least: more than two thirds of who asked, but not all of three.
+        """How many with weight an input set has at least: more than two thirds of who asked, but not all of three.
 
         `left_out` of these are not in the roster. Else a hostile leader could have the hostile alone contribute
         (docs/adr/0038).
@@ -95,7 +95,7 @@ class Group:
         return min(votes_needed(asked), max(asked - 1, 1))
 
     def merged_needed(self, inputs: int, left_out: int) -> int:
-        """Of how many with weight a partition is merged, at least: fewer than a third of who asked are never half."""
+        """How many with weight are merged in a partition at least: fewer than a third of who asked are never half."""
         return (2 * (self.counted(self.contributors) + left_out) + 1) // 3
 
     def reducer(self, partition: int, redone: Collection[int] = ()) -> PeerId:
@@ -118,7 +118,7 @@ class Group:
         return self.members
 
     def proposers(self) -> tuple[PeerId, ...]:
-        """The leader, then whoever may propose once if the leader is silent."""
+        """The leader, then the member that may propose once if the leader is silent."""
         rest = tuple(member for member in self.members if member in self.voters and member != self.leader)
         return (self.leader, *rest[:1])
 
@@ -168,7 +168,7 @@ def leader_of(chain: Chain, attempt: int) -> PeerId:
 
 
 def reducing(able: Sequence[PeerId], dialable: Set[PeerId]) -> tuple[PeerId, ...]:
-    """Who reduces: those that others can call; where nobody can be called, all, for whoever is alone needs no call."""
+    """Who reduces: those that others can call; where nobody can be called, all: a lone peer needs no call."""
     return tuple(member for member in able if member in dialable) or tuple(able)
 
 

@@ -28,7 +28,7 @@ GATHERINGS_MAX = 12
 ATTEMPTS_TRIED = 10  # nothing having come of so many, the first of them is tried again
 ATTEMPTS_AHEAD_MAX = 256  # nobody honest gets further ahead of others at one base
 VOID_BACKOFF_SHARE = 0.1  # of a round's deadline: lets other fragments pass
-JOIN_LIFETIME_DEADLINES = 4  # of the longest: whoever drifted apart may meet in an attempt that some tried before
+JOIN_LIFETIME_DEADLINES = 4  # of the longest: peers that drifted apart may meet in an attempt that some tried before
 
 
 @dataclass(slots=True)
@@ -63,7 +63,7 @@ class Joining:
 
     @property
     def leader(self) -> PeerId:
-        """Of the attempt that we are in or ask into."""
+        """The leader of the attempt that we are in or ask into."""
         return leader_of(self.chain, self.attempt_number)
 
     def leads(self, attempt: int) -> bool:
@@ -110,7 +110,7 @@ class Joining:
         return self.core.say("join", RoundKey(self.chain.fragment, self.chain.version, b""), self.chain.digest, body)
 
     def meet(self, contributes: bool, now: float) -> list[Action]:
-        """Ask again, where most of the others ask: whoever drifted apart meets there.
+        """Ask again, where most of the others ask: peers that drifted apart meet there.
 
         Or in the attempt after it, if we are new, asked there before our first step, and that step is what it lacks:
         nobody may ask twice in one attempt, and this one would come to nothing.
@@ -127,7 +127,7 @@ class Joining:
         It is one of ours, or we have no part in the newest version, and its leader shows us who asks; where not all can
         ask, tickets and cells say who does. Enough is more than a third of the active set: a few keys could call each
         leader to an attempt of its own again and again, so that no two meet. Founders may have only strangers to ask;
-        there, and where anybody may certify alone (`min_share` 0: labs), K of whoever asks are enough.
+        there, and where anybody may certify alone (`min_share` 0: labs), any K that ask are enough.
         """
         leads, active = self.leads(gathering.attempt), len(self.chain.active_set())
         if leads and (self.chain.version == 0 or self.core.pace.min_share == 0.0):
@@ -268,7 +268,7 @@ class Joining:
 def _next_attempt(attempt: int, asked: Set[int]) -> int:
     """The one after this; after many in which we only asked, these again.
 
-    Whoever asks while the others are bound by a vote would else use up, alone, the numbers at which they come back.
+    A peer that asks while the others are bound by a vote would else use up, alone, the numbers at which they come back.
     """
     if len(asked) < ATTEMPTS_TRIED:
         return attempt + 1

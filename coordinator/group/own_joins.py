@@ -39,7 +39,7 @@ class OwnJoins:
                 del remembered[old]
 
     def is_behind(self, group: Group) -> bool:
-        """Whether we have left this group, or passed it by: it must not be entered any more, whoever shows its roster.
+        """Whether we have left this group, or passed it by: it must not be entered again, though its roster is shown.
 
         There we may have committed, voted or abstained, and would do so again in other words.
         """

@@ -34,7 +34,7 @@ class Pacing:
 
 @dataclass(slots=True)
 class Tempo:
-    """Of one fragment: since when steps count, since when there is no full certificate, and what presence adds."""
+    """One fragment's pace: since when steps count, since when there is no full certificate, and what presence adds."""
 
     core: Core
     certified_at: float  # when the newest full certificate was made or learnt
@@ -121,7 +121,7 @@ def _pacing(core: Core, chain: Chain, counted_from: float, now: float) -> Pacing
 
 
 def _timing(core: Core, chain: Chain, voters: Sequence[VoterPace]) -> Sequence[VoterPace]:
-    """Of these, whose rates say how patient to be: at version 0, where anybody may be listed, none slower than ours.
+    """The voters whose rates say how patient to be: at version 0, where anybody may be listed, none slower than ours.
 
     Else keys that say to train at a crawl would keep a run from beginning (docs/adr/0042).
     """

@@ -99,7 +99,7 @@ class RosterBuilder:
         return joined & self.chain.known() if self.chain.rules.trust.bounds_newcomers else joined
 
     def _asking(self) -> frozenset[PeerId]:
-        """Of the active set, who has joined with an outer gradient."""
+        """Members of the active set that have joined with an outer gradient."""
         active = self.chain.active_set()
         return frozenset(peer for peer, (_, join) in self.joins.items() if join.contributes and peer in active)
 
@@ -124,7 +124,7 @@ class RosterBuilder:
     def _drawn(self, strangers: Set[PeerId]) -> tuple[PeerId, ...]:
         """As many of them as are called in one attempt; the next draws anew, so that each has its turn.
 
-        First those that have ever said something to us: whoever asks when it believes it is time is called the next
+        First those that have ever said something to us: a peer that asks when it believes it is time is called the next
         time, however many keys only publish presence.
         """
         draw = digest_of(b"muster-summon", self.chain.beacon(), self.attempt.to_bytes(8, "big"))
@@ -142,7 +142,7 @@ class RosterBuilder:
     def insist(self, group: Group, silent: Set[PeerId]) -> list[Statement]:
         """What this roster lacks, once: a leader that shows it again knows what we know not, as who was silent.
 
-        Whoever kept out of it then would take the others' votes with it, if they need each one.
+        A peer that kept out of it then would take the others' votes with it, if they need each one.
         """
         if group.revision <= self.insisted:
             return []
@@ -197,7 +197,7 @@ class RosterBuilder:
         return self._grace_since() + self.core.grace_seconds()
 
     def strangers_until(self) -> float:
-        """How long whoever the chain does not know is waited for: presence costs nothing (docs/adr/0042)."""
+        """How long we wait for a peer that the chain does not know: presence costs nothing (docs/adr/0042)."""
         return self._grace_since() + STRANGERS_SHARE * self.core.pace.round_seconds
 
     def awaits_strangers(self, now: float) -> bool:
@@ -206,7 +206,7 @@ class RosterBuilder:
     def close(self, expected: Set[PeerId], silent: Set[PeerId], minor_allowed: bool, now: float) -> list[Action]:
         """Issue the roster if it is time; revise it for joins that came after the first draft.
 
-        Whoever was `silent` in a void attempt just before is left out, as long as the others are enough (step 2).
+        A peer that was `silent` in a void attempt just before is left out, as long as the others are enough (step 2).
         """
         turned_away = self.turn_away(now)
         if self.roster is not None:

@@ -79,6 +79,6 @@ class Candidate:
 
 
 def next_to_open(candidates: Sequence[Candidate], now: float) -> Candidate | None:
-    """Of the fragments that are due, the one with the lowest version, then the lowest index."""
+    """The fragment that is due with the lowest version, then the lowest index."""
     due = [candidate for candidate in candidates if candidate.due_at <= now]
     return min(due, key=lambda candidate: (candidate.version, candidate.fragment), default=None)

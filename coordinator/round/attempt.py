@@ -23,7 +23,7 @@ from dht.identity import PeerId
 from dht.statement import Statement
 
 NEEDS_INPUTS = frozenset({"result", "check", "redo", "proposal"})
-LAST_WORDS = frozenset({"result", "proposal", "vote", "abstain"})  # what still matters to whoever has abstained
+LAST_WORDS = frozenset({"result", "proposal", "vote", "abstain"})  # what still matters after abstaining
 
 
 @dataclass(slots=True)
@@ -154,7 +154,7 @@ class Attempt(JointReduction):
         return min(self.retry_at, self.moment)
 
     def judge_members(self, void: bool) -> None:
-        """The group is over for us: from whoever had something to say here, but did not, we expect nothing for now."""
+        """The group is over for us: members that had something to say here, but did not, are not waited for."""
         if self.exchange.inputs is not None:
             self.core.presence.miss(self.silent)
         self._judge_leader(void)

@@ -121,7 +121,7 @@ class Exchange:
         return self._take_up(partitions, 1, gone)
 
     def _take_up(self, partitions: Sequence[int], turn: int, gone: Set[PeerId]) -> list[Action]:
-        """Begin a turn of these partitions; nothing is to be waited for from whoever is `gone`."""
+        """Begin a turn of these partitions; nothing is to be waited for from members that are `gone`."""
         assert self.inputs is not None
         deadline = self.timeline.at(REDO_INPUTS_SHARE if turn else INPUTS_SHARE)
         actions: list[Action] = []
@@ -161,7 +161,7 @@ class Exchange:
         return [action for duty in self.duties.values() if (action := duty.decide(now)) is not None]
 
     def on_reduced(self, event: Reduced) -> list[Action]:
-        """Return our merged partition to whoever uses it, ourselves included."""
+        """Return our merged partition to all who use it, ourselves included."""
         if event.root is None or self.inputs is None:
             return []
         body = Result(

@@ -1,6 +1,6 @@
 """Results that are proven false, in one group: by ourselves, or by others and repeated by us (design §6.2 step 8).
 
-A refutation is believed by nobody: every member recomputes the leaf that it shows. Whoever sends a false one has signed
+A refutation is believed by nobody: every member recomputes the leaf that it shows. The sender of a false one has signed
 that, too, and is not heard again in this group.
 """
 

@@ -30,7 +30,7 @@ class CheckedResult:
 
     `by_owners`: its reducer was passed over, contributors are asked, and `opened` is what they showed. `overdue`: none
     of them has opened in time, but still may. What the reducer, and what they opened is recomputed once (`…_tried`).
-    `foreseen`: whoever made it may have known which leaves we draw, so it convicts, but does not convince.
+    `foreseen`: its maker may have known which leaves we draw, so it convicts, but does not convince.
     """
 
     held: HeldResult
@@ -171,7 +171,7 @@ class SpotChecks:
         return frozenset(case.held.result.included) - {self.exchange.inputs.index(self.core.me)}
 
     def _lacking(self, case: CheckedResult) -> list[int]:
-        """Of these what its owner has not opened for us."""
+        """Those of its leaves that their owner has not opened for us."""
         return sorted(self._asked_for(case) - case.opened.keys())
 
     def _pass_over(self, case: CheckedResult, now: float) -> list[Action]:

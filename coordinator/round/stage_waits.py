@@ -15,7 +15,7 @@ from dht.identity import PeerId
 
 @dataclass(slots=True)
 class StageWaits:
-    """Of one stage: everybody has until its end, who is `hurried` or `late` only a moment more than the others take.
+    """One stage's waits: all have until its end, who is `hurried` or `late` only a moment more than the others take.
 
     Keys cost nothing; if each could hold a stage up until its end by silence, new ones would slow every round down.
     """
@@ -54,7 +54,7 @@ class StageWaits:
         return False
 
     def _tell(self, late: Set[PeerId], end: float) -> None:
-        """Unless we have hardly waited, as whoever came to this stage late itself."""
+        """Unless we have hardly waited, as a peer that came to this stage late itself."""
         if self.tell_late is not None and self.since is not None and self.since + self.moment_seconds <= end:
             self.tell_late(late)
         self.tell_late = None

@@ -268,7 +268,7 @@ class Voting:
         return actions + self._hand_on(self.followed.statement, others) + self._ask_for_missing(self.followed)
 
     def _hand_on(self, proposed: Statement, others: tuple[PeerId, ...]) -> list[Action]:
-        """The proposal, and a few times what has to be known before it, to whoever may never have been shown them."""
+        """The proposal, and a few times what has to be known before it, to members that may not have it."""
         silent = tuple(peer for peer in others if peer not in self.ballot.votes and peer not in self.ballot.abstained)
         inputs = self.exchange.inputs
         first = (self.group.statement, inputs.statement) if inputs is not None and self.reminded <= SHOWN_MAX else ()

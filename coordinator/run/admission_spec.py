@@ -29,7 +29,7 @@ class AdmissionSpec(Wire):
 
     @property
     def asks_for_passes(self) -> bool:
-        """Whether whoever comes has to show a pass."""
+        """Whether newcomers have to show a pass."""
         return self.mode != "open"
 
     def check(self, protections: Sequence[float], min_group: int) -> None:

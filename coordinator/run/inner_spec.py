@@ -68,5 +68,5 @@ class InnerSpec(Wire):
 
     @property
     def falling_share(self) -> float:
-        """Of the run's steps, at its end, those in which `wsd` falls."""
+        """The share of the run's steps, at its end, in which `wsd` falls."""
         return DECAY_SHARE if self.decay_share is None else self.decay_share

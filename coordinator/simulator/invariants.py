@@ -90,7 +90,7 @@ class Watcher(EventCounter):
         EventCounter.acts(self, peer, action)
         if isinstance(action, Send):
             message = action.message
-            honest = peer.me not in self.hostile  # whose other face comes back to it, and is shown to whoever asks
+            honest = peer.me not in self.hostile  # whose other face comes back to it, and is shown to all who ask
             if honest and isinstance(message, Statement) and message.sender == peer.me:
                 self._no_contradiction(peer, message)
         elif isinstance(action, RecordVote):
@@ -158,7 +158,7 @@ class Watcher(EventCounter):
         self.camps[record.roster_id][peer.me] = (record.outcome, record.state)
 
     def _is_entitled(self, peer: VirtualPeer, group: Group) -> None:
-        """Whoever votes is no newcomer on probation, of whom there are few."""
+        """No voter is a newcomer on probation, of whom there are few."""
         assert peer.engine is not None
         trust, members = peer.engine.core.rules.trust, len(group.members)
         few = most_newcomers(trust.newcomers_share, members) if trust.probation_rounds else 0

@@ -18,7 +18,7 @@ from dht.identity import PeerId
 
 @dataclass(frozen=True, slots=True)
 class BranchChange:
-    """Of one fragment's lineage: what was left after the fork, and what was taken instead."""
+    """A change in one fragment's lineage: what was left after the fork, and what was taken instead."""
 
     active: frozenset[PeerId]  # at the fork
     left: tuple[Certificate, ...]

@@ -81,7 +81,7 @@ class Meter(EventCounter):
 
 @dataclass(slots=True)
 class CountingVerifier:
-    """Counts for whoever is handling an event at the moment."""
+    """Counts for the peer that is handling an event at the moment."""
 
     inner: Verifier
     meter: Meter

@@ -58,7 +58,7 @@ class VirtualNetwork:
         self.frozen = False
 
     def delay_seconds(self) -> float:
-        """Of the next message."""
+        """The delay of the next message."""
         faults = self.faults
         return self.random.uniform(faults.delay_min_seconds, faults.delay_max_seconds)
 

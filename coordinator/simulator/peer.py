@@ -358,7 +358,7 @@ class VirtualPeer:
 
 
 def _lets_in(host: VirtualPeer, peer: PeerId) -> bool:
-    """As the doors of a real peer: records and streams of whoever has no part come no further."""
+    """As the doors of a real peer: records and streams of peers that have no part come no further."""
     shown = host.world.directory[peer].own_pass
     door = None if host.engine is None else host.engine.core.door
     return door is not None and (not door.is_closed or door.refusal(peer, shown, host.world.clock.now) is None)

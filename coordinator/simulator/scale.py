@@ -235,7 +235,7 @@ class ScaleRun:
 
     @staticmethod
     def _spread(times: Mapping[int, list[float]], live: int) -> list[float]:
-        """Of versions that came to nearly everybody, the seconds between the first peer and the last of these."""
+        """Seconds between the first peer and nearly the last, for versions that came to nearly everybody."""
         needed = int(KNOWN_SHARE * live)
         return [sorted(one)[needed - 1] - min(one) for one in times.values() if len(one) >= max(needed, 1)]
 

@@ -185,7 +185,7 @@ class World:
         self.watcher.handled(peer)
 
     def digest(self) -> bytes:
-        """Of everything that this world has come to: equal only if each peer did the same at the same time.
+        """A digest of everything that this world has come to: equal only if each peer did the same at the same time.
 
         What the last random number was depends on every message, delay and fault before it.
         """

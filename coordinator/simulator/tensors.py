@@ -113,7 +113,7 @@ class VirtualLearner:
 
 
 class Tensors(Protocol):
-    """What a virtual peer asks of whoever owns its tensors. `now` is virtual time."""
+    """What a virtual peer asks of the owner of its tensors. `now` is virtual time."""
 
     learner: VirtualLearner
     states: list[bytes]  # current state digest per fragment

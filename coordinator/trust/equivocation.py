@@ -48,13 +48,13 @@ Say = Callable[[Statement], bool]
 
 
 def nowhere(statement: Statement) -> bool:
-    """Of whoever is in no group."""
+    """For a peer that is in no group."""
     return False
 
 
 @dataclass(slots=True)
 class Equivocations:
-    """Of one fragment, by version."""
+    """Equivocations in one fragment, by version."""
 
     verifier: Verifier
     heard: dict[int, Heard] = field(default_factory=dict)

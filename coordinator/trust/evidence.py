@@ -1,6 +1,6 @@
 """Evidence: signed statements that prove a class A fault to anybody, offline (design §9, `byzantine.md` §8.9).
 
-Whoever holds the bytes of an `Evidence` and the run's manifest comes to the same verdict: no clock, no network,
+Everybody with the bytes of an `Evidence` and the run's manifest comes to the same verdict: no clock, no network,
 nobody's word. Only what is exact convicts. What rests on the tolerance of floating-point arithmetic, on time, or on
 what somebody did *not* say never does.
 
@@ -96,7 +96,7 @@ class ProofChecker(Protocol):
 
     @property
     def codec(self) -> str:
-        """Of contributions."""
+        """The codec of contributions."""
         ...
 
     def leaves(self, part: tuple[int, int, int]) -> int:
@@ -126,7 +126,7 @@ class Guilt:
 
 
 class UnknownChargeError(PeerError):
-    """Evidence that we cannot judge: of a newer version, or without tensors. Says nothing about whoever sent it."""
+    """Evidence that we cannot judge: of a newer version, or without tensors. Says nothing about its sender."""
 
 
 def verify(evidence: Evidence, rules: Rules, proof_checker: ProofChecker | None = None) -> Guilt:

@@ -21,7 +21,7 @@ from coordinator.views.network_view import CreditView, Hex
 from dht.statement import Digest, PeerIdText, digest_of
 from dht.wire import Wire
 
-CONTRIBUTORS_MAX = 1 << 14  # whoever has least makes room
+CONTRIBUTORS_MAX = 1 << 14  # the contributor with least makes room
 RECORD_BYTES_MAX = 1 << 22
 TOKEN_FRAGMENTS_MAX = 1 << 63  # beyond what anybody trains, and more than a record can say
 COMPARED_EVERY_VERSIONS = 16  # peers that are this close to each other have a version in common to compare at

@@ -1,4 +1,4 @@
-"""What an observer knows of a run: the one model between whoever reads the network and whoever shows it.
+"""What an observer knows of a run: the one model between what reads the network and what shows it.
 
 The observer writes the newest view as JSON to a file (write, then rename); pages and terminals only read it. Text in
 here comes from strangers (names, notes, addresses, software, reasons): it is bounded, and it is never markup.
@@ -201,7 +201,7 @@ class AuditView(_Frozen):
 
     kind: Literal["audit", "complaint"]
     about: Id
-    by: Id = Field("", description="who says so; whoever tells leaves it to those who hear it")
+    by: Id = Field("", description="who says so; the sender leaves it to the receiver")
     fragment: int = Field(0, ge=0, lt=FRAGMENTS_MAX)
     version: int = Field(0, ge=0)
     passed: bool | None = Field(None, description="None: pending, or a complaint")
@@ -213,7 +213,7 @@ class ScoreView(_Frozen):
     """What one member has found another's contributions to do to the loss; nothing is decided by it."""
 
     about: Id
-    by: Id = Field("", description="who says so; whoever tells leaves it to those who hear it")
+    by: Id = Field("", description="who says so; the sender leaves it to the receiver")
     rounds: int = Field(0, ge=0, description="contributions that it looked into")
     assigned: Loss = Field(0.0, description="nats per token that one lowers the loss by, on windows of that member's")
     other: Loss = Field(0.0, description="the same on windows of nobody's; below 0 it makes the model worse")

@@ -1,4 +1,4 @@
-"""The file between an observer and whoever shows its views: always a whole view, the newest one."""
+"""The file between an observer and what shows its views: always a whole view, the newest one."""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@
 Leaves are consecutive pieces of `leaf_bytes` (the last may be shorter); empty data is one empty leaf. A leaf hashes
 as `H(0x00 ‖ piece)`, an inner node as `H(0x01 ‖ left ‖ right)`, so that neither can pass for the other. A node without
 a sibling moves up one level unchanged. (This is the tree of RFC 6962 §2.1.) The root does not say how many leaves
-there are: whoever verifies knows that from the layout.
+there are: the verifier knows that from the layout.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class MerkleTree:
 
     @property
     def leaves(self) -> tuple[bytes, ...]:
-        """The leaf digests in order; whoever holds the root can check such a list with `root_of_leaves`."""
+        """The leaf digests in order; with the root such a list can be checked by `root_of_leaves`."""
         return self.levels[0]
 
     @property

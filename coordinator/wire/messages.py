@@ -35,7 +35,7 @@ COEFFICIENTS_MAX = 1 << 12  # with the norms of as many segments as a commitment
 SQUARED_NORM_MAX = 1e36  # of a segment: far beyond any gradient, and no sum or product of admitted inputs overflows
 HEARD_MAX = 512
 PLACES_ASKED_MAX = 16
-NETWORKS_MAX = 4  # of one peer: more than one has whoever is reached by IPv4 and by IPv6
+NETWORKS_MAX = 4  # of one peer: more than one if it is reached by IPv4 and by IPv6
 CELL_HEIGHT_MAX = 2  # with cells of 32 that is 32,000 peers
 
 Nonce = Annotated[bytes, Field(min_length=NONCE_BYTES, max_length=NONCE_BYTES)]

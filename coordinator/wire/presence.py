@@ -78,7 +78,7 @@ class Sighting:
 
 @dataclass(slots=True)
 class PresenceTable:
-    """Whom we believe to be there. Bounded; forgets whoever has been silent for many lifetimes."""
+    """Whom we believe to be there. Bounded; forgets peers that were silent for many lifetimes."""
 
     lifetime_seconds: float
     sightings: dict[PeerId, Sighting] = field(default_factory=dict)
@@ -87,7 +87,7 @@ class PresenceTable:
     spoken: set[PeerId] = field(default_factory=set)  # of `sightings`: said something to us, and not only to the world
     shunned: set[PeerId] = field(default_factory=set)  # banned: they may be there, but not for us
     sampled_share: float = 1.0  # of all presence records that reach us; large swarms read a part of them (design §10)
-    revision: int = 0  # grows with every change, so that whoever computes from the table knows when to do it again
+    revision: int = 0  # grows with every change, so that what is computed from the table knows when to do it again
 
     _counted: tuple[tuple[int, int], int] | None = field(init=False, default=None)
 
@@ -151,7 +151,7 @@ class PresenceTable:
         return frozenset(peer for peer in self.sightings if self.is_live(peer, now))
 
     def met_at(self, peers: Set[PeerId], now: float) -> float:
-        """Since when whoever of these has been live longest has been so; now where nobody is."""
+        """Since when the one of these that is live longest has been so; now where nobody is."""
         return min((self.sightings[peer].since_seconds for peer in self.live(now) & peers), default=now)
 
     def is_complete(self, known: Set[PeerId], now: float) -> bool:
@@ -202,7 +202,7 @@ class PresenceTable:
         return fragment < len(heads) and heads[fragment] == digest[:HEAD_BYTES]
 
     def forget(self, now: float, lifetimes: float = FORGET_LIFETIMES) -> None:
-        """Make room of whoever has been silent for so long."""
+        """Forget peers that have been silent for so long."""
         limit = lifetimes * self.lifetime_seconds
         for peer in [peer for peer, sighting in self.sightings.items() if now - sighting.seen_seconds > limit]:
             del self.sightings[peer]

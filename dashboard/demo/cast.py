@@ -70,7 +70,7 @@ class Cast:
         return 0.0 if number == HOST or self.is_banned(number) else self.story.world.rates[number]
 
     def speeds(self, now: float) -> TotalSpeeds:
-        """Of everybody who is known and not banned."""
+        """Speeds of all who are known and not banned."""
         core = [number for number in self.sights if not self.is_banned(number)]
         live = [number for number in core if self.is_live(number, now)]
         shown = [(one, one.appearance(now)) for one in self.crowd.extras]

@@ -17,7 +17,7 @@ from dashboard.demo.recorder import Happened, RecordedWorld, Recorder
 from dht.identity import PeerId
 from dht.statement import Statement, digest_of, make_statement
 
-CORE_PEERS_MIN, CORE_PEERS_MAX = 4, 8  # simulated in full; whoever is beyond these is the crowd
+CORE_PEERS_MIN, CORE_PEERS_MAX = 4, 8  # simulated in full; the others are the crowd
 FOUNDERS = 4  # with the host, who does not train
 STEPS_PER_SECOND = 2.0  # of a device of speed 1
 PACE = PaceSpec(fragments=6, steps_per_version=24, overlap=2, quorum=3, min_group=2, round_seconds=8.0)

@@ -50,7 +50,7 @@ def ban_rows(view: NetworkView) -> list[Row]:
 
 
 def evidence_lines(view: NetworkView) -> str:
-    """All evidence: the key and the statements in hex, for whoever wants to check it elsewhere."""
+    """All evidence: the key and the statements in hex, for people who check it elsewhere."""
     return "".join(f"{ban.peer_id} {' '.join(ban.evidence)}\n" for ban in view.bans if ban.evidence)
 
 

@@ -75,9 +75,9 @@ def arguments(config: DaemonConfig, directory: Path) -> list[str]:
         "autoRelay": int(config.relay is Relay.USE),
         "relayDiscovery": 0,  # with it, those that are named are not asked
         "relayService": int(config.relay is Relay.SERVE),
-        "b": 0,  # with it, the daemon would not start before the last of those who are gone was given up
+        "b": 0,  # with it, the daemon would not start before the last peer that is gone was given up
     }
-    # libp2p waits for several strangers' verdicts on reachability; whoever sets `relay` already knows
+    # libp2p waits for several strangers' verdicts on reachability; who sets `relay` already knows
     if config.relay is Relay.SERVE:
         flags["forceReachabilityPublic"] = 1
     if config.relay is Relay.USE:

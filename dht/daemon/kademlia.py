@@ -102,7 +102,7 @@ def answer(request: bytes, caller: PeerId, places: Mapping[PeerId, tuple[bytes, 
 
 
 class Kademlia:
-    """Answers every stream of the protocol; refuses, by closing it, whoever opens too many or asks too often."""
+    """Answers every stream of the protocol; refuses, by closing it, peers that open too many or ask too often."""
 
     def __init__(self, neighbours: Neighbours, clock: Callable[[], float], door: Door) -> None:
         self._neighbours = neighbours
@@ -124,7 +124,7 @@ class Kademlia:
                     pass
         finally:
             self._open[caller] -= 1
-            self._open += Counter()  # forgets whoever has none
+            self._open += Counter()  # forgets peers that have none
             writer.transport.abort()
 
     async def _answer_one(self, caller: PeerId, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
@@ -132,7 +132,7 @@ class Kademlia:
             request = await _read(reader)
         if not self._turns.take(caller, self._clock()):
             return False
-        # not refused: libp2p would not ask again, and whoever comes shows its pass a moment after it has connected
+        # not refused: libp2p would not ask again, and a peer shows its pass a moment after it has connected
         places = await self._neighbours.places(_asked(request)) if self._door.knows(caller) else {}
         told = answer(request, caller, places)
         if told is None:

@@ -82,12 +82,12 @@ class Merged:
 
 
 def _equal(coefficients: Floats) -> Floats:
-    """A plain mean, whoever is far away."""
+    """A plain mean, which leaves out nobody who is far away."""
     return np.ones_like(coefficients)
 
 
 def _favourite(coefficients: Floats) -> Floats:
-    """Whoever has least gets as much as all others together."""
+    """The member with the least gets as much as all others together."""
     raised = coefficients.copy()
     raised[int(np.argmin(coefficients))] = coefficients.sum()
     return raised

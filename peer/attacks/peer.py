@@ -1,7 +1,7 @@
 """A peer that attacks its run (`muster join --attack`), by its outer gradients or by what it says, to see what follows.
 
-For trials on one's own machine: it joins nothing but what is there alone, or in namespaces or containers that whoever
-started it names.
+For trials on one's own machine: it joins nothing but what is there alone, or in namespaces or containers that its
+starter names.
 """
 
 from __future__ import annotations

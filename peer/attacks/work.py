@@ -77,7 +77,7 @@ class MischievousWork(TensorWorker):
         self.inspector.mischief = mischief
 
     def encode(self, action: Encode, vector: Tensor, counters: Counters) -> Encoded:
-        """Of what it did, unless it garbles that."""
+        """Encode what it did, unless it garbles that."""
         return self._mischief.encodes(super().encode(action, vector, counters), self._garbled)
 
     def _garbled(self, encoded: Encoded) -> Encoded:

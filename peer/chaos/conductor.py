@@ -204,7 +204,7 @@ def link(faults: Iterable[Event]) -> LinkFault:
 
 
 def cut(partitions: Sequence[Event], names: Iterable[str]) -> tuple[frozenset[str], ...]:
-    """The sides into which several partitions cut these processes together, first whoever is on the first of each."""
+    """The sides into which several partitions cut these processes together, first what is on the first side of each."""
     if len(partitions) < 2:
         return partitions[0].groups() if partitions else ()
     together: dict[tuple[int, ...], set[str]] = {(0,) * len(partitions): set()}

@@ -35,7 +35,7 @@ COMPARISONS_MAX = 3  # what a poll shows is old: a round may begin while all are
 
 @dataclass(frozen=True, slots=True)
 class ContainerOptions:
-    """What runs there, as whoever started it knows, and what is to happen to it."""
+    """What runs there, as its starter knows, and what is to happen to it."""
 
     config: RunConfig
     step_seconds: float
@@ -108,7 +108,7 @@ class ContainerSwarm:
                 self.watch.note_final(name, last, time.monotonic())
 
     async def _follow(self, name: str) -> None:
-        """Ask one process again and again, whoever it is by then."""
+        """Ask one process again and again, even after it was replaced."""
         while True:
             with suppress(MusterError):
                 directory = await asyncio.to_thread(self._place.data_directory, name)

@@ -123,7 +123,7 @@ class Containers:
         if event.do in ("disk_full", "disk_free"):
             return "containers share a disk that nobody may fill"
         if event.at_point is not None:
-            return "whoever started the containers told none of them of a point; give at_seconds"
+            return "no container was started with a fault point; give at_seconds"
         return None
 
     def kill(self, peer: str) -> None:
@@ -145,7 +145,7 @@ class Containers:
         raise LocalError("containers share the clock of their machine")
 
     def stands(self, peer: str) -> bool:
-        return False  # whoever started these peers told none of them of a point
+        return False  # no container was started with a fault point
 
     def release(self, peer: str) -> None:
         raise LocalError(f"{peer} stands at no point")

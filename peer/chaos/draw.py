@@ -9,7 +9,7 @@ from peer.chaos.plan import HOST, ChaosPlanFile, Event, Kind, Plan, Repeated
 
 KILL_EVERY_SECONDS, KILL_FOR_SECONDS = 40.0, 15.0
 STOP_EVERY_SECONDS, STOP_FOR_SECONDS = 90.0, 10.0
-CALM_SECONDS_MAX = 30.0  # at the end, so that whoever was hit last is back before the peers are counted
+CALM_SECONDS_MAX = 30.0  # at the end, so that the peer that was hit last is back before the peers are counted
 CALM_SHARE_MAX = 0.25
 PARTITION_FROM, PARTITION_TO = 0.35, 0.5  # of the time
 HOST_KILLED_AT = 0.6

@@ -23,7 +23,7 @@ from peer.swarm.processes import PeerProcess
 
 NETWORK_KINDS: frozenset[Kind] = frozenset({"partition", "heal", "delay", "loss", "bandwidth", "clear"})
 MACHINE_KINDS: frozenset[Kind] = NETWORK_KINDS | {"clock_skew", "clock_right"}
-"""What is the machine's and not its process', so that it holds whoever lives there."""
+"""What is the machine's and not its process', so that it holds for any process there."""
 WAKE_SECONDS_MAX = 5.0
 
 
@@ -60,7 +60,7 @@ class Breaker(Protocol[Target_contra]):
 
     def release(self, peer: Target_contra) -> None: ...
     def partition(self, sides: Sequence[Collection[str]]) -> None:
-        """Cut the network; whoever is on no side is on the first. No sides: everybody reaches everybody."""
+        """Cut the network; processes on no side are on the first. No sides: everybody reaches everybody."""
         ...
 
     def shape(self, name: str, link: LinkFault) -> None: ...

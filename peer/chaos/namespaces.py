@@ -2,7 +2,7 @@
 
 Bridges and the far ends of all cables lie in one more namespace, so nothing on the machine's own network changes,
 no firewall of its own interferes, and removing the namespaces removes everything. Their names carry the process id of
-whoever made them: the next run sweeps away what a killed one has left.
+their maker: the next run sweeps away what a killed one has left.
 """
 
 from __future__ import annotations

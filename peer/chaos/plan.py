@@ -124,7 +124,7 @@ class Event(_Strict):
 
     @property
     def dies_there(self) -> bool:
-        """Whether whoever comes to the point dies there by itself, between two instructions."""
+        """Whether a process that comes to the point dies there by itself, between two instructions."""
         return self.do in ("kill", "attacker") and self.waits_for == self.target
 
     @property
@@ -133,7 +133,7 @@ class Event(_Strict):
         return "host_kill" if (self.do, self.peer) == ("kill", HOST) else self.do
 
     def groups(self) -> tuple[frozenset[str], ...]:
-        """The sides of a partition, by process; whoever is on none of them stays on the first."""
+        """The sides of a partition, by process; processes on none of them stay on the first."""
         return tuple(frozenset(map(name_of, side)) for side in self.sides)
 
     def undoing(self) -> Event:

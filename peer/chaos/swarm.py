@@ -1,6 +1,6 @@
 """A swarm to which a plan is done (`muster chaos`): started, warmed up, broken, repaired, drained, measured.
 
-It asks every process, so it goes on measuring whoever dies, the host included.
+It asks every process, so it goes on measuring when any of them dies, the host included.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from peer.swarm.processes import KILLED_SECONDS_MAX, PeerProcess
 from peer.swarm.run import HOST, Display, Swarm, SwarmOptions
 
 WARM_UP_SECONDS_MAX = 300.0
-RETURN_SECONDS_MAX = 90.0  # for whoever was hit last
+RETURN_SECONDS_MAX = 90.0  # for the process that was hit last
 VERSIONS_SPARE = 1.5  # more versions than a run without faults could certify: the plan ends it, not the manifest
 
 
@@ -81,7 +81,7 @@ class ChaosSwarm(Swarm):
         await self._until("returning", lambda: watch.everyone_is_back, RETURN_SECONDS_MAX, self._leave)
 
     def _is_warm(self) -> bool:
-        self._conductor.advance(time.monotonic())  # whoever died at a point comes back before anything is measured
+        self._conductor.advance(time.monotonic())  # what died at a point comes back before anything is measured
         return self.watch.everyone_trains
 
     def _is_over(self) -> bool:
@@ -102,7 +102,7 @@ class ChaosSwarm(Swarm):
     def _restart(self, name: str, attack: str | None) -> None:
         """The same command line as its user typed it the first time, invite included; but it dies at no point.
 
-        Whoever attacks once is not believed any more, and not expected to hold what the others hold: a ban lasts.
+        A peer that attacks once is not believed any more, nor expected to hold what the others hold: a ban lasts.
         """
         _, words = self._arguments[name]
         if "--fault" in words:

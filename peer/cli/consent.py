@@ -1,7 +1,7 @@
 """Asking the owner of this machine before it takes part in a run: only the run's manifest is fetched for that.
 
-The manifest proves itself by its hash, and it is fetched on a stranger's visit (`peer.sync.guest`), so that whoever
-says no has shown nothing but an address.
+The manifest proves itself by its hash, and it is fetched on a stranger's visit (`peer.sync.guest`), so that a person
+who says no has shown nothing but an address.
 """
 
 from __future__ import annotations

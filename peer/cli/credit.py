@@ -41,7 +41,7 @@ def credit(
 
 
 def newest_report(home: Path, run: str) -> CreditReport:
-    """Of the peer that runs here, else as it was saved last; raises UsageError if there is nothing."""
+    """The report of the peer that runs here, else the one saved last; raises UsageError if there is none."""
     try:
         return CreditReport.model_validate(ask(home, "credit")["credit"])
     except NobodyRunsError:
@@ -77,7 +77,7 @@ def _lines(report: CreditReport) -> Iterator[str]:
     if report.compared_version:
         yield ""
         yield f"up to version {report.compared_version} of every fragment: {report.compared_digest}"
-        yield "Whoever counts from the same versions on has the same digest there. Names and teams are claims."
+        yield "Peers that count from the same versions on have the same digest there. Names and teams are claims."
 
 
 def _scope(report: CreditReport) -> str:
@@ -104,7 +104,7 @@ def members(
 def revoke(
     peer: Peer,
     reason: Annotated[str, typer.Option(help="Told to everybody, and to that peer.")] = "",
-    everybody: Annotated[bool, typer.Option("--everybody", help="With an invite: whoever came by it, too.")] = False,
+    everybody: Annotated[bool, typer.Option("--everybody", help="With an invite: all who came by it, too.")] = False,
     data: Data = None,
 ) -> None:
     """Show a peer out of your run, or withdraw an invite.

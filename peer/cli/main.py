@@ -37,7 +37,7 @@ def run(arguments: list[str], python: tuple[int, int]) -> int:
         return code if isinstance(code, int) else EXIT_OK
     except KeyboardInterrupt:
         return _complain("stopped before it had begun", EXIT_FAILED)
-    except BrokenPipeError:  # whoever read our output has gone
+    except BrokenPipeError:  # the reader of our output has gone
         sys.stdout = None  # so that Python does not flush it once more at exit
         return EXIT_FAILED
     except ModuleNotFoundError as error:

@@ -11,7 +11,7 @@ TINY = "tiny"
 PRESETS = {
     TINY: "four learners on two processor cores, bytes of Python's own source text, five minutes",
     "gpt2-124m": "GPT-2 with 124 million parameters, from your own text and tokenizer",
-    "invite": "for friends: whoever holds an invite takes part, and audits are on",
+    "invite": "for friends: everybody with an invite takes part, and audits are on",
     "public": "for anybody: strangers on probation, bounded in every group, audited",
     "continue": "goes on with a model that there is, on your own text",
 }

@@ -1,4 +1,4 @@
-"""How far something is, for whoever looks on: a bar in a terminal, now and then a line elsewhere."""
+"""How far something is, for people who watch: a bar in a terminal, now and then a line elsewhere."""
 
 from __future__ import annotations
 

@@ -168,7 +168,7 @@ def _run_lines(view: NetworkView) -> Sequence[Text]:
 
 
 def _harmful(view: NetworkView) -> list[str]:
-    """Whose contributions make the model worse, by the median of those who looked into them; the worst first."""
+    """Whose contributions make the model worse, by the median of all who checked them; the worst first."""
     said = {one.about: [other.other for other in view.scores if other.about == one.about] for one in view.scores}
     medians = sorted((median(values), peer) for peer, values in said.items())
     return [

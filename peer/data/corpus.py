@@ -1,6 +1,6 @@
 """Text that people bring: files of text, JSON lines or Parquet, tokens, or a data set of the Hub (docs/how-to/data.md).
 
-A manifest opens no file here: whoever runs a peer names the files, and the run's digest says whether they are the same
+A manifest opens no file here: the peer's owner names the files, and the run's digest says whether they are the same
 as the host's.
 """
 

@@ -43,7 +43,7 @@ class _Batch:
 
 
 class HubRows:
-    """One data set. Whoever reads it after a hub that was too busy goes on behind the rows that were there already."""
+    """One data set. A reader that comes back to a busy hub goes on behind the rows that were there already."""
 
     size_bytes = 0  # nobody says beforehand
 

@@ -21,7 +21,7 @@ FILES_MAX = 20_000
 _SKIPPED_FOLDERS = frozenset(
     {"site-packages", "dist-packages", "__pycache__", "test", "tests", "idle_test", "pydoc_data"}
 )
-# written by whoever built this Python: they hold paths of the build machine
+# written where this Python was built: they hold paths of the build machine
 _SKIPPED_PREFIXES = ("_sysconfigdata", "_sysconfig_vars", "sitecustomize", "usercustomize")
 
 

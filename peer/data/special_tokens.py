@@ -65,7 +65,7 @@ def token_texts(content: bytes | None, where: str) -> dict[str, str]:
 
 
 def _text(token: Any) -> Any:
-    """Of a token as a config writes it: its text, or a table that holds it."""
+    """The text of a token as a config writes it: its text, or a table that holds it."""
     return token.get("content") if isinstance(token, dict) else token
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 Tell = Callable[[str, float | None], None]
-"""Hears what is being done, and which share of it is done where that is known: whoever tells is alive."""
+"""Hears what is being done, and which share of it is done where that is known: who tells is alive."""
 
 
 def tell_nobody(_what: str, _share: float | None) -> None:

@@ -1,7 +1,7 @@
 """Tokens in files that are mapped into memory, kept from one start to the next and shared by all processes here.
 
-A folder of the cache holds one corpus and is named by what went into it. It is made once, by whoever comes first, and
-goes on from where a crash has left it. Corpora that nobody has used for longest go when all take too much.
+A folder of the cache holds one corpus and is named by what went into it. It is made once, by the first that needs it,
+and goes on from where a crash has left it. Corpora that nobody has used for longest go when all take too much.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class TokenData:
 
 
 def smallest_type(size: int) -> np.dtype[Any]:
-    """Of those that torch can index, the one that holds numbers below `size` in least room."""
+    """The smallest type of those that torch can index that holds numbers below `size`."""
     return np.dtype("uint8" if size <= 1 << 8 else "uint16" if size <= 1 << 16 else "int32")
 
 
@@ -86,7 +86,7 @@ def kept_tokens(cache: str, name: str, make: Callable[[Path], None], tell: Tell)
 
 
 def _make_room(home: Path, newest: str) -> None:
-    """Remove what was used longest ago until the rest fits; whoever has it mapped keeps it."""
+    """Remove what was used longest ago until the rest fits; a process that has it mapped keeps it."""
     folders = [path for path in home.iterdir() if path.is_dir() and path.name.removesuffix(MAKING) != newest]
     sizes = {path: _size_bytes(path) for path in folders}
     room = CACHE_BYTES_MAX - _size_bytes(home / newest) - sum(sizes.values())

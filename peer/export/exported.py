@@ -19,7 +19,7 @@ class Exported:
     manifest: Manifest
     captured: Captured
     credit: CreditReport
-    evaluations: tuple[Evaluation, ...] = ()  # of earlier versions, and like the next the word of whoever exports
+    evaluations: tuple[Evaluation, ...] = ()  # of earlier versions, and like the next the exporter's word
     loss: float | None = None  # of exactly this model on held-out text, nats per token
     licence: str = ""
     tokenizer: bytes | None = None  # the run's tokenizer.json; None for a run over bytes or numbered tokens

@@ -57,7 +57,7 @@ class Judged:
 
     @property
     def perplexity(self) -> float:
-        """Of a token."""
+        """Perplexity of a token."""
         return math.exp(min(self.loss, 700.0))
 
     @property

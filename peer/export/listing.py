@@ -1,4 +1,4 @@
-"""The files of an export, and the signed list of them: whoever exports answers for every byte beside the weights.
+"""The files of an export, and the signed list of them: the exporter answers for every byte beside the weights.
 
 Weights are proven by certificates (`coordinator.chain.proof`), configuration and tokenizer follow from the manifest.
 The list covers these files too, and the model card, which is the exporter's own word.

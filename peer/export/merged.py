@@ -22,7 +22,7 @@ ADAPTER_FOLDER = "adapter"
 def write_merged(target: Path, exported: Exported, signer: Signer, unix_seconds: int, base: str) -> None:
     """Write the whole model in the base's own type; `base` is the folder of the run's base, which is checked first.
 
-    Nobody has signed these sums, but whoever has the base can make them again from the export in `adapter/`. Raises
+    Nobody has signed these sums, but with the base anybody can make them again from the export in `adapter/`. Raises
     UsageError as `write_export`, if the run trains no adapter, or if the base is not the run's.
     """
     config = exported.manifest.config

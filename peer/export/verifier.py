@@ -71,7 +71,7 @@ class Verified:
         return all(one.from_founders for one in self.fragments)
 
     def signers(self) -> list[tuple[PeerId, int, int]]:
-        """Whoever signed any version shown: id, newest versions signed, versions signed; most first, then by id."""
+        """All signers of the versions shown: id, newest versions signed, versions signed; most first, then by id."""
         versions: Counter[PeerId] = Counter()
         heads: Counter[PeerId] = Counter()
         for one in self.fragments:
@@ -126,7 +126,7 @@ def _read(folder: Path, name: str, model: type[Model], bytes_max: int) -> Model:
 
 
 def _check_model_files(folder: Path, manifest: Manifest, listing: Listing) -> None:
-    """Files that follow from the manifest are as they have to be, and no others are there, whoever signed the list."""
+    """Files that follow from the manifest are as they have to be, and there are no others, signed or not."""
     config, tokenizer = manifest.config, manifest.config.data.tokenizer_sha256
     files, listed = fixed_files(config), {one.name: one for one in listing.files}
     names = {*files, weights_file(config), MANIFEST, PROOF, CARD} | ({TOKENIZER} if tokenizer else set())

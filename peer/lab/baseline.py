@@ -1,7 +1,7 @@
 """Data-parallel training beside a lab run: the same learner code, text, tokens, schedule and evaluation windows.
 
 Every step sees the windows that the lab's learners see at that step, in one batch. `elastic` also follows the lab's
-failures: whoever is away does not contribute, and everybody stands still while the others regroup.
+failures: a learner that is away does not contribute, and everybody stands still while the others regroup.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def full_schedule(learners: int, steps: int) -> tuple[JointStep, ...]:
 
 
 def elastic_schedule(absences: Absences, steps: int) -> tuple[JointStep, ...]:
-    """Steps of those who are there; none while they regroup, and none while nobody is left."""
+    """Steps of the learners that are there; none while they regroup, and none while nobody is left."""
     return tuple(_elastic_steps(absences, steps))
 
 

@@ -88,7 +88,7 @@ class LabTensors:
 
     @property
     def versions(self) -> int:
-        """Of all fragments together."""
+        """Versions of all fragments together."""
         return sum(self._versions)
 
     # -- a round

@@ -57,7 +57,7 @@ Answer = tuple[SnapshotTaken | Done, Tensor | None]
 
 
 class LearnerStoppedError(LocalError):
-    """The learner has ended because we wanted it to, so nothing is wrong with whoever still asked for something."""
+    """The learner has ended because we wanted it to, so nothing is wrong with a caller that still asks."""
 
     def __init__(self) -> None:
         super().__init__("the learner was stopped")

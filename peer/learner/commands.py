@@ -53,7 +53,7 @@ class _CommandUnderWay:
 
 
 class LearnerCommands:
-    """Commands that are being carried out, in their order. Whoever calls `begin` also calls `go_on`, between steps."""
+    """Commands that are being carried out, in their order. The caller of `begin` also calls `go_on`, between steps."""
 
     def __init__(
         self,

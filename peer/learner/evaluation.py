@@ -52,7 +52,7 @@ class AbandonedError(Exception):
 class FlatModel:
     """A model that looks at flat fragments: what is trained is not its own, and on the CPU it takes no copy of that.
 
-    Once `abandoned` is set it says nothing more: whoever is asking it gets an AbandonedError after one pass.
+    Once `abandoned` is set it says nothing more: a question under way gets an AbandonedError after one pass.
     """
 
     def __init__(self, config: RunConfig, device: str = "cpu", abandoned: Event | None = None) -> None:

@@ -244,7 +244,7 @@ class Learner:
     def export_state(self, copied: bool = True) -> dict[str, Tensor]:
         """Everything a resumed learner needs to continue with the same bits.
 
-        As CPU tensors; or not `copied`, wherever they are, for whoever looks at them before the next step.
+        As CPU tensors; or not `copied`, wherever they are, for a caller that looks at them before the next step.
         """
         count = self._count
         position = [count.steps, count.tokens, count.window, self._progress_steps, self._state_steps]

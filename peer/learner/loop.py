@@ -150,7 +150,7 @@ class CommandLoop:
 
         Raises PeerGoneError when the peer ends, LocalError when it asks for what is none of ours.
         """
-        self._commands.go_on(wait=wait_seconds != 0.0)  # whoever rests can wait for copies
+        self._commands.go_on(wait=wait_seconds != 0.0)  # while resting we can wait for copies
         for message in self._channel.receive(wait_seconds):
             self.obey(message)
 

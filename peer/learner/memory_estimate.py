@@ -154,12 +154,12 @@ def kept_bytes_per_parameter(config: RunConfig) -> float:
 
 
 def _state_bytes(config: RunConfig) -> int:
-    """Of a certified state per element: the anchor, and the momentum where steps need it."""
+    """Bytes of a certified state per element: the anchor, and the momentum where steps need it."""
     return FLOAT_BYTES * (2 if config.outer.momentum else 1)
 
 
 def _steps_bytes(config: RunConfig, least: int, share: float) -> float:
-    """Of so many steps, or of as many as this share of an anchor holds, per element."""
+    """Bytes per element of so many steps, or of as many as this share of an anchor holds."""
     encoded = CODECS[config.outer.result_codec].encoded_bytes(1 << 20) / (1 << 20)
     return max(least * encoded, share * FLOAT_BYTES)
 
@@ -200,7 +200,7 @@ def _copies_bytes(config: RunConfig) -> int:
 
 
 def _largest_matrix(config: RunConfig) -> int:
-    """Of those that Muon orthogonalises."""
+    """Elements that Muon orthogonalises."""
     return max(one.elements for one in parameter_specs(config.model) if not one.embedding)
 
 

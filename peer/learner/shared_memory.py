@@ -33,7 +33,7 @@ def slots_for(overlap: int) -> int:
 
 
 class SharedSlots:
-    """Both ends of the memory. Whoever may use a slot, and when, is settled by the commands on the socket."""
+    """Both ends of the memory. The commands on the socket settle who may use a slot, and when."""
 
     def __init__(self, descriptor: int, fragments: Sequence[FragmentLayout], overlap: int) -> None:
         """Map the memory behind `descriptor`; raises LocalError if it is less than these fragments need."""

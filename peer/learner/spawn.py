@@ -68,7 +68,7 @@ def start_child(
 
 @contextmanager
 def learner_ahead(program: str = LEARNER_PROGRAM) -> Iterator[LearnerSpawn]:
-    """A learner process that imports what it needs while we do the same; gone at the end, whoever used it or not."""
+    """A learner process that imports what it needs while we do the same; gone at the end, used or not."""
     spawned = LearnerSpawn.begin(program)
     try:
         yield spawned

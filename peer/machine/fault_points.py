@@ -20,7 +20,7 @@ FAULT_POINTS = (  # in the order of a round (`coordinator.simulator.faults`); ro
     *("result", "check", "proposal", "record", "vote", "adopt"),
 )
 GATE_NAME = "at-point"
-GATE_SECONDS_MAX = 10.0  # then a peer goes on by itself; whoever watches it looks twice a second
+GATE_SECONDS_MAX = 10.0  # then a peer goes on by itself; its watcher looks twice a second
 
 
 @dataclass(slots=True)

@@ -21,8 +21,8 @@ def give_back_freed() -> None:
     """Hand it to the system, in some milliseconds.
 
     glibc keeps the large pieces that a model's pass frees, in as many places as they happened to lie: a host that
-    evaluates now and then comes to hold them several times over. So whoever evaluates calls this afterwards, and
-    whoever trains, with every checkpoint.
+    evaluates now and then comes to hold them several times over. So this is called after evaluations, and while
+    training with every checkpoint.
     """
     with suppress(AttributeError):
         ctypes.CDLL(None).malloc_trim(0)

@@ -23,7 +23,7 @@ SHUT_SECONDS = 5.0  # between two looks of a reader whose gate is shut
 
 
 class TokenBucket(Allowance):
-    """Of bytes, with what to take at once so that the rate is even."""
+    """An allowance of bytes, with what to take at once so that the rate is even."""
 
     def __init__(self, bytes_per_second: float) -> None:
         super().__init__(bytes_per_second, bytes_per_second * BURST_SECONDS)

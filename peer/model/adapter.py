@@ -50,7 +50,7 @@ def build_run_model(config: RunConfig) -> nn.Module:
 
 
 def build_hollow_run_model(config: RunConfig) -> nn.Module:
-    """The same without trained parameters of its own, for whoever sets their `data` to memory that is there already."""
+    """The same without trained parameters of its own, for callers that set their `data` to memory that is there."""
     if config.adapter is None:
         return build_hollow_model(config.model, config.data.context_tokens)
     return build_run_model(config)

@@ -1,7 +1,7 @@
 """The base of an adapter run: a folder that every peer brings, and that has to hold exactly the run's tensors.
 
 Nothing of it travels. The manifest has a digest of each tensor as its files have it, before anything is shortened, so
-whoever brings another base hears which tensor differs.
+a peer with another base hears which tensor differs.
 """
 
 from __future__ import annotations

@@ -131,7 +131,7 @@ def build_model(spec: ModelSpec, context_tokens: int, seed: int) -> nn.Module:
 
 
 def build_hollow_model(spec: ModelSpec, context_tokens: int) -> nn.Module:
-    """The same without parameters: all are empty, for whoever sets their `data` to memory that is there already."""
+    """The same without parameters: all are empty, for callers that set their `data` to memory that is there."""
     _check_shapes(spec, context_tokens)
     with torch.random.fork_rng(devices=[]), _Unallocated():
         model = _plain_llama(spec, context_tokens) if spec.is_plain_llama else make_module(spec, context_tokens)

@@ -101,7 +101,7 @@ def _is_causal(module: nn.Module, spec: ModelSpec, tokens: Tensor) -> bool:
 
 
 def _check_packing(module: nn.Module, spec: ModelSpec, tokens: Tensor) -> None:
-    """Whoever mixes documents up would train on something else than was asked, and nobody would notice."""
+    """A model that mixes documents up would train on something else than asked, and nobody would notice."""
     half = tokens.shape[1] // 2
     two = torch.cat((tokens[:, :half], tokens[:, :half].flip(1), tokens[:, :1]), 1)
     two[:, half] |= BEGINS

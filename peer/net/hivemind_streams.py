@@ -43,7 +43,7 @@ async def _arrived(reader: asyncio.StreamReader) -> bytes:
 
 
 class StreamEvents(Protocol):
-    """What a stream tells whoever keeps the peer's state."""
+    """What a stream tells the keeper of the peer's state."""
 
     def stream_up(self) -> None: ...
 

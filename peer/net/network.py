@@ -66,7 +66,7 @@ class Network:
         return network
 
     async def watch(self) -> None:
-        """Until cancelled: rebuild it where it breaks. For whoever keeps it open for long to supervise."""
+        """Until cancelled: rebuild it where it breaks. For a caller that keeps it open for long to supervise."""
         loop = asyncio.get_running_loop()
         await watch(WatchdogCore(WatchdogConfig(), loop.time()), self.dht, loop.time, asyncio.sleep)
 

@@ -186,8 +186,8 @@ async def begin_at_invite(
 
     Those of the invite are asked, and `others` of the run whom we have met.
 
-    A lineage without them is refused: it could be one that old keys have made (design §8). Whoever comes back goes on
-    with what it holds if nobody keeps these heads any more.
+    A lineage without them is refused: it could be one that old keys have made (design §8). A peer that comes back goes
+    on with what it holds if nobody keeps these heads any more.
     """
     own, waypoint = engine.chains, None if invite is None else waypoint_of(invite)
     if invite is None or waypoint is None or knows(own, waypoint):

@@ -1,8 +1,8 @@
 """Whether this machine's clock is right: now and then it is compared with those of some other peers.
 
-Rounds run on monotonic time, but joins and records are dated: whoever is off by more than `CLOCK_TOLERANCE_SECONDS` is
-seen by nobody, sees nobody, and waits for others. Nothing but the words for this machine's owner depends on what others
-say.
+Rounds run on monotonic time, but joins and records are dated: a peer that is off by more than `CLOCK_TOLERANCE_SECONDS`
+is seen by nobody, sees nobody, and waits for others. Nothing but the words for this machine's owner depends on what
+others say.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class ClockCheck:
         self._looks = self._turns = 0
         self._asked: set[PeerId] = set()
         self._asked_unix_seconds = 0.0
-        self._ahead_seconds: list[float] = []  # of those who have answered
+        self._ahead_seconds: list[float] = []  # by all who have answered
 
     def ask(self) -> None:
         """Ask a few: the same ones as long as most of them answer, for a call to somebody new is a new connection."""
@@ -63,7 +63,7 @@ class ClockCheck:
             self._ahead_seconds.append(ahead_of(answer, self._asked_unix_seconds, self._clock()))
 
     def ahead_seconds(self) -> float | None:
-        """How far our clock is ahead of most of those who have answered, or of the nearest half; None if nobody has."""
+        """How far our clock is ahead of most that have answered, or of the nearest half; None if nobody has."""
         found = sorted(self._ahead_seconds, key=abs)
         return found[(len(found) - 1) // 2] if found else None
 

@@ -1,6 +1,6 @@
 """Evidence between the protocol core, the disk and the record store (design §9, §10).
 
-The record store holds heads of evidence: convicted keys and digests. Whoever finds one asks the peer that wrote it.
+The record store holds heads of evidence: convicted keys and digests. A peer that finds one asks its writer.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from dht.identity import PeerId
 from dht.refusal import Refusal
 
 LOOK_SECONDS = 5.0
-GRACE_SECONDS = 20.0  # in which whoever has connected shows its pass
+GRACE_SECONDS = 20.0  # in which a peer that has connected shows its pass
 CLOSED_AT_ONCE = 256
 
 
@@ -37,7 +37,7 @@ class Gate:
 
 
 class Usher:
-    """Closes connections of whoever has shown no pass in time: a connection is a place, too."""
+    """Closes connections of peers that have shown no pass in time: a connection is a place, too."""
 
     def __init__(self, daemon: Daemon) -> None:
         self._daemon = daemon

@@ -37,7 +37,7 @@ class WantedInvite:
 
     @classmethod
     def parse(cls, words: Sequence[str]) -> WantedInvite:
-        """Of `KEY=VALUE`; raises UsageError."""
+        """Parse `KEY=VALUE`; raises UsageError."""
         given = dict(word.partition("=")[::2] for word in words)
         if unknown := given.keys() - set(KEYS):
             raise UsageError(f"{min(unknown)!r} is nothing that an invite has")
@@ -54,7 +54,7 @@ class WantedInvite:
 
 
 class Invitations:
-    """Of one peer of one run. `brought` is the ticket of the invite by which it came."""
+    """The invites of one peer of one run. `brought` is the ticket of the invite by which it came."""
 
     def __init__(self, core: Core, office: Office, folder: Path, brought: Ticket | None) -> None:
         self._core = core
@@ -144,7 +144,7 @@ def _number(text: str) -> int:
 
 
 def _seconds(text: str) -> int:
-    """Of `7d`, `12h`, `30m`, `2w`; raises UsageError."""
+    """Parse `7d`, `12h`, `30m`, `2w`; raises UsageError."""
     found = re.fullmatch(r"([0-9]{1,4})([mhdw])", text)
     if found is None or not int(found[1]):
         raise UsageError(f"--expires {text!r} is no time; say 30m, 12h, 7d or 2w")

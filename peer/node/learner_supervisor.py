@@ -52,7 +52,7 @@ class LearnerDependents:
 
 
 class LearnerSupervisor:
-    """Of one peer, whose learner processes follow each other. `learner` is None until the first is ready."""
+    """Keeps one peer's learner; its processes follow each other. `learner` is None until the first is ready."""
 
     def __init__(
         self,

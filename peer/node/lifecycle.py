@@ -26,7 +26,7 @@ ROUNDS_OF_PRESENCE_MIN = 2  # looks at the record store before we believe that w
 BY_HAND = "by its owner, until muster resume"
 STRANGERS_LIFETIMES = 3.0  # how long a peer that meets nobody it knows lets strangers say that it is behind
 AGREEMENT_LIFETIMES = 3.0  # how long a peer waits at the end of a run for the others to hold the same
-AT_REST = ("draining", "hosting")  # states of those who open no rounds for work of their own
+AT_REST = ("draining", "hosting")  # in which a peer opens no rounds for work of its own
 
 
 def live_presences(engine: Engine, now: float) -> list[Presence]:
@@ -38,7 +38,7 @@ def live_presences(engine: Engine, now: float) -> list[Presence]:
 def lagging_fragments(engine: Engine, now: float, hears_strangers: bool) -> set[int]:
     """Fragments of which we hold less than others do; being one version behind is what rounds look like.
 
-    What others hold that we have no certificate of is only what they say. So it takes more of those whom we know than
+    What others hold that we have no certificate of is only what they say. So it takes more peers that we know than
     may be hostile, here or not; strangers are heard, if at all, where none of these is here, as after a long absence.
     """
     live = engine.core.presence.live(now)

@@ -22,7 +22,7 @@ ENDING_CHARACTERS_MIN = 6  # of a peer id, as `muster members` shows it
 
 
 class Membership:
-    """Of one peer."""
+    """Who may be in a run, for its organiser to say."""
 
     def __init__(self, driver: RoundDriver, office: Office, invitations: Invitations) -> None:
         self._driver = driver

@@ -162,7 +162,7 @@ class Node:
 
     @property
     def manifest(self) -> Manifest:
-        """Of the run."""
+        """The run's manifest."""
         return self._parts.manifest
 
     @property

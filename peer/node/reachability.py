@@ -1,7 +1,7 @@
 """Whether others get through to this peer: it asks some of them to call it, now and then (`peer.net.probe` answers).
 
 What they say decides one thing, which this peer says of itself in its joins and presence: whether it reduces, and leads
-before others. A peer that believes a liar is one reducer fewer; most of those who answer have to say so. Keys cost
+before others. A peer that believes a liar is one reducer fewer; most that answer have to say so. Keys cost
 nothing, and many that lie would leave the reducing to the hostile: members of the chains are asked, while any is live.
 """
 
@@ -31,7 +31,7 @@ ALONE_SECONDS = 1.0  # while there is nobody to ask
 
 
 def askable(live: Set[PeerId], chains: Iterable[Chain]) -> Set[PeerId]:
-    """Whom to believe: of those who are there whoever had a part in newest versions; whoever is there if none is."""
+    """Whom to believe: peers that had a part in newest versions and are there; everybody there if none is."""
     return frozenset[PeerId]().union(*(chain.known() for chain in chains)) & live or live
 
 

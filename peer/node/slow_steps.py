@@ -1,7 +1,7 @@
 """Whether this machine's inner steps are too long for the run's rounds, and what can be done (docs/adr/0038).
 
 What a peer brings to a round is copied between two steps, and the leader waits for commitments for a fifth of the
-round's deadline. Whoever is in a longer step then commits too late.
+round's deadline. A peer in a longer step then commits too late.
 """
 
 from __future__ import annotations

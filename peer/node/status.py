@@ -29,7 +29,7 @@ from peer.rounds.evaluation_loop import Mark
 from peer.rounds.public_status import PublicStatus, public_status
 from peer.sync.introduction import ADVICE_OUT_OF_REACH
 
-ROUNDS_SHOWN = 16  # to whoever asks on this machine, perhaps twice a second
+ROUNDS_SHOWN = 16  # to programs on this machine, which may ask twice a second
 CERTIFICATES_SHOWN = 4  # of each fragment
 PHASES: Mapping[Hindrance, Phase] = MappingProxyType(
     {Hindrance.BEHIND: "catching up", Hindrance.BOUND: "bound by a vote"}

@@ -30,7 +30,7 @@ ERRORS = 8.0  # over √elements: how far a sample's cosines may be off; 7.2 was
 COSINE_ERROR_MAX = 0.25  # reached below a thousand elements
 LENGTH_MIN = 0.1  # of the usual length, below which a sample says nothing of a direction
 SUM_TOLERANCE = 1e-3  # published coefficients are rounded to float32
-LONGER_MAX = 1.01  # of a committed squared norm: whoever is admitted is nowhere near, however sums are rounded
+LONGER_MAX = 1.01  # of a committed squared norm: an admitted input is nowhere near, however sums are rounded
 AGREEMENT = 0.01  # of a member's weight: two machines that run the rule on the same segment differ by far less
 
 BY_DISTANCE = frozenset({"robust_rda", "centered_clip", "geometric_median"})
@@ -56,7 +56,7 @@ class Sample:
 
     @property
     def variance(self) -> float:
-        """Of a mean over the sample, in units of the elements' own: 0 if the whole segment was seen."""
+        """Variance of a mean over the sample, in units of the elements' own: 0 if the whole segment was seen."""
         return 1 / self.elements - 1 / self.whole
 
 

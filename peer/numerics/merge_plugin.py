@@ -2,7 +2,7 @@
 
 Members recompute single leaves, so whatever a rule makes of some elements it must make of them alone. And two machines
 may have the same version of a package and come to other bytes. So the host writes into the manifest what its rule makes
-of fixed inputs, and whoever gets something else takes no part: it would accuse honest reducers.
+of fixed inputs, and a peer that gets something else takes no part: it would accuse honest reducers.
 """
 
 from __future__ import annotations

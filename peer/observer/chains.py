@@ -62,7 +62,7 @@ class SeenCredit(Credit):
 
 
 class _NoKey:
-    """The signer of whoever never says anything."""
+    """A signer for an observer, which never says anything."""
 
     def __init__(self, peer_id: PeerId) -> None:
         self.peer_id = peer_id

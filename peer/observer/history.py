@@ -39,7 +39,7 @@ class Thinned(Generic[Item]):
 
 
 class HeldOut:
-    """The evaluations of one host: the organiser if it tells any, else whoever told first."""
+    """The evaluations of one host: the organiser if it tells any, else the first that told."""
 
     def __init__(self, organiser: PeerId, created_unix_seconds: float) -> None:
         self._organiser = organiser

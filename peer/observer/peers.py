@@ -101,7 +101,7 @@ class KnownPeer:
 
 
 class KnownPeers:
-    """At most `PEERS_KNOWN_MAX`; whoever has been gone longest makes room."""
+    """At most `PEERS_KNOWN_MAX`; the peer that has been gone longest makes room."""
 
     def __init__(self, lifetime_seconds: float) -> None:
         self._lifetime_seconds = lifetime_seconds

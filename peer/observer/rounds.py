@@ -22,7 +22,7 @@ Key = tuple[int, int, int]
 
 
 class ToldRounds:
-    """The newest rounds, each by its leader where the leader tells, else by whoever told first."""
+    """The newest rounds, each by its leader where the leader tells, else by the first that told."""
 
     def __init__(self, chains: Chains) -> None:
         self._chains = chains

@@ -20,7 +20,7 @@ class Seen:
 
 @dataclass(slots=True)
 class SeenCertificates:
-    """Fed with what peers tell; the sum of all, whoever dies."""
+    """Fed with what peers tell; the sum of all, no matter who dies."""
 
     by_digest: dict[str, Seen] = field(default_factory=dict)  # in the order in which they came
     _children: dict[tuple[int, str], set[str]] = field(default_factory=dict)  # full ones, by fragment and parent

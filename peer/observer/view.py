@@ -30,7 +30,7 @@ from peer.rounds.public_status import PublicStatus
 
 CERTIFICATES_SHOWN = 256
 STATEMENT_SHOWN_BYTES_MAX = 64 << 10
-EVIDENCE_SHOWN_CHARS_MAX = 4 << 20  # of all bans in one view: whoever reads it refuses one of more than 32 MiB
+EVIDENCE_SHOWN_CHARS_MAX = 4 << 20  # of all bans in one view: readers refuse one of more than 32 MiB
 
 
 def run_facts(manifest: Manifest) -> RunFacts:
@@ -155,5 +155,5 @@ def told_audits(peers: KnownPeers) -> tuple[AuditView, ...]:
 
 
 def _told(peers: KnownPeers) -> list[tuple[PeerId, PublicStatus]]:
-    """What peers have said of themselves, of those who have."""
+    """What peers have said of themselves, by peer."""
     return [(peer, known.status) for peer, known in peers.peers.items() if known.status is not None]

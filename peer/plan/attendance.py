@@ -65,7 +65,7 @@ class Attendance:
         self.now = to
 
     def reach(self) -> Flags:
-        """Whoever can take part in the branch that counts: the side with more live peers."""
+        """Peers that can take part in the branch that counts: the side with more live peers."""
         here, there = self.alive & ~self.side, self.alive & self.side
         return here if here.sum() >= there.sum() else there
 
@@ -94,7 +94,7 @@ class Attendance:
         return float(self.rng.random() * CHECKPOINT_SECONDS * self.population.steps_per_second[peer])
 
     def recovered(self, included: npt.NDArray[np.intp], since: float) -> list[float]:
-        """Seconds since they came back, of those who contribute for the first time since then."""
+        """Seconds since they came back, for peers that contribute for the first time since then."""
         back = self.back_at[included]
         self.back_at[included] = -math.inf
         return [float(self.now - one) for one in back if one >= since]

@@ -191,7 +191,7 @@ class CellRound:
         return seconds
 
     def _seconds(self, member: Peers, up: Floats, down: Floats, hop: Floats, inputs: Floats | Peers) -> Floats:
-        """Of sending and receiving so much at once, over a connection to each other member."""
+        """Seconds for sending and receiving so much at once, over a connection to each other member."""
         others = np.maximum(inputs - 1, 1)
         sending = transfer_seconds(up, self.people.up[member] * self.share, 2 * hop, others)
         return np.maximum(sending, transfer_seconds(down, self.people.down[member] * self.share, 2 * hop, others))

@@ -44,12 +44,12 @@ class Workload:
 
     @property
     def elements(self) -> float:
-        """Of one fragment."""
+        """Elements of one fragment."""
         return self.parameters / self.pace.fragments
 
     @property
     def contribution_bits(self) -> float:
-        """Of one fragment's outer gradient."""
+        """Bits of one fragment's outer gradient."""
         return self.elements * CODEC_BITS[self.outer.contribution_codec]
 
     @property
@@ -58,7 +58,7 @@ class Workload:
 
     @property
     def state_bits(self) -> float:
-        """Of one fragment's state, as whoever missed a version fetches it."""
+        """Bits of one fragment's state, as a peer that missed a version fetches it."""
         return self.elements * ANCHOR_BITS * (2 if self.outer.momentum else 1)
 
 
@@ -97,7 +97,7 @@ class Members:
 
     @classmethod
     def of(cls, people: Population, roster: Peers, snapshot_seconds: Floats, share: float) -> Members:
-        """These peers, with this share of their lines; if none can be dialled, whoever it is reduces."""
+        """These peers, with this share of their lines; if none can be dialled, any of them reduces."""
         dialable = people.dialable[roster]
         return cls(
             people.up[roster] * share,

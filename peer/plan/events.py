@@ -160,7 +160,7 @@ class Stretches:
         self._merge_at = np.where(complete, np.minimum(self._merge_at, now), self._merge_at)
 
     def _merge(self, lanes: Integers) -> None:
-        """Close the round of these stretches, and let go whoever waited for it."""
+        """Close the round of these stretches, and let go all that waited for it."""
         ahead = self._ahead[lanes]
         self.merges += lanes.size
         self.reports_merged += int((ahead > 0).sum())

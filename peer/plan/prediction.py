@@ -59,7 +59,7 @@ class Prediction:
 
 
 def warmup_seconds(work: Workload, step_seconds: float) -> float:
-    """Of a simulation."""
+    """What a simulation leaves out at its start."""
     return WARMUP_PERIODS * work.pace.steps_per_version * step_seconds
 
 

@@ -34,7 +34,7 @@ class CellCapture:
 
 
 def tiers(peers: float) -> int:
-    """Of cells below the heads of so many peers, on average."""
+    """Tiers of cells below the heads of so many peers, on average."""
     return 2 if peers > HEADS * (1 + WARDS_PER_CELL_MAX) else 1
 
 

@@ -1,9 +1,9 @@
 """A volunteer swarm in virtual time, round by round: what is certified, what is lost, what the lines carry.
 
 The rules are the protocol's (design §6): a fragment is due when its active set has made H steps, at most τ rounds are
-in flight, a roster takes at most 32 of whoever is there, a certificate needs two thirds of it and more than `min_share`
-of the active set, learners never wait. What a round costs is `peer.plan.cost`. numpy works on all peers at once, a
-heap on rounds and absences one after the other; all randomness comes from one generator.
+in flight, a roster takes at most 32 of the peers that are there, a certificate needs two thirds of it and more than
+`min_share` of the active set, learners never wait. What a round costs is `peer.plan.cost`. numpy works on all peers at
+once, a heap on rounds and absences one after the other; all randomness comes from one generator.
 """
 
 from __future__ import annotations
@@ -266,7 +266,7 @@ class PlannedSwarm:
         self.not_before[fragment] = self.now + VOID_BACKOFF_SHARE * self.work.pace.round_seconds
 
     def _certify(self, done: Round) -> None:
-        """A version exists: count what it holds; whoever was not there fetches it."""
+        """A version exists: count what it holds; peers that were not there fetch it."""
         fragment, included, pace = done.fragment, done.included, self.work.pace
         pending = np.maximum(done.snapshots - self.counted[fragment, included], 0.0)
         stale = self.version[fragment] - self.counted_version[fragment, included] > pace.max_stale
@@ -303,7 +303,7 @@ class PlannedSwarm:
 
 
 def choose(joined: Peers, newest: Peers, limit: int, rng: np.random.Generator) -> Peers:
-    """A roster of whoever joined, in random order: everybody, or as many as a group takes.
+    """A roster of peers that joined, in random order: everybody, or as many as a group takes.
 
     Then seven eighths are from the newest roster, so that enough of the active set is there to certify.
     """

@@ -15,7 +15,7 @@ class AdoptionQueue:
     """
 
     def __init__(self, fragments: int, waiting_max: int, local_work: StaleWork) -> None:
-        self.turns = [asyncio.Lock() for _ in range(fragments)]  # of whoever asks the learner about this fragment
+        self.turns = [asyncio.Lock() for _ in range(fragments)]  # to ask the learner about this fragment
         self._waiting: list[list[asyncio.Task[None]]] = [[] for _ in range(fragments)]
         self._waiting_max = waiting_max
         self._local_work = local_work

@@ -1,4 +1,4 @@
-"""What this peer has found out about others' work, as it tells whoever asks: audits, complaints, scores."""
+"""What this peer has found out about others' work, as it answers questions: audits, complaints, scores."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ DOUBTFUL = "its coefficients are not those that the run's rule gives"
 
 
 def audit_views(told: Tell, unix_seconds: float) -> list[AuditView]:
-    """What an event says about others, for people; empty for most. Whoever hears it knows from whom."""
+    """What an event says about others, for people; empty for most. The hearer knows from whom."""
     place = {"fragment": told.fragment, "version": told.version + 1, "unix_seconds": unix_seconds}
     return [AuditView.model_validate({**one, **place}) for one in _found(told)]
 

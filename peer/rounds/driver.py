@@ -70,7 +70,7 @@ def _raise(error: BaseException) -> None:
 
 
 def _log(told: Tell) -> None:
-    """Whoever sends what is refused cannot fill the log with it; it is counted all the same."""
+    """A sender of what is refused cannot fill the log with it; it is counted all the same."""
     level = logging.DEBUG if told.event == "refused" else logging.INFO
     log.log(level, told.event, fragment=told.fragment, version=told.version, **told.details)
 
@@ -243,7 +243,7 @@ class RoundDriver:
         if isinstance(message, PartNote):
             self._hit("scatter")
         payload = b"" if action.payload is None else self.blobs.get(action.payload)
-        if payload is not None:  # else too old: whoever needs it asks somebody else
+        if payload is not None:  # else too old: a peer that needs it asks somebody else
             self.post(action.to, message, payload)
 
     def _hit(self, point: str) -> None:

@@ -34,7 +34,7 @@ LOOK_SECONDS = 30.0  # after which an evaluation goes by the part of the text th
 SAMPLE_SECONDS = 10.0  # after which a piece of text is long enough
 STALE_BYTES_MIN, STALE_SHARE_MAX = 16 << 20, 0.125  # of a model, that an evaluation keeps of what has given way
 QUICK_SHARE = 8  # evaluations during the run use one in so many of the held-out windows
-EVALUATIONS_KEPT = 1024  # whoever asks for a snapshot gets them all; when there are more, every second one goes
+EVALUATIONS_KEPT = 1024  # a snapshot holds them all; when there are more, every second one goes
 
 
 @dataclass(frozen=True, slots=True)

@@ -55,7 +55,7 @@ class PeerRequests:
         self.may_have_states: Callable[[PeerId], bool] = lambda _: True
 
     def answer_probes(self, desk: ProbeDesk) -> None:
-        """From now on, tell whoever asks how it looks from here."""
+        """From now on, tell peers that ask how it looks from here."""
         self._probes = desk
 
     def hear_probes(self, hear: HearProbe) -> None:
@@ -79,7 +79,7 @@ class PeerRequests:
             await self._probes.close()
 
     def tell_status(self, status: Callable[[], PublicStatus]) -> None:
-        """From now on, tell whoever asks how we are doing."""
+        """From now on, tell peers that ask how we are doing."""
         self._desk = StatusDesk(status)
 
     def handle(self, sender: PeerId, message: Transfer, payload: bytes, now: float) -> None:

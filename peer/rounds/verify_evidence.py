@@ -1,4 +1,4 @@
-"""Evidence in a file, judged by whoever has it and the manifest of its run: no clock, no network (design §9)."""
+"""Evidence in a file, judged with nothing but the manifest of its run: no clock, no network (design §9)."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The peer's side of the control socket: only its owner can open it, and no request is large or stays for long.
 
 The client is `coordinator.views.control`. One JSON line each way: `{"command": …}`, then an object with the answer or
-an `error`, with `usage` where whoever asked is to blame.
+an `error`, with `usage` where the asker is to blame.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class ControlServer:
         if self._server is None:
             return
         self._server.close()
-        with suppress(OSError):  # on a disk that takes nothing any more; whoever listens here next removes it
+        with suppress(OSError):  # on a disk that takes nothing any more; the next that listens here removes it
             self._path.unlink(missing_ok=True)
         if self._conversations:
             _, late = await asyncio.wait(self._conversations, timeout=CLOSE_SECONDS_MAX)
@@ -87,7 +87,7 @@ class ControlServer:
             async with asyncio.timeout(REQUEST_SECONDS_MAX):
                 await writer.drain()
         except (OSError, TimeoutError):
-            pass  # whoever asked has gone
+            pass  # the asker has gone
         finally:
             writer.close()
 

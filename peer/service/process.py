@@ -1,4 +1,4 @@
-"""One peer as a process: started, served on its control socket, and ended by whoever may end it (design §8, Leave).
+"""One peer as a process: started, served on its control socket, and ended on request or by a signal (design §8, Leave).
 
 Ctrl-C or SIGTERM once drains and then stops, twice stops now. A peer that must not outlive its parent gets SIGTERM from
 the kernel when that dies, and stops now, without saving.

@@ -1,4 +1,4 @@
-"""A systemd user unit that runs a peer. It is only written; whoever installs it starts it."""
+"""A systemd user unit that runs a peer. It is only written; the owner installs and starts it."""
 
 from __future__ import annotations
 

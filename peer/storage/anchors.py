@@ -68,7 +68,7 @@ class Anchors:
     def install(self, fragment: int, certificate: bytes, state: OuterState, step: bytes = b"") -> None:
         """Make this certified state the current one; `step` is what led to it, as it is told to others, if we know.
 
-        Steps are kept for longer: for whoever fetches a state, until fetching another one would be less.
+        Steps are kept for longer: for peers that fetch a state, until fetching another one would be less.
         """
         before, name = self._current[fragment], self._names[fragment]
         if name is not None and name != certificate:
@@ -160,7 +160,7 @@ class Anchors:
         return self._current[fragment].digest
 
     def digests(self) -> list[bytes]:
-        """Of all fragments in order."""
+        """Digests of all fragments in order."""
         return [self.digest(fragment) for fragment in range(len(self._current))]
 
 

@@ -1,6 +1,6 @@
 """A peer's record of credit on disk: what certificates that are no longer kept added up to, and how people call whom.
 
-Beside the record lies the report as of the last checkpoint, for whoever asks when no peer runs.
+Beside the record lies the report as of the last checkpoint, for when no peer runs.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class CreditFile(BaseModel):
 
 
 class CreditBook:
-    """Of one run, in this folder. Damaged or missing, it begins anew, and its reports say from which version on."""
+    """One run's credit, in this folder. Damaged or missing, it begins anew, and reports say since which version."""
 
     def __init__(self, folder: Path, run_id: bytes, fragments: int) -> None:
         self._path = folder / CREDIT_FILE

@@ -91,7 +91,7 @@ class Generations:
         self._newest: Generation | None = None  # that is known to be whole
 
     def path(self, name: str) -> Path:
-        """Of a file of a generation."""
+        """Where a file of a generation lies."""
         return self._folder / name
 
     def newest(self) -> Generation | None:

@@ -1,6 +1,6 @@
 """Which older state a peer keeps for somebody who is fetching it, while it goes on itself (design §8). Sans-IO.
 
-Whoever fetches one for longer than the others take for a few versions would else never have one whole.
+A peer that fetches one for longer than the others take for a few versions would else never have one whole.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dht.identity import PeerId
 ASKERS_MAX = 64
 
 IDLE_SECONDS = 60.0  # as long as a fetcher waits for a holder
-PIN_SECONDS_MAX = 7200.0  # then whoever asks for another state first gets its turn; asking again renews nothing
+PIN_SECONDS_MAX = 7200.0  # then the first that asks for another state gets its turn; asking again renews nothing
 
 
 @dataclass(slots=True)

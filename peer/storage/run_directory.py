@@ -1,7 +1,7 @@
 """What a peer holds of a run across restarts: certificates, states, the learner, and votes (design §8).
 
 States and learner are one atomic generation (`peer.storage.generations`). Certificates are logs beside it
-(`peer.storage.certificate_log`): they prove the states, and whoever joins later asks for them.
+(`peer.storage.certificate_log`): they prove the states, and newcomers ask for them.
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ class RunDirectory:
         self._run_id = run_id
         self._generations = Generations(self.path, run_id)
         self._logs: dict[int, CertificateLog] = {}
-        self._unpacking = threading.Lock()  # whoever replaces a learner may be cancelled, and its thread goes on
+        self._unpacking = threading.Lock()  # replacing a learner may be cancelled, and its thread goes on
 
     @property
     def address_book(self) -> Path:

@@ -73,7 +73,7 @@ def disagreement(watch: SwarmWatch) -> str | None:
 
 
 def utilisation(watch: SwarmWatch, cores: int) -> float:
-    """The learners' CPU seconds over cores × wall between first and last step, whoever made them."""
+    """The learners' CPU seconds over cores × wall between first and last step of any of them."""
     learners = [snapshot for snapshot in watch.lives() if snapshot.role == "learner"]
     seen = (watch.last_step_at or 0.0) - (watch.first_step_at or 0.0)
     # polls come late by up to their interval, so a single peer's own measurement can be longer

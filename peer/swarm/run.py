@@ -41,7 +41,7 @@ DRAIN_ROUNDS = 4  # or as many rounds' deadlines, if that is longer
 DEATH_SECONDS = 2.0  # a dying process closes its socket before it is gone
 END_SECONDS_MAX = 20.0
 HOST = "host"
-UNLIMITED = ("pause_on_battery=false", "pause_for_gpu_programs=false")  # whoever starts a swarm wants it to run
+UNLIMITED = ("pause_on_battery=false", "pause_for_gpu_programs=false")  # a swarm is started to run
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,7 +259,7 @@ class Swarm:
                 self.watch.note_death(peer.name, peer.last_words())
 
     async def _tell_all(self, names: Iterable[str], command: Command) -> None:
-        """Whoever cannot be told has died or will be ended by signal."""
+        """Processes that cannot be told have died or will be ended by signal."""
         directories = [self._processes[name].data_directory for name in names]
         asked: list[Awaitable[object]] = [asyncio.to_thread(ask, directory, command) for directory in directories]
         await asyncio.gather(*asked, return_exceptions=True)

@@ -13,7 +13,7 @@ FINISHED = "finished"  # the state of a peer whose run is over or drained
 
 @dataclass(slots=True)
 class SwarmWatch:
-    """Fed by whoever polls; views and reports read it. Processes go by the name that the swarm gave them."""
+    """Fed by what polls the swarm; views and reports read it. Processes go by the name that the swarm gave them."""
 
     host: str
     learners: tuple[str, ...]

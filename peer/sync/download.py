@@ -1,8 +1,8 @@
 """One download: a state on its way, from the question for it to the proven whole (design §8). Sans-IO.
 
 First come the leaf digests of the state's two Merkle trees, which prove themselves against the certificate; after that
-every piece proves itself, whoever sends it and whenever it comes. Of a momentum that no step needs the leaf digests are
-all that is kept. `peer.sync.download_scheduler` says whom to ask for which.
+every piece proves itself, from any sender and at any time. Of a momentum that no step needs the leaf digests are all
+that is kept. `peer.sync.download_scheduler` says whom to ask for which.
 """
 
 from __future__ import annotations

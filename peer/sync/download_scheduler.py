@@ -135,7 +135,7 @@ class DownloadScheduler:
     def progress(self, lacking: Collection[int]) -> tuple[int, int, int]:
         """Bytes that have arrived and bytes in all; and from how many holders more are to come.
 
-        Of these fragments, and of those whose states came since one of these was begun: a share of both only grows.
+        For these fragments, and for others whose states came since one of these was begun: a share of both only grows.
         """
         states = [one for fragment, one in self._downloads.items() if fragment in lacking]
         sources = sum(bool(holder.owed) for holder in self._holders.values())
@@ -145,7 +145,7 @@ class DownloadScheduler:
     # -- whom to ask
 
     def asks(self, now: float) -> list[Ask]:
-        """What to ask for now; whoever stalls is left first."""
+        """What to ask for now; holders that stall are left first."""
         for holder in self._holders.values():
             if now >= holder.leave_at():
                 self._leave(holder)
@@ -261,7 +261,7 @@ class DownloadScheduler:
             self._forgive(holder, [request for request in holder.owed if request[0] == download.name])
 
     def _forgive(self, holder: StateSource, requests: Sequence[Request]) -> None:
-        """It does not owe us these any more; whoever else does still does."""
+        """It does not owe us these any more; others that do still do."""
         for request in requests:
             holder.owed.pop(request, None)
         others = {request for other in self._holders.values() for request in other.owed} if requests else set()

@@ -1,7 +1,7 @@
 """Version 0 of a run: seeded values that every machine draws, or the host's own, which newcomers fetch once.
 
-Given values lie in a file of the run's folder. They are proven against the digests in the manifest, whoever sent them
-and whenever they are read: so any peer of the run can give them, and what has arrived is kept.
+Given values lie in a file of the run's folder. They are proven against the digests in the manifest whenever they are
+read, no matter who sent them: so any peer of the run can give them, and what has arrived is kept.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from peer.sync.bootstrap import fetch_manifest
 
 @asynccontextmanager
 async def as_guest(invite: Invite, own_key: Path, listen: str | None = None) -> AsyncIterator[tuple[Network, Manifest]]:
-    """Call those whom the invite names, and be told the run's manifest; whoever does not `listen` cannot be called.
+    """Call those whom the invite names, and be told the run's manifest; without `listen` a guest cannot be called.
 
     With an invite that names one peer, `own_key` is shown: no other is let in.
 

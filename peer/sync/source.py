@@ -12,9 +12,9 @@ from peer.sync.download import Piece
 
 PIECES_IN_FLIGHT = 8  # at most: 2 MiB
 WINDOW_SECONDS = 2.0  # a holder is asked for one piece, and for so many more as it gives in this time
-STALL_SECONDS = 5.0  # whoever is silent for so long, and has never given anything that proved itself, is left
+STALL_SECONDS = 5.0  # a holder that is silent for so long, and never gave anything that proved itself, is left
 STALL_ANSWERS = 3.0  # of the time that its answers take: what it owes after this, or `STALL_SECONDS`, others are asked
-PATIENCE_SECONDS = 60.0  # whoever has given something is left after so long: it may have many askers
+PATIENCE_SECONDS = 60.0  # a holder that has given something is left after so long: it may have many askers
 ANSWER_SECONDS = 1.0  # what an answer is thought to take until some have come
 TRUST = 0.3  # how much a quicker answer counts against those before it; a slower one counts at once
 

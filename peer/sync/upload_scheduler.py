@@ -30,8 +30,8 @@ class UploadScheduler:
     def ask(self, peer: PeerId, ask: StateAsk) -> None:
         """Queue a question; one too many is dropped, and its asker will turn to somebody else.
 
-        Whoever asks for another state of a fragment does not want the one before any more; and nothing is given twice
-        to whoever has lost patience and asks again.
+        An asker for another state of a fragment does not want the one before any more; and nothing is given twice
+        to an asker that has lost patience and asks again.
         """
         line = self._lines.get(peer)
         if line is None:
@@ -44,7 +44,7 @@ class UploadScheduler:
             line.append(ask)
 
     def forget(self, peer: PeerId) -> None:
-        """Whoever is gone waits for nothing, and takes nobody's turn."""
+        """A peer that is gone waits for nothing, and takes nobody's turn."""
         self._lines.pop(peer, None)
 
     def next(self, now: float) -> tuple[PeerId, StateAsk] | None:

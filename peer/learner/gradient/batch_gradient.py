@@ -21,7 +21,7 @@ from peer.model.replicas import ModelCopy, shares
 
 
 class BatchGradient:
-    """Of a model that is on its device, with `parameters`; makes the copies on other devices itself."""
+    """The gradient of a model on its device, with `parameters`; makes the copies on other devices itself."""
 
     def __init__(self, model: nn.Module, parameters: FlatParameters, config: RunConfig, placement: Placement) -> None:
         precision = config.inner.precision

@@ -25,7 +25,7 @@ def without_opposed(shares: Floats, products: Floats) -> Floats:
 
 
 def say(cosines: Floats) -> Floats:
-    """1 for whoever does not point away, down to 0 at `OPPOSED`: a ramp, so that nothing hangs on a last digit."""
+    """1 for a row that does not point away, down to 0 at `OPPOSED`: a ramp, so that nothing hangs on a last digit."""
     return np.asarray(np.clip(1 - cosines / OPPOSED, 0, 1))
 
 

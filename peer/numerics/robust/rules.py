@@ -88,7 +88,7 @@ def robust_directions(vectors: Sequence[Tensor], weights: Sequence[float]) -> Ag
 def robust_shares(stack: Stack, products: Floats, scales: Floats) -> tuple[Floats, float]:
     """What `robust_rda` takes of each y_i = scale_i · x_i, summing to 1, and CenteredClip's ρ; `products` of the x_i.
 
-    CenteredClip, and of that less of whoever points away from its result (docs/adr/0031).
+    CenteredClip, and of that less of rows that point away from its result (docs/adr/0031).
     """
     centred = centred_products(stack.arrays(), products, scales, stack.weights)
     shares, clip = clipping.centered_clip(centred, stack.weights)

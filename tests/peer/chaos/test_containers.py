@@ -213,8 +213,8 @@ def test_nobody_in_a_container_comes_to_a_point_and_that_is_said_before(tmp_path
     events = [some("kill", at_point="vote"), some("heal", at_point="vote", at_peer=1), some("kill")]
     said = refused([*events, some("clock_skew", at_point="vote")], place)
     assert said.splitlines() == [
-        "2 of this plan's 4 events (heal, kill) will not happen: whoever started the containers told none of them of a "
-        "point; give at_seconds",
+        "2 of this plan's 4 events (heal, kill) will not happen: no container was started with a fault point; "
+        "give at_seconds",
         "1 of this plan's 4 events (clock_skew) will not happen: containers share the clock of their machine",
     ]
 
