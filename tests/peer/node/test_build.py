@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from coordinator.run.admission_spec import AdmissionSpec
+from coordinator.run.data_spec import DataSpec
 from coordinator.run.manifest import PaceSpec, RunConfig, TrustSpec
 from coordinator.run.model_spec import ModelSpec
 from dht.errors import LocalError, UsageError
@@ -64,6 +65,26 @@ def test_a_new_run_takes_invites_and_one_of_an_earlier_version_stays_open(tmp_pa
     assert make_manifest(described, OWN_DATA, options, HOST.peer_id) == earlier
     listed = Description(config.model_copy(update={"admission": AdmissionSpec(mode="list")}))
     assert make_manifest(listed, OWN_DATA, options, HOST.peer_id).config.admission == AdmissionSpec(mode="list")
+
+
+def test_a_host_whose_text_has_changed_does_not_go_on_with_its_run(tmp_path: Path) -> None:
+    """It went on under the same run id with other held-out text, so its losses could not be compared."""
+    model = ModelSpec(hidden_size=8, layers=1, heads=2, intermediate_size=16)
+    options, before, after = NodeOptions(tmp_path), digest_of(b"text"), digest_of(b"other text")
+    for data, advice in (
+        (DataSpec(source="text", path="a.txt"), "bring back the files"),
+        (DataSpec(source="hub", path="some/data", revision="c0ffee0"), r'data\.revision = "c0ffee0"'),
+    ):
+        described = Description(RunConfig(model=model, data=data))
+        run = make_manifest(described, before, options, HOST.peer_id)
+        RunDirectory(tmp_path, run.run_id).keep_manifest(run)
+        assert make_manifest(described, before, options, HOST.peer_id) == run
+        with pytest.raises(UsageError, match=f"your text has changed since the run .* began with it: {advice}"):
+            make_manifest(described, after, options, HOST.peer_id)
+    library = Description(RunConfig(model=model))  # changes with every update of Python
+    run = make_manifest(library, before, options, HOST.peer_id)
+    RunDirectory(tmp_path, run.run_id).keep_manifest(run)
+    assert make_manifest(library, after, options, HOST.peer_id) == run
 
 
 def test_a_session_over_another_base_is_refused() -> None:
