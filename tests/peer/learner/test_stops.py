@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -15,14 +16,15 @@ from coordinator.run.manifest import PaceSpec, RunConfig
 from coordinator.run.model_spec import ModelSpec
 from peer.data.windows import TrainingWindows, load_tokens
 from peer.learner.learner import make_learner
-from peer.model.description import describe
+from peer.model.description import Description, describe
+from tests.peer.matrix.test_matrix import certified_states, export
 
 TEXTS = [f"{name} has {number} apples" for name in ("Ann", "Ben", "Cem", "Dua") for number in range(200)]
-STEPS, SAMPLED = 60, 250
+STEPS, SAMPLED, LONGEST = 60, 250, 24  # a document has at most 18 bytes
 
 
-@pytest.mark.parametrize("over_bytes", [False, True])
-def test_sampled_text_contains_the_end_token(tmp_path: Path, over_bytes: bool):
+def described_run(tmp_path: Path, over_bytes: bool) -> Description:
+    """Over many short documents, with a tokenizer that has an end token, or over bytes that end with one."""
     corpus, tokenizer_path = tmp_path / "rows.jsonl", tmp_path / "tokenizer.json"
     corpus.write_text("".join(json.dumps({"text": text}) + "\n" for text in TEXTS))
     tokenizer = Tokenizer(models.BPE())
@@ -46,7 +48,7 @@ def test_sampled_text_contains_the_end_token(tmp_path: Path, over_bytes: bool):
         }
         | named
     )
-    described = describe(
+    return describe(
         RunConfig(
             versions=20,
             model=ModelSpec(hidden_size=32, layers=1, heads=2, intermediate_size=64, vocabulary=300 - 44 * over_bytes),
@@ -55,6 +57,11 @@ def test_sampled_text_contains_the_end_token(tmp_path: Path, over_bytes: bool):
             pace=PaceSpec(fragments=1, steps_per_version=6),
         )
     )
+
+
+@pytest.mark.parametrize("over_bytes", [False, True])
+def test_sampled_text_contains_the_end_token(tmp_path: Path, over_bytes: bool):
+    described = described_run(tmp_path, over_bytes)
     config = described.config
     assert config.data.end_token == 0  # of the tokenizer, by its name
     tokens = load_tokens(config.data, config.model.vocabulary, described.files)
@@ -69,3 +76,19 @@ def test_sampled_text_contains_the_end_token(tmp_path: Path, over_bytes: bool):
     ends = float((tokens.train.long() == 0).double().mean())
     share = written.count(0) / len(written)
     assert ends / 4 < share < 2 * ends  # by chance it is one in 256
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("over_bytes", [False, True])
+def test_text_of_a_certified_model_stops(tmp_path: Path, over_bytes: bool):
+    """The same of a run of two learners: what `generate` writes from its export ends before it has to."""
+    described = described_run(tmp_path, over_bytes)
+    states = certified_states(described, steps=STEPS)
+    export(described, tmp_path / "export", states)
+    from transformers import AutoModelForCausalLM
+
+    loaded: Any = AutoModelForCausalLM.from_pretrained(tmp_path / "export").eval()
+    torch.manual_seed(1)
+    start = torch.zeros(32, 1, dtype=torch.int64)  # where the document before has ended
+    written = loaded.generate(start, max_new_tokens=LONGEST, do_sample=True)
+    assert int((written[:, 1:] == 0).any(1).sum()) > 12  # by chance 3

@@ -70,11 +70,11 @@ def run_config(hub: LocalHub, source: str, tokenizer: str, model: dict[str, Any]
     )
 
 
-def certified_states(described: Description) -> list[OuterState]:
+def certified_states(described: Description, steps: int = STEPS) -> list[OuterState]:
     """What two learners who agree certify of this run."""
     config = described.config
     data = load_tokens(config.data, config.model.vocabulary, described.files)
-    options = LabOptions(lab_config(config, 2, STEPS, {}), 2, STEPS, eval_every_steps=STEPS, workers=1)
+    options = LabOptions(lab_config(config, 2, steps, {}), 2, steps, eval_every_steps=steps, workers=1)
     with Laboratory(options, data, values=described.values) as lab:
         lab.run()
         one, other = lab.shop.active.values()
