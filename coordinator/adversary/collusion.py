@@ -1,4 +1,4 @@
-"""All that hostile peers do, by name, and bands of them that know each other (`byzantine.md` §3.2, §8.1).
+"""All that hostile peers do, by name, and bands of them that know each other.
 
 `draw_band` draws for the simulator. By the same names peers of a lab and processes do what a lone one can
 (`peer.attacks.protocol`).

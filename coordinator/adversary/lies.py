@@ -1,4 +1,4 @@
-"""What hostile peers say instead of the truth, statement by statement (`byzantine.md` §3.2).
+"""What hostile peers say instead of the truth, statement by statement.
 
 Everything here is signed by its sender, and well formed unless its purpose is not to be.
 """

@@ -1,4 +1,4 @@
-"""Peers that contradict themselves, commit garbage or reduce falsely (`byzantine.md` §3.2).
+"""Peers that contradict themselves, commit garbage or reduce falsely.
 
 In simulator, lab and process a hostile peer runs the real core; what it signs, sends, computes and believes is
 exchanged on the way. Each behaviour is named by what it does; `coordinator.adversary.collusion` lists them all, and

@@ -1,4 +1,4 @@
-"""Evidence: signed statements that prove a class A fault to anybody, offline (design §9, `byzantine.md` §8.9).
+"""Evidence: signed statements that prove a class A fault to anybody, offline (design §9).
 
 Everybody with the bytes of an `Evidence` and the run's manifest comes to the same verdict: no clock, no network,
 nobody's word. Only what is exact convicts. What rests on the tolerance of floating-point arithmetic, on time, or on

@@ -1,4 +1,4 @@
-"""Other merges than the run's rule gives, which a hostile reducer signs as if nothing were (`byzantine.md` §3.2).
+"""Other merges than the run's rule gives, which a hostile reducer signs as if nothing were.
 
 With other coefficients, which it publishes, a result's bytes are what they say: members find out by the rule itself
 (docs/adr/0034). Noise, an input that is longer than it was committed, and bytes that are no numbers are in the bytes,

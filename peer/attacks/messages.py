@@ -1,4 +1,4 @@
-"""What hostile processes do with messages as such, whatever the protocol makes of them (`byzantine.md` §3.2).
+"""What hostile processes do with messages as such, whatever the protocol makes of them.
 
 Such a peer trains and takes part honestly. Beside that it attacks what others read from the network with: their frames,
 their streams, their handlers for records. It signs nothing that is false, so that nothing of this convicts it.

@@ -1,6 +1,6 @@
 """Attacks that see the honest outer gradients of the same moment, and hide among them.
 
-Their formulas are those of `byzantine.md` §3.1, with μ the honest mean and σ the deviation by element.
+Their formulas are those of the literature, with μ the honest mean and σ the deviation by element.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What hostile peers do to the protocol, by the name that `--attack` gives it (`byzantine.md` §3.2).
+"""What hostile peers do to the protocol, by the name that `--attack` gives it.
 
 The behaviours are those of `coordinator.adversary.collusion`, in processes and in a lab; the learner of such a peer is
 honest. An attack of your own is a subclass of `Mischief` or of `MessageAttack`: see `docs/how-to/lab.md` and

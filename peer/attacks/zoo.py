@@ -1,4 +1,4 @@
-"""Every value attack by the name that `--attack` gives it (`byzantine.md` §3.1)."""
+"""Every value attack by the name that `--attack` gives it."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 No reducer sees a whole tensor, so the work is split (design §7). A reducer scales every input by one factor per segment
 (`peer.numerics.robust.segments`) and adds in roster order: element by element, multiplication and addition each
-rounded to float32, so that anybody's recomputation gives the same bytes (`byzantine.md` §5.3). What needs the whole
+rounded to float32, so that anybody's recomputation gives the same bytes. What needs the whole
 tensor, the length of the merged direction, is put right by the members afterwards. All numbers here are computed in
 float64 in a fixed order.
 """

@@ -144,3 +144,13 @@ def test_pages_for_users_say_it_plainly() -> None:
 )
 def test_sentences_are_told_apart(page: str, expected: list[str]) -> None:
     assert sentences(page) == expected
+
+
+def test_no_file_is_cited_that_is_not_here() -> None:
+    """Notes that were never in the repository, in pages and in code."""
+    notes = re.compile(r"\b(byzantine|peers|style|decoupled-diloco)\.md\b")
+    files = [
+        *PAGES,
+        *(path for folder in ("dht", "coordinator", "peer", "dashboard") for path in (ROOT / folder).rglob("*.py")),
+    ]
+    assert [path.relative_to(ROOT).as_posix() for path in files if notes.search(path.read_text(encoding="utf-8"))] == []

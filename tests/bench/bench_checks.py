@@ -3,7 +3,7 @@
 `python tests/bench/bench_checks.py [--trials N] [--honest N] [--seed S] [--codec NAME]` prints one JSON object. Traffic
 counts the bytes of real encoded messages. A trial is one partition of one round: openings are made, proofs verified,
 leaves recomputed, as `peer.rounds.spot_checks` does it. Inputs are Gaussian rows of unequal sizes around a common
-direction, cosine 0.3 to 0.9 (`byzantine.md` §2.5); a quarter of the members sends minus ten times its own, or, in
+direction, cosine 0.3 to 0.9; a quarter of the members sends minus ten times its own, or, in
 every other draw of honest rounds, what points away so little that the rule leaves it a part of its share
 (docs/adr/0031). The fragment has `--matrices` equal ones, so a partition has that many over the members' segments, or
 is a small Llama (`--matrices 0`). Inputs and results are drawn anew every `--repeats` trials; in between only the

@@ -174,7 +174,7 @@ def is_caught(findings: Sequence[Finding], voters: int, left_out: int = 0) -> bo
 
 
 def alike(layout: FragmentLayout, honest: int, cosine: float, seed: int) -> list[Tensor]:
-    """Honest outer gradients: a common direction with so large a cosine between any two (`byzantine.md` §2.5).
+    """Honest outer gradients: a common direction with so large a cosine between any two.
 
     Rows differ in size, as those of real gradients do.
     """

@@ -1,4 +1,4 @@
-"""What the kept reports must show of the paper's orderings (decoupled-diloco.md §10)."""
+"""What the kept reports must show of the paper's orderings."""
 
 from __future__ import annotations
 

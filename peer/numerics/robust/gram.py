@@ -1,7 +1,7 @@
 """Geometry of a few long vectors in n × n numbers: inner products, formed once, and everything that follows from them.
 
 Iterates of centered clipping, Weiszfeld and the like are combinations `Σ a_i x_i` of the inputs, so an iteration needs
-no vector, only their inner products (design §7, `byzantine.md` §2.3).
+no vector, only their inner products (design §7).
 """
 
 from __future__ import annotations

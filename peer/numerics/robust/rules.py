@@ -1,9 +1,9 @@
 """Every merge rule over a stack of n whole vectors, float32[d] each: d is one tensor, or one chunk of one.
 
 Symbols: weights w, of which only the ratios count and where 0 leaves a member out; W their sum; f̂ (`byzantine`) the
-number of hostile members that a rule is set for, by default the most below n/3. κ as in `byzantine.md` §2.2; no rule
-has less than f/(n − 2f). All rules raise ValueError for inputs that are not finite, flat, float32 and of one length,
-and for weights that are not finite, negative or all 0. One member's vector is returned as it is.
+number of hostile members that a rule is set for, by default the most below n/3. κ (docs/explanation/merging.md)
+of no rule is less than f/(n − 2f). All rules raise ValueError for inputs that are not finite, flat, float32 and of one
+length, and for weights that are not finite, negative or all 0. One member's vector is returned as it is.
 
 Combinations `Σ α_i x_i`, with α published: mean, rda, robust_rda, centered_clip, geometric_median, krum, multi_krum.
 By coordinate, exact as they are: median, trimmed_mean. Neither: nnm_trimmed_mean.
@@ -27,7 +27,7 @@ from peer.numerics.robust.opposed import without_opposed
 from peer.numerics.robust.selection import krum_order, nearest_mixing, tolerated
 from peer.numerics.robust.stack import Aggregate, Aggregator, Floats, Singles, Stack, aggregate, combination
 
-CLIP_FACTOR = 1.25  # norms of honest outer gradients are within 1.11 of their median (`byzantine.md` §2.5)
+CLIP_FACTOR = 1.25  # norms of honest outer gradients are within 1.11 of their median
 CHUNK_ELEMENTS = 1 << 13  # of each member at a time, in rules that sort
 
 

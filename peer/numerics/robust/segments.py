@@ -1,7 +1,7 @@
 """The rules as a reducer runs them: on a segment, what its partition and one tensor share, knowing whole norms only.
 
 Norms of whole tensors come from the signed commitments, so every member derives the same lengths, scales and factors
-from them (design §7). A rule that is robust on every segment is as robust on the whole (`byzantine.md` §2.2), so each
+from them (design §7). A rule that is robust on every segment is as robust on the whole, so each
 segment has its own coefficients. A reducer merges unit vectors or shortened ones; the length of a merged direction,
 which needs all segments, is put right by the members: `tensor_radius`, then `peer.numerics.merge.direction_scale`.
 """

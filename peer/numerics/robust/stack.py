@@ -85,7 +85,7 @@ def finite_sum(vectors: Sequence[Tensor], factors: Sequence[np.float32]) -> Tens
 def combination(vectors: Sequence[Tensor], coefficients: Sequence[float]) -> Tensor:
     """Σ coefficient · vector over the members whose coefficient is not 0, in roster order: float32[d].
 
-    Each product and each sum is rounded to float32, so the bytes are the same on every machine (`byzantine.md` §5.3).
+    Each product and each sum is rounded to float32, so the bytes are the same on every machine.
     Raises ValueError if an element is not finite: then an input is not, or is absurdly large.
     """
     return finite_sum(vectors, [np.float32(coefficient) for coefficient in coefficients])

@@ -214,7 +214,7 @@ def test_commitments_that_do_not_count(chain: Chain) -> None:
     ("tokens", "steps", "windows"), [(101, 1, 1), (2**53, 1, 1), (0, 1, 1), (100, 0, 0), (200, 2, 1), (200, 2, 3)]
 )
 def test_nobody_claims_more_work_than_its_steps_can_hold(chain: Chain, tokens: int, steps: int, windows: int) -> None:
-    """Weights are tokens²/steps: a lie about either would count squared (`byzantine.md` §2.4)."""
+    """Weights are tokens²/steps: a lie about either would count squared."""
     group = group_of(chain, FIVE)
     rules = replace(chain.rules, tokens_per_step=100)
     read_commit(commit(chain, group, FIVE[1], tokens=200, steps=2), group, "int8", rules)

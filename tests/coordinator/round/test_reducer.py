@@ -105,7 +105,7 @@ def test_strangers_are_lost_without_harm() -> None:
 
 
 def test_weights_are_quantity_times_quality() -> None:
-    """(decoupled-diloco.md §10: Weight(100 tokens, 10 steps) = 1000)."""
+    """A weight of 100 tokens in 10 steps is 1000."""
     assert contribution_weight(100, 10) == 1000.0
     assert contribution_weight(300, 3) == 30000.0
     assert contribution_weight(300, 0) == 0.0

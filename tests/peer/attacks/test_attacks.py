@@ -1,4 +1,4 @@
-"""Every value attack is what `byzantine.md` §3.1 says it is."""
+"""Every value attack is what its formula says it is."""
 
 from __future__ import annotations
 

@@ -70,7 +70,7 @@ def test_another_seed_gives_other_bits() -> None:
 
 @pytest.mark.parametrize("period", [4, 8])
 def test_snapshots_are_taken_exactly_at_the_period(period: int) -> None:
-    """(decoupled-diloco.md §10) One fragment per step when P = H, each every H steps, from the first cycle on.
+    """One fragment per step when P = H, each every H steps, from the first cycle on.
 
     No more than τ are in flight: what was sent has come back, merged, before the one after the next is sent.
     """
@@ -131,7 +131,7 @@ def ages_of(lines: list[dict[str, Any]], peer: str) -> list[int]:
 def test_who_is_left_of_a_swarm_goes_on_and_no_fragment_gets_older_than_the_period(
     survivor: int, killed: float, late: int
 ) -> None:
-    """(decoupled-diloco.md §10: kill any M−K learners) With K = 1 of four the last one merges on, alone.
+    """With K = 1 of four, when others are killed, the last one merges on, alone.
 
     Whoever comes back has the newest versions at once. No fragment is older than H and the τ = 2 steps that it takes on
     the way, unless its round begins before the presence of the dead has expired, after 9 steps.

@@ -1,4 +1,4 @@
-"""Which settings make which method (research, decoupled-diloco.md §10): each against a plain loop of a few lines."""
+"""Which settings make which method: each against a plain loop of a few lines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A tape makes the same parameters again, without the protocol (research, decoupled-diloco.md §2.9, §10)."""
+"""A tape makes the same parameters again, without the protocol."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ partition_counts = st.integers(1, 12)
 
 @given(tensor_lists, st.integers(1, 8), st.randoms(use_true_random=False))
 def test_every_tensor_is_in_one_fragment_whatever_the_order(specs, fragments, rng):
-    """(decoupled-diloco.md §10: every tensor exactly once, identical on all workers)."""
+    """Every tensor exactly once, identical on all workers."""
     fragments = min(fragments, len(specs))
     split = split_fragments(specs, fragments)
     assert sorted(spec.name for layout in split for spec in layout.tensors) == sorted(spec.name for spec in specs)
@@ -45,7 +45,7 @@ def test_every_tensor_is_in_one_fragment_whatever_the_order(specs, fragments, rn
 
 
 def test_the_largest_fragment_is_within_four_thirds_of_the_best_split():
-    """(decoupled-diloco.md §10: greedy partition, largest bin ≤ 4/3 of the best)."""
+    """A greedy partition: the largest bin is at most 4/3 of the best."""
     rng = random.Random(7)
     for _ in range(30):
         sizes = [rng.randint(1, 40) for _ in range(rng.randint(3, 7))]

@@ -34,20 +34,20 @@ def orthogonal(count: int, radius: float = 1.0) -> list[torch.Tensor]:
 
 
 def test_rda_of_orthogonal_inputs_keeps_their_length_and_the_mean_does_not():
-    """(decoupled-diloco.md §10: orthogonal deltas of equal norm R) RDA has norm R, the average R/√M."""
+    """For orthogonal deltas of equal norm R, RDA has norm R, and the average R/√M."""
     vectors = orthogonal(4, radius=3.0)
     assert float(reference_rda(MATRIX, vectors, [1.0] * 4).norm()) == pytest.approx(3.0)
     assert float(reference_mean(vectors, [1.0] * 4).norm()) == pytest.approx(3.0 / math.sqrt(4))
 
 
 def test_rda_of_one_input_is_that_input():
-    """(decoupled-diloco.md §10: M=1, K=1) RDA is the plain delta."""
+    """With M = K = 1, RDA is the plain delta."""
     vector = torch.randn(16, generator=torch.Generator().manual_seed(1))
     torch.testing.assert_close(reference_rda(MATRIX, [vector], [5.0]).float(), vector)
 
 
 def test_rda_does_not_depend_on_the_scale_of_weights():
-    """(decoupled-diloco.md §10: RDA invariant to weight scaling)."""
+    """RDA does not change when all weights are scaled."""
     vectors = list(torch.randn(3, 16, generator=torch.Generator().manual_seed(2)))
     one, thousand = (reference_rda(MATRIX, vectors, [w, 2 * w, 3 * w]) for w in (1.0, 1000.0))
     torch.testing.assert_close(one, thousand)
@@ -71,7 +71,7 @@ def test_embeddings_are_merged_by_mean():
 
 
 def test_zero_and_cancelling_inputs_are_finite():
-    """(decoupled-diloco.md §10: cancelling directions finite)."""
+    """Directions that cancel give a finite result."""
     vector = orthogonal(1)[0]
     assert not reference_rda(MATRIX, [vector, -vector], [1.0, 1.0]).any()
     assert not reference_rda(MATRIX, [vector * 0], [1.0]).any()

@@ -35,7 +35,7 @@ def state_of(elements: int) -> OuterState:
 
 
 def test_the_first_step_moves_eta_times_one_plus_mu():
-    """(decoupled-diloco.md §10: Nesterov's first step moves lr(1+β)Δ)."""
+    """Nesterov's first step moves lr(1+β)Δ."""
     anchor, gradient = torch.zeros(100), draw(100, 3)
     state = outer_step(OuterState(anchor, torch.zeros(100)), gradient, ETA, MU)
     torch.testing.assert_close(state.anchor, -ETA * (1 + MU) * gradient)

@@ -39,7 +39,7 @@ def printed_alike(value: float, text: str) -> bool:
 
 @pytest.mark.parametrize(("setting", "column"), CELLS, ids=lambda value: str(value))
 def test_table_13(setting, column) -> None:
-    """DiLoCo 2604.21428 Table 13 (decoupled-diloco.md §10: within 6 %), or equal after rounding."""
+    """DiLoCo 2604.21428 Table 13 (within 6 %), or equal after rounding."""
     ours = table_13(setting, paper.UTILISATIONS[column])
     text = paper.BANDWIDTH[setting][column]
     assert ours == pytest.approx(float(text), rel=0.06) or printed_alike(ours, text)
@@ -56,7 +56,7 @@ def test_table_13_is_not_smooth_where_we_leave_it() -> None:
 
 @pytest.mark.parametrize(("bits", "gbit"), [(4, 1.39), (16, 5.54)])
 def test_what_a_whole_model_in_24_steps_needs(bits, gbit) -> None:
-    """(decoupled-diloco.md §10: our honest number) Not 0.84 Gbit/s: a link that is never idle has 24 steps for all."""
+    """Our honest number is not 0.84 Gbit/s: a link that is never idle has 24 steps for all."""
     work, link = TrafficWorkload(5e9, 1.0, bits), SiteLink(8)
     ours = gbit_per_second(work, decoupled(Fragments()), link, 0.95)
     assert ours == pytest.approx(gbit, abs=0.005)

@@ -36,7 +36,7 @@ CELLS = [
     ids=lambda value: str(value),
 )
 def test_table_1(simulated, row, column, field) -> None:
-    """DiLoCo 2604.21428 Table 1 a and b (decoupled-diloco.md §10: within 4 points): all sixty cells."""
+    """DiLoCo 2604.21428 Table 1 a and b (within 4 points): all sixty cells."""
     ours = 100 * getattr(simulated[row][column], field)
     assert ours == pytest.approx(getattr(paper.AVAILABILITY[row], field)[column], abs=TOLERANCE)
 
@@ -49,7 +49,7 @@ def test_headline_at_1_2_million_chips(simulated) -> None:
 
 
 def test_more_chips_never_help_and_more_learners_do(simulated) -> None:
-    """(decoupled-diloco.md §10: monotone in N and M)."""
+    """Goodput is monotone in N and M."""
     rows = [[cell.goodput for cell in row] for row in simulated.values()]
     for row in rows:
         assert all(more < fewer for fewer, more in pairwise(row))
@@ -58,7 +58,7 @@ def test_more_chips_never_help_and_more_learners_do(simulated) -> None:
 
 
 def test_rule_of_thumb(simulated) -> None:
-    """Goodput depends on chips per learner (DiLoCo 2604.21428 §5.2; decoupled-diloco.md §10: within 4)."""
+    """Goodput depends on chips per learner (DiLoCo 2604.21428 §5.2: within 4)."""
     by_size: dict[int, list[float]] = {}
     for (method, learners), row in simulated.items():
         if method != "rigid":
@@ -141,7 +141,7 @@ def test_waiting_for_everyone_couples_failures() -> None:
 def test_a_straggler_of_18_percent() -> None:
     """DiLoCo 2604.21428 Table 5: about 84 % when all are waited for, all of the time otherwise.
 
-    (decoupled-diloco.md §10: K=M with an 18 % straggler, and K=1)
+    K = M with an 18 % straggler, and K = 1.
     """
     waited_for = straggler(1, Sync(quorum=8), jitter=0.0, seed=0)
     assert 100 * waited_for.goodput == pytest.approx(paper.STRAGGLER_GOODPUT["K = M"], abs=TOLERANCE)
@@ -160,7 +160,7 @@ def test_four_stragglers_with_jitter_and_no_overlap() -> None:
 def test_scavenging_reaches_the_bound(column) -> None:
     """DiLoCo 2604.21428 Table 4: 0.5 + 0.5 / (1 + e), which elastic data-parallel does not reach.
 
-    (decoupled-diloco.md §10: iso-FLOPs scavenging time)
+    The time of scavenging at equal FLOPs.
     """
     bound = scavenged_time(paper.EXTRA_LEARNERS[column])
     assert bound == pytest.approx(paper.SCAVENGING["decoupled"][column], abs=0.0051)  # printed to two digits

@@ -1,4 +1,4 @@
-"""How far colluding members can move a rule: the table of byzantine.md §2.2.
+"""How far colluding members can move a rule: the table of docs/explanation/merging.md.
 
 κ is the largest ‖F(x) − mean of the honest‖² over the honest members' mean squared distance to their mean, found by a
 family of attacks on six draws. The note does not give its honest vectors; these (a common vector N(0, I); deviations

@@ -80,7 +80,7 @@ def test_segments_together_come_to_nearly_the_whole_rule() -> None:
 
 @pytest.mark.parametrize("embedding", [False, True])
 def test_cutting_a_tensor_keeps_the_bound_where_all_hostile_length_is_in_one_segment(embedding: bool) -> None:
-    """κ of byzantine.md §2.2 holds for the whole if it holds for the parts."""
+    """κ holds for the whole if it holds for the parts."""
     honest = sample(5, 6, 1000, equal_weights=True).values
     hostile = np.zeros((2, 1000), np.float32)
     hostile[:, 40:60] = -1000
