@@ -95,15 +95,13 @@ def upload_bytes_per_day(config: RunConfig, flops: float, step_seconds: float) -
 def describe(manifest: Manifest, options: NodeOptions, machine: Machine) -> str:
     """Several lines: whose run, which model and data, what it takes from this machine, what others see of it."""
     config = held_as(manifest.config, options.files.base_precision)
-    upload = upload_bytes_per_day(config, machine.flops, options.step_seconds)
     name = f"the name {options.name!r}, " if options.name else ""
     limits = options.limits
     capped = [f"{limits.upload_mbit:g} Mbit/s"] if limits.upload_mbit else []
     capped += [f"{limits.upload_gigabytes_per_day:g} GB a day"] if limits.upload_gigabytes_per_day else []
     cap = f"; your limit is {' and '.join(capped)}" if capped else ""
-    memory = f"at least {quantity.size(memory_bytes(config, machine))}, of {quantity.size(machine.memory_bytes)} free"
+    memory = _memory(config, machine)
     memory += f"; your limit is {limits.memory_gigabytes:g} GB" if limits.memory_gigabytes else ""
-    gpu = f"at least {quantity.size(least_bytes(config))}, of {quantity.size(machine.gpu_bytes)} free or allowed"
     rows = (
         ("run", f"{config.name} {manifest.run_id.hex()[:12]}, ends after {config.versions} certified versions"),
         ("organiser", f"key {manifest.organiser}; founding peers: {len(manifest.founders)}"),
@@ -111,20 +109,49 @@ def describe(manifest: Manifest, options: NodeOptions, machine: Machine) -> str:
         *_base_row(config),
         ("data", _data(config.data)),
         ("memory", memory),
-        *([("GPU memory", gpu)] if uses_gpu(config, machine) else []),
-        ("", footprint(config).summary()),
+        *([("GPU memory", _gpu_memory(config, machine))] if uses_gpu(config, machine) else []),
         (
             "processor",
             f"{limits.threads(options.threads)} of the cores, niceness {max(options.niceness, limits.niceness)}",
         ),
         *_late_row(config, machine),
         ("disk", _disk(config, options, machine)),
-        ("upload", f"about {quantity.size(upload)} a day at this machine's speed, and as much download{cap}"),
+        ("upload", f"{_upload(config, options, machine)}, and as much download{cap}"),
         ("others see", f"this machine's address, a key made for it, {name}its device, progress, loss and traffic"),
         ("code", _code(config)),
     )
     said = config.about.rows() if config.about is not None else []
     return "\n".join(f"  {label:<12}  {printable(text)}" for label, text in (*said, *rows))
+
+
+def _memory(config: RunConfig, machine: Machine) -> str:
+    """RAM of the learner, unless that has a GPU, and of the peer beside it."""
+    least, free = quantity.size(memory_bytes(config, machine)), quantity.size(machine.memory_bytes)
+    beside = f"{quantity.size(footprint(config).bytes_in('host'))} beside the learner"
+    programs = f"{quantity.size(2 * RUNTIME_BYTES)} for the programs"
+    learner = "" if uses_gpu(config, machine) else f"{learner_words(config, on_gpu=False)}, "
+    return f"at least {least}, of {free} free: {learner}{beside}, {programs}"
+
+
+def _gpu_memory(config: RunConfig, machine: Machine) -> str:
+    least, free = quantity.size(least_bytes(config)), quantity.size(machine.gpu_bytes)
+    return f"at least {least}, of {free} free or allowed: {learner_words(config, on_gpu=True)}"
+
+
+def learner_words(config: RunConfig, on_gpu: bool) -> str:
+    """What a learner takes of its device, state and steps apart: these take more where there is room."""
+    least = footprint(config, 1, True, on_gpu)
+    state = quantity.size(least.bytes_in("device") - least.step_bytes)
+    return f"{state} of state, {quantity.size(least.step_bytes)} or more for a step"
+
+
+def _upload(config: RunConfig, options: NodeOptions, machine: Machine) -> str:
+    """A day's, or where nobody knows how fast this machine is, that of a version of every fragment."""
+    if uses_gpu(config, machine) or config.model.is_own:
+        steps = config.pace.steps_per_version
+        return f"{quantity.size(upload_bytes_per_version(config))} every {steps} steps"
+    a_day = upload_bytes_per_day(config, machine.flops, options.step_seconds)
+    return f"about {quantity.size(a_day)} a day at this machine's speed"
 
 
 def _disk(config: RunConfig, options: NodeOptions, machine: Machine) -> str:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
 from coordinator.run.manifest import RunConfig
 from dht.errors import UsageError
-from peer.cli.check import findings
+from peer.cli.check import FREE_SHARE, findings
 from peer.cli.init import init
 from peer.cli.presets import PRESETS, preset_text
 from peer.cli.terms import upload_bytes_per_version
+from peer.learner.memory_estimate import least_bytes
 
 
 @pytest.mark.parametrize("name", PRESETS)
@@ -40,6 +42,30 @@ def test_the_line_that_a_run_needs_follows_from_its_traffic() -> None:
     shown = findings(config, Path("run.toml"), step_seconds=2.0)
     mbit = 3 * 8 * upload_bytes_per_version(config) / (config.pace.steps_per_version * 2.0) / 1e6
     assert f"{mbit:.2g} Mbit/s each way" in shown
+
+
+def test_an_organiser_is_told_which_machines_can_join() -> None:
+    for width, layers in ((768, 12), (2048, 22), (8192, 80)):
+        text = f"[model]\nhidden_size = {width}\nlayers = {layers}\nheads = 8\nintermediate_size = {3 * width}"
+        config = RunConfig.parse(text, "run.toml")
+        shown = findings(config, Path("run.toml"), step_seconds=1.0)
+        card, ram, without = re.findall(r"(\d+) GB", shown[shown.index("machines") :])[:3]
+        if width < 8192:
+            assert int(card) / 2 < least_bytes(config) / (1 << 30) / FREE_SHARE <= int(card) or card == "4"
+            assert int(ram) <= int(without)
+        else:
+            assert "a card of over 80 GB" in shown
+
+
+def test_an_embedding_that_makes_fragments_uneven_is_told() -> None:
+    text = "[model]\nhidden_size = 64\nlayers = 2\nheads = 2\nintermediate_size = 128\nvocabulary = 50000\n[pace]\n"
+    shown, even = (
+        findings(RunConfig.parse(text + more, "run.toml"), Path("run.toml"), step_seconds=1.0)
+        for more in ("", "cut_embeddings = true")
+    )
+    assert "pace.cut_embeddings = true takes" in shown
+    assert "advice" not in even
+    assert "advice" not in findings(RunConfig.parse(preset_text("tiny"), "tiny"), Path("x"), step_seconds=1.0)
 
 
 @pytest.mark.parametrize(
