@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal, Self, TypeAlias, get_args
 
-from pydantic import AfterValidator, Field, ValidationError, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, model_validator
 
 from coordinator.run.about import AboutSpec
 from coordinator.run.adapter_spec import AdapterSpec
@@ -52,6 +52,14 @@ LaterShare: TypeAlias = Annotated[
     AfterValidator(lambda share: share or None),
 ]
 """A share that manifests of older versions do not have: 0 has one form only, which they know."""
+
+
+LaterFlag: TypeAlias = Annotated[
+    Literal[True] | None,
+    BeforeValidator(lambda flag: None if flag is False else flag),
+    Field(json_schema_extra={"type": "boolean", "default": False}),
+]
+"""A flag that manifests of older versions do not have: False has one form only, which they know."""
 
 
 class OuterSpec(Wire):
@@ -119,6 +127,8 @@ class OuterSpec(Wire):
 class PaceSpec(Wire):
     """Who waits for whom, and how long."""
 
+    OMITS_NONE: ClassVar[bool] = True
+
     fragments: int = Field(8, ge=1, le=FRAGMENTS_MAX, description="P: parts of the model that are synchronised in turn")
     steps_per_version: int = Field(
         24, ge=1, le=1 << 20, description="H: inner steps between two versions of a fragment"
@@ -143,6 +153,11 @@ class PaceSpec(Wire):
     )
     cells: bool = Field(
         False, description="with more than 32 training peers, who has no seat contributes through those who have one"
+    )
+    cut_embeddings: LaterFlag = Field(
+        None,
+        description="an embedding that is larger than a fragment's share is cut between rows, so that fragments are of "
+        "even size; for vocabularies that are a large part of the model",
     )
 
     @model_validator(mode="after")
@@ -244,6 +259,8 @@ class RunConfig(Wire):
             raise ValueError("trust.newcomers_share cannot be combined with pace.cells: cells do not know who is new")
         if self.data.is_in_passes and (self.pace.cells or self.data.source == OWN):
             raise ValueError('data.order = "passes" cannot be combined with pace.cells, or data.source = "own"')
+        if self.outer.moment_correction is not None and self.pace.cut_embeddings:
+            raise ValueError("outer.moment_correction cannot be combined with pace.cut_embeddings")
         if self.outer.moment_correction is not None and (
             self.outer.adoption != "eager"
             or self.inner.optimizer not in ("adamw8bit", "adamw")

@@ -171,6 +171,6 @@ def _check_weights(path: Path, manifest: Manifest, proof: Proof, verifier: Verif
 
 def _root(layout: FragmentLayout, tensors: Mapping[str, Tensor]) -> bytes:
     for spec in layout.tensors:  # before there is room made for a fragment
-        if tuple(tensors[spec.name].shape) != spec.shape or tensors[spec.name].dtype != torch.float32:
+        if tuple(tensors[spec.name].shape) != spec.whole_shape or tensors[spec.name].dtype != torch.float32:
             raise PeerError(f"{spec.name} is of another shape or type than the run's model has")
     return state_tree(gather(layout, tensors)).root

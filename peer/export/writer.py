@@ -22,6 +22,7 @@ from peer.export.card import model_card
 from peer.export.exported import Exported
 from peer.export.listing import CARD, LISTING, MANIFEST, PROOF, STATEMENT_KIND, list_files
 from peer.export.model_files import TOKENIZER, encoded, model_files
+from peer.numerics.fragments import whole_tensors
 from peer.numerics.outer_optimizer import momentum_root
 from peer.storage.anchors import layouts_of
 from peer.storage.tensor_file import write_tensors
@@ -85,11 +86,8 @@ def prove(exported: Exported) -> Proof:
 def named_weights(exported: Exported) -> dict[str, Tensor]:
     """Every tensor by its name in the file of weights, float32, in the memory of the states."""
     config = exported.manifest.config
-    return {
-        stored_name(config, spec.name): state.anchor[start : start + spec.elements].view(spec.shape)
-        for layout, state in zip(layouts_of(config), exported.captured.states, strict=True)
-        for spec, start in zip(layout.tensors, layout.offsets, strict=False)
-    }
+    anchors = [state.anchor for state in exported.captured.states]
+    return {stored_name(config, name): values for name, values in whole_tensors(layouts_of(config), anchors).items()}
 
 
 def _write(folder: Path, files: Mapping[str, bytes]) -> None:

@@ -44,8 +44,7 @@ from peer.learner.shared_memory import FreeSlots, SharedSlots
 from peer.learner.spawn import LearnerEnd
 from peer.learner.work_counters import Counters, LearnerProgress
 from peer.machine.silence import Silence, work_done
-from peer.model.build import parameter_specs
-from peer.numerics.fragments import split_fragments
+from peer.storage.anchors import layouts_of
 
 STARTUP_SILENCE_SECONDS = 120.0  # a machine that swaps; a large model or corpus takes as long as it takes
 LOOK_SECONDS = 1.0
@@ -386,7 +385,7 @@ async def _until(ready: asyncio.Future[Ready], sign: Callable[[], Hashable]) -> 
 def _slots_of(learner: LearnerEnd, config: RunConfig) -> SharedSlots:
     """The memory shared with a learner; raises LocalError, and the learner is gone, if there is not enough."""
     try:
-        layout = split_fragments(parameter_specs(config.model), config.pace.fragments)
+        layout = layouts_of(config)
         return SharedSlots.behind(learner.slots_descriptor, layout, config.pace.overlap)
     except BaseException:
         learner.kill()

@@ -22,8 +22,8 @@ from peer.data.windows import BYTE_VOCABULARY, evaluation_windows
 from peer.learner.gradient.objective import Objective
 from peer.learner.memory_estimate import sequences_per_pass
 from peer.model.adapter import build_hollow_run_model
-from peer.model.build import parameter_specs
-from peer.numerics.fragments import named_tensors, split_fragments
+from peer.numerics.fragments import named_tensors, whole_tensors
+from peer.storage.anchors import layouts_of
 
 TEMPERATURE = 0.8  # below 1: a small model's unlikely bytes are mostly wrong
 GOLDEN = (math.sqrt(5) - 1) / 2
@@ -56,7 +56,7 @@ class FlatModel:
     """
 
     def __init__(self, config: RunConfig, device: str = "cpu", abandoned: Event | None = None) -> None:
-        self.fragments = split_fragments(parameter_specs(config.model), config.pace.fragments)
+        self.fragments = layouts_of(config)
         self._device = device
         self._model = build_hollow_run_model(config).to(device).eval()
         self._trained = [one for one in self._model.parameters() if one.requires_grad]
@@ -69,10 +69,8 @@ class FlatModel:
         """The model with these parameters within the block: float32[elements] per fragment, in order."""
         named = named_tensors(self._model)
         try:
-            for layout, anchor in zip(self.fragments, anchors, strict=True):
-                for spec, start in zip(layout.tensors, layout.offsets, strict=False):
-                    part = anchor[start : start + spec.elements].view(spec.shape)
-                    named[spec.name].data = part.to(self._device)
+            for name, values in whole_tensors(self.fragments, anchors).items():
+                named[name].data = values.to(self._device)
             yield self._model
         finally:
             self._let_go()

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from torch import Tensor
-
 from coordinator.run.manifest import RunConfig
 from dht.errors import LocalError
 from peer.learner.attached import AttachedSession
 from peer.learner.shared_memory import SharedSlots
 from peer.model.description import Description, Named
-from peer.numerics.fragments import gather
+from peer.numerics.fragments import gather, whole_tensors
 from peer.storage.anchors import layouts_of
 
 
@@ -24,8 +22,4 @@ def session_description(config: RunConfig, session: AttachedSession) -> Descript
     vectors = SharedSlots(session.slots_descriptor, layouts, config.pace.overlap).laid_out()
     if vectors is None:
         raise LocalError("the session has not left its model")
-    values: dict[str, Tensor] = {}
-    for layout, vector in zip(layouts, vectors, strict=True):
-        for spec, offset in zip(layout.tensors, layout.offsets, strict=False):
-            values[spec.name] = vector[offset : offset + spec.elements].view(spec.shape)
-    return Description(config, values)
+    return Description(config, whole_tensors(layouts, vectors))

@@ -35,10 +35,10 @@ from peer.learner.inner_optimizer import (
 )
 from peer.learner.work_counters import Counters, LocalCount
 from peer.model.adapter import build_run_model
-from peer.model.build import parameter_specs
 from peer.model.flat_parameters import FlatParameters
 from peer.model.own_module import trained_parameters
-from peer.numerics.fragments import FragmentLayout, fragment_views, paired, split_fragments
+from peer.numerics.fragments import FragmentLayout, fragment_views, paired
+from peer.storage.anchors import layouts_of
 
 _OPTIMIZER_PREFIX = "optimizer."
 _LAST_RATE = "last_rate"
@@ -293,5 +293,4 @@ def parameters_of(learner: Learner) -> list[Tensor]:
 def make_learner(config: RunConfig, batches: Batches, placement: Placement = Placement()) -> Learner:  # noqa: B008
     """The learner of a run (`peer.model.located`): its model at version 0, cut into the run's fragments."""
     model = build_run_model(config)
-    fragments = split_fragments(parameter_specs(config.model), config.pace.fragments)
-    return Learner(model, fragments, batches, config, placement)
+    return Learner(model, layouts_of(config), batches, config, placement)

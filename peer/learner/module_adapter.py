@@ -30,7 +30,7 @@ class ModuleAdapter:
         self._outer = config.outer
         self._withheld = Withheld(len(self.fragments)) if config.outer.adoption == "eager" else None
         self._named = trained_parameters(module)
-        listed = {tensor.name: tensor.shape for layout in fragments for tensor in layout.tensors}
+        listed = {tensor.name: tensor.whole_shape for layout in fragments for tensor in layout.tensors}
         found = {name: tuple(one.shape) for name, one in self._named.items()}
         for name in sorted(listed.keys() | found.keys()):
             if listed.get(name) != found.get(name):

@@ -21,11 +21,12 @@ from dht.errors import UsageError
 from dht.statement import digest_of
 from peer.model.config_table import WRITTEN_BY
 from peer.model.families import make_module, shapes_of
-from peer.numerics.fragments import TensorSpec
+from peer.numerics.fragments import FLOAT_BYTES, TensorSpec
 
 if TYPE_CHECKING:
     from transformers import LlamaConfig
 
+DRAWN_AT_ONCE = 1 << 20  # numbers
 # what families call the matrices that write into the residual stream
 RESULTS = frozenset(["o_proj", "out_proj", "c_proj", "down_proj", "dense_4h_to_h", "fc2", "fc_out", "wo", "w2"])
 
@@ -81,17 +82,25 @@ def initial_parameters(spec: ModelSpec, seed: int, tensors: Sequence[TensorSpec]
     numbers come from a SHAKE-256 stream per tensor through one exact conversion and one rounding, so that all machines
     and releases draw the same bits; torch's normal numbers differ with the vector width of the CPU.
     """
-    bound = 1 / math.sqrt(spec.hidden_size)
-    return {tensor.name: _initial_values(tensor, bound, seed) for tensor in tensors or parameter_specs(spec)}
+    drawn = {tensor.name: torch.empty(tensor.shape) for tensor in tensors or parameter_specs(spec)}
+    for tensor in tensors or parameter_specs(spec):
+        draw_initial(spec, seed, tensor, drawn[tensor.name].view(-1))
+    return drawn
 
 
-def _initial_values(tensor: TensorSpec, bound: float, seed: int) -> Tensor:
+def draw_initial(spec: ModelSpec, seed: int, tensor: TensorSpec, out: Tensor) -> None:
+    """The values of `initial_parameters` of one tensor, or of a part of one, into float32[elements]."""
     if tensor.start != "uniform":
-        return torch.full(tensor.shape, float(tensor.start == "ones"))
+        out.fill_(float(tensor.start == "ones"))
+        return
     key = digest_of(b"muster-initial", seed.to_bytes(8, "big"), tensor.name.encode())
-    stream = bytearray(hashlib.shake_256(key).digest(4 * tensor.elements))
-    fractions = (torch.frombuffer(stream, dtype=torch.int32) >> 8).float().mul_(2.0**-23)  # [-1, 1), exact
-    return fractions.mul_(bound if tensor.bound is None else tensor.bound).view(tensor.shape)
+    first = tensor.first_row * tensor.row_elements
+    stream = memoryview(hashlib.shake_256(key).digest(FLOAT_BYTES * (first + tensor.elements)))[FLOAT_BYTES * first :]
+    bound = 1 / math.sqrt(spec.hidden_size) if tensor.bound is None else tensor.bound
+    for start in range(0, tensor.elements, DRAWN_AT_ONCE):
+        piece = bytearray(stream[FLOAT_BYTES * start : FLOAT_BYTES * (start + DRAWN_AT_ONCE)])
+        fractions = (torch.frombuffer(piece, dtype=torch.int32) >> 8).float().mul_(2.0**-23)  # [-1, 1), exact
+        torch.mul(fractions, bound, out=out[start : start + DRAWN_AT_ONCE])
 
 
 def llama_config(spec: ModelSpec, context_tokens: int) -> LlamaConfig:

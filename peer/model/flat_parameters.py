@@ -5,6 +5,7 @@ So a snapshot of a fragment is one copy, an adoption two element-wise operations
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from itertools import accumulate
 
@@ -121,10 +122,11 @@ class FlatParameters:
     def _cut(self, flat: Tensor) -> list[tuple[str, Tensor]]:
         """Each tensor's name and its part of a flat vector, in its shape."""
         tensors = [tensor for layout in self.fragments for tensor in layout.tensors]
-        ends = accumulate(tensor.elements for tensor in tensors)
+        wholes = [tensor for tensor in tensors if not tensor.first_row]  # the other parts of one follow its first
+        sizes = [math.prod(tensor.whole_shape) for tensor in wholes]
         return [
-            (tensor.name, flat[end - tensor.elements : end].view(tensor.shape))
-            for tensor, end in zip(tensors, ends, strict=True)
+            (tensor.name, flat[end - size : end].view(tensor.whole_shape))
+            for tensor, size, end in zip(wholes, sizes, accumulate(sizes), strict=True)
         ]
 
 

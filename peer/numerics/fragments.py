@@ -1,6 +1,7 @@
 """Fragments, partitions and segments: which part of the model is synchronised when, and who reduces it.
 
-A fragment is an ordered list of whole tensors, flat as one contiguous float32 vector. For a round it is cut into
+A fragment is an ordered list of whole tensors, or of rows of embeddings that are cut, flat as one contiguous float32
+vector. For a round it is cut into
 partitions, one per reducer; what a tensor and a partition have in common is a segment (design §6.2, §7).
 """
 
@@ -8,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 from typing import Literal
 
@@ -25,7 +26,7 @@ class TensorSpec:
     """One tensor of the model; `embedding` ones are merged by plain weighted mean (DiLoCo 2604.21428 §D.2).
 
     `start` says what its values at version 0 are, where they are seeded: `uniform` ones within ± `bound`, or without
-    one within what suits the model's width.
+    one within what suits the model's width. With `whole_rows` it is only a part of the tensor, from `first_row` on.
     """
 
     name: str
@@ -33,6 +34,8 @@ class TensorSpec:
     embedding: bool = False
     start: Literal["uniform", "ones", "zeros"] = "uniform"
     bound: float | None = None
+    first_row: int = 0
+    whole_rows: int | None = None
 
     def __post_init__(self) -> None:
         if any(size < 1 for size in self.shape):
@@ -49,6 +52,19 @@ class TensorSpec:
     @property
     def row_elements(self) -> int:
         return math.prod(self.shape[1:])
+
+    @property
+    def whole_shape(self) -> tuple[int, ...]:
+        """Of the tensor with this name in the model."""
+        return self.shape if self.whole_rows is None else (self.whole_rows, *self.shape[1:])
+
+    def part(self, first_row: int, rows: int) -> TensorSpec:
+        """So many rows of it."""
+        return replace(self, shape=(rows, *self.shape[1:]), first_row=first_row, whole_rows=self.rows)
+
+    def of(self, tensor: Tensor) -> Tensor:
+        """What this is of the tensor in the model, in the same memory."""
+        return tensor if self.whole_rows is None else tensor[self.first_row : self.first_row + self.rows]
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,25 +136,56 @@ class Partitioning:
         return tuple(sums)
 
 
-def split_fragments(specs: Sequence[TensorSpec], fragments: int) -> tuple[FragmentLayout, ...]:
+def split_fragments(
+    specs: Sequence[TensorSpec], fragments: int, cut_embeddings: bool = False
+) -> tuple[FragmentLayout, ...]:
     """Balanced tensor fragmentation (DiLoCo 2604.21428 §5.1, App. C): largest tensor first into the smallest fragment.
 
     Ties go to the lower name and the lower fragment; a fragment lists its tensors by name. So the result does not
     depend on the order of `specs`. Raises UsageError if a fragment would stay empty.
+
+    With `cut_embeddings`, those that are larger than a fragment's share fill the first fragments one after the other,
+    cut between rows. So the parts of one follow each other when all fragments do, as parameters in a learner.
     """
     if len({spec.name for spec in specs}) != len(specs):
         raise ValueError("tensor names must be distinct")
     if not 1 <= fragments <= len(specs):
         raise UsageError(f"a model of {len(specs)} tensors cannot be cut into {fragments} fragments; ask for fewer")
+    ordered = sorted(specs, key=lambda spec: (-spec.elements, spec.name))
+    share = sum(spec.elements for spec in specs) / fragments
+    tables = [spec for spec in ordered if spec.embedding and spec.elements > share] if cut_embeddings else []
+    cut = _cut_tables(tables, fragments, share)
+    first = max(len(cut) - 1, 0)  # that may have more than its part of a table
     bins: list[list[TensorSpec]] = [[] for _ in range(fragments)]
-    filled = [0] * fragments
-    for spec in sorted(specs, key=lambda spec: (-spec.elements, spec.name)):
-        smallest = filled.index(min(filled))
-        bins[smallest].append(spec)
-        filled[smallest] += spec.elements
+    filled = [sum(part.elements for part in parts) for parts in cut] + [0] * (fragments - len(cut))
+    for spec in ordered:
+        if spec not in tables:
+            smallest = filled.index(min(filled[first:]), first)
+            bins[smallest].append(spec)
+            filled[smallest] += spec.elements
+    if 0 in filled:
+        raise UsageError(f"a model of such tensors cannot be cut into {fragments} fragments; ask for fewer")
     return tuple(
-        FragmentLayout(index, tuple(sorted(tensors, key=lambda spec: spec.name))) for index, tensors in enumerate(bins)
+        FragmentLayout(index, (*(cut[index] if index < len(cut) else ()), *sorted(rest, key=lambda spec: spec.name)))
+        for index, rest in enumerate(bins)
     )
+
+
+def _cut_tables(tables: Sequence[TensorSpec], fragments: int, share: float) -> list[list[TensorSpec]]:
+    """Per fragment its parts of these; the last of them has room left."""
+    cut: list[list[TensorSpec]] = []
+    room = 0.0
+    for table in tables:
+        done = 0
+        while done < table.rows:
+            if room < table.row_elements / 2 and len(cut) < fragments:
+                cut.append([])
+                room = share
+            rows = min(table.rows - done, max(1, round(room / table.row_elements)))
+            rows = table.rows - done if len(cut) == fragments else rows
+            cut[-1].append(table.part(done, rows))
+            done, room = done + rows, room - rows * table.row_elements
+    return cut
 
 
 def partition_bounds(layout: FragmentLayout, partitions: int) -> tuple[int, ...]:
@@ -204,10 +251,20 @@ def paired(layout: FragmentLayout, vector: Tensor, tensors: Mapping[str, Tensor]
     pairs = []
     for spec, start in zip(layout.tensors, layout.offsets, strict=False):
         tensor = tensors.get(spec.name)
-        if tensor is None or tuple(tensor.shape) != spec.shape:
-            raise UsageError(f"the model has no tensor {spec.name} of shape {spec.shape}; it is not the run's model")
-        pairs.append((tensor, vector[start : start + spec.elements].view(spec.shape)))
+        if tensor is None or tuple(tensor.shape) != spec.whole_shape:
+            shape = spec.whole_shape
+            raise UsageError(f"the model has no tensor {spec.name} of shape {shape}; it is not the run's model")
+        pairs.append((spec.of(tensor), vector[start : start + spec.elements].view(spec.shape)))
     return pairs
+
+
+def whole_tensors(fragments: Sequence[FragmentLayout], vectors: Sequence[Tensor]) -> dict[str, Tensor]:
+    """All tensors by name, in the memory of the flat fragments; only what is cut is put together anew."""
+    parts: dict[str, list[Tensor]] = {}
+    for layout, vector in zip(fragments, vectors, strict=True):
+        for spec, start in zip(layout.tensors, layout.offsets, strict=False):
+            parts.setdefault(spec.name, []).append(vector[start : start + spec.elements].view(spec.shape))
+    return {name: found[0] if len(found) == 1 else torch.cat(found) for name, found in parts.items()}
 
 
 def _nearest_row(layout: FragmentLayout, first_rows: Sequence[int], numerator: int, denominator: int) -> int:

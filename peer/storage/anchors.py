@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from coordinator.run.manifest import RunConfig
-from peer.model.build import initial_parameters, parameter_specs
+from peer.model.build import draw_initial, parameter_specs
 from peer.numerics.codec import Buffer
 from peer.numerics.fragments import FLOAT_BYTES, FragmentLayout, gather, split_fragments
 from peer.numerics.outer_optimizer import OuterState, state_bytes
@@ -170,7 +170,8 @@ def _total(kept: Mapping[bytes, Buffer]) -> int:
 
 def layouts_of(config: RunConfig) -> tuple[FragmentLayout, ...]:
     """How a run's model is cut into fragments."""
-    return split_fragments(parameter_specs(config.model), config.pace.fragments)
+    pace = config.pace
+    return split_fragments(parameter_specs(config.model), pace.fragments, pace.cut_embeddings is not None)
 
 
 def genesis_states(config: RunConfig, values: Mapping[str, Tensor] | None = None) -> list[OuterState]:
@@ -180,5 +181,10 @@ def genesis_states(config: RunConfig, values: Mapping[str, Tensor] | None = None
 
 def genesis_state(config: RunConfig, layout: FragmentLayout, values: Mapping[str, Tensor] | None = None) -> OuterState:
     """Version 0 of one fragment."""
-    named = initial_parameters(config.model, config.seed, layout.tensors) if values is None else values
-    return OuterState.begin(gather(layout, named), config.outer.momentum)
+    if values is None:
+        anchor = torch.empty(layout.elements)
+        for spec, start in zip(layout.tensors, layout.offsets, strict=False):
+            draw_initial(config.model, config.seed, spec, anchor[start : start + spec.elements])
+    else:
+        anchor = gather(layout, values)
+    return OuterState.begin(anchor, config.outer.momentum)

@@ -70,7 +70,7 @@ FIXED_FIELDS: Mapping[type[Wire], str] = MappingProxyType(
         ),
         PaceSpec: (
             "fragments steps_per_version overlap quorum grace_share min_group min_share max_stale round_seconds "
-            "presence_seconds presence_lifetime_seconds cells"
+            "presence_seconds presence_lifetime_seconds cells cut_embeddings"
         ),
         TrustSpec: "newcomers_share network_share probation_rounds audit_share score_share",
         Outcome: (

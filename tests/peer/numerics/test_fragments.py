@@ -63,6 +63,28 @@ def test_ties_go_to_the_lower_name_and_the_lower_fragment():
     assert [[spec.name for spec in layout.tensors] for layout in split] == [["a", "c"], ["b", "d"]]
 
 
+@given(
+    st.lists(st.tuples(st.booleans(), st.integers(1, 60), st.integers(1, 6)), min_size=1, max_size=8), st.integers(1, 8)
+)
+def test_embeddings_are_cut_between_rows_into_even_fragments(drawn, fragments):
+    specs = [TensorSpec(f"t{at}", (rows, width), is_table) for at, (is_table, rows, width) in enumerate(drawn)]
+    fragments = min(fragments, len(specs))
+    split, share = split_fragments(specs, fragments, True), sum(spec.elements for spec in specs) / fragments
+    assert all(layout.tensors for layout in split)
+    line = [part for layout in split for part in layout.tensors]
+    for spec in specs:
+        places = [at for at, part in enumerate(line) if part.name == spec.name]
+        rows = [row for at in places for row in range(line[at].first_row, line[at].first_row + line[at].rows)]
+        assert rows == list(range(spec.rows)), "every row once, in order"
+        assert places == list(range(places[0], places[-1] + 1)), "and nothing between them"
+        assert len(places) == 1 or (spec.embedding and spec.elements > share)
+        assert all(line[at].whole_shape == spec.shape for at in places)
+    uncut = max((spec.elements for spec in specs if not (spec.embedding and spec.elements > share)), default=0)
+    assert max(layout.elements for layout in split) <= share + max(uncut, 2 * max(width for _, _, width in drawn))
+    if not any(spec.embedding and spec.elements > share for spec in specs):
+        assert split == split_fragments(specs, fragments)
+
+
 def test_a_split_that_cannot_work_is_refused():
     specs = [TensorSpec("a", (2,)), TensorSpec("b", (2,))]
     with pytest.raises(UsageError, match="2 tensors cannot be cut into 3 fragments"):
