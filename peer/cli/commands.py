@@ -33,6 +33,7 @@ from peer.cli.common import (
     Metrics,
     MetricsListen,
     Name,
+    Page,
     Port,
     ServeRelay,
     Stay,
@@ -179,6 +180,7 @@ def host(
     metrics_listen: MetricsListen = "127.0.0.1",
     dashboard_port: Dashboard = None,
     dashboard_listen: DashboardListen = "127.0.0.1",
+    page: Page = None,
     verbose: Verbose = False,
     die_with_parent: DieWithParent = None,
     chain_kept: ChainKept = None,
@@ -188,9 +190,7 @@ def host(
     if export is None and (export_every is not None or push is not None or licence):
         raise UsageError("--export-every, --push and --licence say how to export; say where to with --export")
     fresh = None if invite is None else Invite.parse(invite)
-    pages = None if dashboard_port is None else PagesAt(dashboard_port, dashboard_listen)
-    if pages is not None:
-        pages.check()
+    pages = _pages_at(dashboard_port, dashboard_listen)
     options = NodeOptions(
         data_directory=paths.data_directory(data),
         port=port,
@@ -222,8 +222,18 @@ def host(
         metrics_port=metrics_port,
         metrics_listen=metrics_listen,
         pages=pages,
+        page=page,
     )
     serve(prepare, served, verbose)
+
+
+def _pages_at(port: int | None, listen: str) -> PagesAt | None:
+    """Where a dashboard is served, if one is asked for; raises UsageError if it cannot be there."""
+    if port is None:
+        return None
+    pages = PagesAt(port, listen)
+    pages.check()
+    return pages
 
 
 @app.command("invite", epilog='Example: muster invite --uses 5 --expires 7d --note "for Ann"')

@@ -45,6 +45,14 @@ Dashboard = Annotated[
 DashboardListen = Annotated[
     str, typer.Option(help="IP address of the dashboard; beyond this machine nobody gets any controls.")
 ]
+Page = Annotated[
+    Path | None,
+    typer.Option(
+        help="Keep a page about the run up to date in this folder, for any web server.",
+        file_okay=False,
+        resolve_path=True,
+    ),
+]
 Limit = Annotated[
     list[str] | None,
     typer.Option(

@@ -23,6 +23,7 @@ from coordinator.views.control import ask
 from dht.errors import LocalError, UsageError
 from dht.files import write_whole
 from dht.invite import Invite
+from peer.cli.common import Page
 from peer.machine import paths
 from peer.service.dashboard import PagesAt, packages_folder, tethered
 
@@ -50,15 +51,17 @@ def dashboard(
     listen: Listen = "127.0.0.1",
     headless: Annotated[bool, typer.Option("--headless", help="Open no browser.")] = False,
     data: Annotated[Path | None, typer.Option("--data", help="Folder of the peer on this machine.")] = None,
+    page: Page = None,
 ) -> None:
     """Show a living network in the browser.
 
-    The run, its peers, rounds, trust and credit.
+    The run, its peers, rounds, trust and credit. With --page nothing is served: a file is written every minute.
     """
     if demo and invite is not None:
         raise UsageError("a demo needs no invite; give one of the two")
     at = PagesAt(port, listen)
-    at.check()
+    if page is None:
+        at.check()
     directory = paths.data_directory(data)
     with tempfile.TemporaryDirectory(prefix="muster-dashboard-") as name, ExitStack() as ending:
         folder = Path(name)
@@ -73,19 +76,32 @@ def dashboard(
                 "--data",
                 str(folder / "observer"),
             ]
+        source += ["--out", str(view)]
+        if page is not None:
+            _publish(source, view, page, folder)
+            return
         pages = ["dashboard.serve", "--view", str(view), "--listen", listen, "--port", str(port)]
         token = "" if demo or not at.is_local else secrets.token_urlsafe(TOKEN_BYTES)
         if token:
             write_whole(folder / "token", token.encode(), 0o600)  # an argument could be read by anybody here
             pages += ["--data", str(directory), "--token-file", str(folder / "token")]
         with _interruptible():
-            children = [ending.enter_context(Child(one, folder)) for one in ([*source, "--out", str(view)], pages)]
+            children = [ending.enter_context(Child(one, folder)) for one in (source, pages)]
             _wait_until_served(children, (listen, port), view)
             address = f"{at.url}/?token={token}" if token else at.url
             typer.echo(f"dashboard: {address}" + ("   (Ctrl-C ends it)" if sys.stdout.isatty() else ""))
             if not headless:
                 typer.launch(address)
             _wait(children)
+
+
+def _publish(source: Sequence[str], view: Path, page: Path, folder: Path) -> None:
+    """Keep the public page up to date until interrupted; raises what a child ended with."""
+    writer = ["dashboard.publish", "--view", str(view), "--into", str(page)]
+    with ExitStack() as ending, _interruptible():
+        children = [ending.enter_context(Child(one, folder)) for one in (source, writer)]
+        typer.echo(f"page: {page / 'index.html'}, written every minute")
+        _wait(children)
 
 
 def invite_of(given: str | None, directory: Path) -> str:

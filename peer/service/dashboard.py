@@ -41,6 +41,10 @@ class PagesAt:
             ) from None
         check_ports_free((tcp_endpoint(self.listen, self.port),))
 
+    def arguments(self) -> list[str]:
+        """For `muster dashboard`."""
+        return ["--port", str(self.port), "--listen", self.listen]
+
     @property
     def is_local(self) -> bool:
         """Whether only this machine reaches them."""
@@ -69,13 +73,12 @@ def tethered(module: Sequence[str]) -> list[str]:
 
 
 @asynccontextmanager
-async def dashboard_beside(data_directory: Path, pages: PagesAt, say: Say) -> AsyncIterator[None]:
-    """Serve the pages of the peer with this folder while the block runs; what they say is passed on.
+async def dashboard_beside(data_directory: Path, arguments: Sequence[str], say: Say) -> AsyncIterator[None]:
+    """Run `muster dashboard` with these arguments for the peer with this folder while the block runs.
 
-    Raises LocalError if the dashboard is not installed.
+    What it says is passed on. Raises LocalError if the dashboard is not installed.
     """
-    where = ["--port", str(pages.port), "--listen", pages.listen, "--data", str(data_directory)]
-    command = tethered(["peer.cli", "dashboard", "--headless", *where])
+    command = tethered(["peer.cli", "dashboard", "--headless", "--data", str(data_directory), *arguments])
     keeping = asyncio.create_task(keep_running(command, packages_folder(), say))
     try:
         yield

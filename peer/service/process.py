@@ -87,6 +87,7 @@ class ServiceOptions:
     metrics_port: int | None = None
     metrics_listen: str = "127.0.0.1"
     pages: PagesAt | None = None  # of the dashboard
+    page: Path | None = None  # folder of the public page
 
 
 @dataclass(slots=True)
@@ -196,7 +197,7 @@ async def _serve_started(
                 say(f"it takes {takes(node.manifest.config)}")
             if options.show_invite:
                 say(f"invite: {node.invite()}")
-            async with _metrics(node, options), _pages(options, say):
+            async with _metrics(node, options), _pages(options, say), _page(options, say):
                 await _live(node, requests, options, say)
         finally:
             await control.close()
@@ -228,7 +229,13 @@ def _metrics(node: Served, options: ServiceOptions) -> AbstractAsyncContextManag
 def _pages(options: ServiceOptions, say: Callable[[str], None]) -> AbstractAsyncContextManager[None]:
     if options.pages is None:
         return nullcontext()
-    return dashboard_beside(options.data_directory, options.pages, say)
+    return dashboard_beside(options.data_directory, options.pages.arguments(), say)
+
+
+def _page(options: ServiceOptions, say: Callable[[str], None]) -> AbstractAsyncContextManager[None]:
+    if options.page is None:
+        return nullcontext()
+    return dashboard_beside(options.data_directory, ["--page", str(options.page)], say)
 
 
 async def _start_unless_told_to_leave(start: Start, requests: ShutdownRequests) -> Served | None:
