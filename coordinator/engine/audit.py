@@ -47,7 +47,7 @@ class Past:
         return self.exchange.group.key.roster_id
 
     @property
-    def places(self) -> int:
+    def capacity(self) -> int:
         """Askers that get a part: so many that as many hostile members as a group bears deny nobody's audit."""
         group = self.exchange.group
         return len(group.members) - group.votes_needed + ASKERS_SPARE
@@ -157,7 +157,7 @@ class Auditor:
             return []
         roots = past.exchange.encoded.part_roots
         partition, times = past.given.get(sender, (note.partition, 0))
-        full = sender not in past.given and len(past.given) >= past.places
+        full = sender not in past.given and len(past.given) >= past.capacity
         if full or partition != note.partition or times >= GIVEN_MAX or partition >= len(roots):
             return []
         past.given[sender] = (partition, times + 1)

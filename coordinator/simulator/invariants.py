@@ -44,7 +44,7 @@ from coordinator.simulator.peer import VirtualPeer
 from coordinator.trust.bans import BANS_MAX
 from coordinator.trust.equivocation import STATEMENTS_KEPT, VERSIONS_KEPT
 from coordinator.trust.evidence import Guilt
-from coordinator.trust.statement_slots import place_of
+from coordinator.trust.statement_slots import slot_of
 from dht.identity import PeerId
 from dht.statement import Statement
 
@@ -117,7 +117,7 @@ class Watcher(EventCounter):
         if statement is self._judged:
             return
         self._judged, context = statement, statement.context
-        where = place_of(statement) or (peer.me, statement.digest)  # what nobody is convicted by may be said often
+        where = slot_of(statement) or (peer.me, statement.digest)  # what nobody is convicted by may be said often
         if self.said.get(where) == statement.body:
             return  # said before, and repeated to somebody who asks
         if context.kind == "abstain":

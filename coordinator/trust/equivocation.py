@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import msgpack
 
 from coordinator.trust.evidence import BODIES_BYTES_MAX, Evidence, contradiction, lie, lie_in
-from coordinator.trust.statement_slots import Place, kind_of, nested, place_of
+from coordinator.trust.statement_slots import Slot, kind_of, nested, slot_of
 from coordinator.wire.messages import HEARD_MAX, AskHeardNote, HeardNote
 from dht.identity import PeerId, Verifier
 from dht.statement import Statement, digest_of
@@ -79,7 +79,7 @@ class Equivocations:
         return found
 
     def _keep(self, statement: Statement, trusted: Set[PeerId], ours: Say) -> list[Evidence]:
-        place = place_of(statement)
+        place = slot_of(statement)
         if place is None:
             return []
         version, name = statement.context.version, _name(place)
@@ -142,7 +142,7 @@ class Equivocations:
         return [own[place] for place in note.places[:ANSWERED_MAX] if place in own]
 
 
-def _name(place: Place) -> bytes:
+def _name(place: Slot) -> bytes:
     return digest_of(b"muster-place", msgpack.packb(place, use_bin_type=True))[:SHORT_BYTES]
 
 

@@ -36,7 +36,7 @@ from pydantic import Field
 
 from coordinator.chain.chain import Rules
 from coordinator.trust.orders import Issued, read_order
-from coordinator.trust.statement_slots import place_of
+from coordinator.trust.statement_slots import slot_of
 from coordinator.wire.inputs import Committed
 from coordinator.wire.merkle import verify_leaf
 from coordinator.wire.messages import Bundle, Commit, Result
@@ -178,8 +178,8 @@ def _judge_contradiction(statements: tuple[Statement, ...]) -> Guilt:
     if len(statements) != 2 or not statements[0].digest < statements[1].digest:
         raise PeerError("a contradiction is two different statements, in order")
     one, other = statements
-    place = place_of(one)
-    if place is None or place != place_of(other):
+    place = slot_of(one)
+    if place is None or place != slot_of(other):
         raise PeerError("two statements that do not contradict each other")
     kinds = sorted({one.context.kind, other.context.kind})
     words = " and ".join(f"«{kind}»" for kind in kinds)

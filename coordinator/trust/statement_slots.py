@@ -1,6 +1,6 @@
-"""Places: where an honest peer says one thing at most, however often it crashes and restarts (design §9).
+"""Slots: where an honest peer says one thing at most, however often it crashes and restarts (design §9).
 
-Two statements of one key in one place that differ are a contradiction (`coordinator.trust.evidence`). Each place holds
+Two statements of one key in one slot that differ are a contradiction (`coordinator.trust.evidence`). Each slot holds
 something that a later life of the same peer does not share:
 
 * A *join* holds the boot nonce of the life that says it, and its context the base. Within a life `OwnJoins.said` keeps
@@ -15,7 +15,7 @@ something that a later life of the same peer does not share:
   one for each stay at a base, and enters no cell without it (`CellRounds.nonce`): each stay deals the wards out anew.
 * *What is said about an input set* (result, check, redo, proposal) names the bundle, whose digest covers the roster's:
   one result for each partition and turn, one check for each phase, one redo, one proposal.
-* *A vote and an abstention* share a place: a peer never gives both (`Voting.abstain`, `VersionRound._decline`).
+* *A vote and an abstention* share a slot: a peer never gives both (`Voting.abstain`, `VersionRound._decline`).
 
 Kinds that are not listed (presence, whatever comes later) may be said as often as one likes. The simulator holds
 every honest peer to this over all of its lives (`coordinator.simulator.invariants`).
@@ -30,14 +30,14 @@ from coordinator.wire.messages import STATEMENT_BODIES, Check, Join, Result, Ros
 from dht.errors import PeerError
 from dht.statement import Statement
 
-Place = tuple[object, ...]
+Slot = tuple[object, ...]
 """Where an honest peer says one thing at most."""
 
 
-def place_of(statement: Statement) -> Place | None:
+def slot_of(statement: Statement) -> Slot | None:
     """Where this was said, if only one thing may be said there; None for all else, and for what cannot be read."""
     context = statement.context
-    detail = _PLACES.get(context.kind)
+    detail = _SLOTS.get(context.kind)
     if detail is None:
         return None
     try:
@@ -75,31 +75,31 @@ def nested(statement: Statement) -> tuple[Statement, ...]:
     return found
 
 
-def _nothing_more(statement: Statement) -> Place:
+def _nothing_more(statement: Statement) -> Slot:
     return ()
 
 
-def _join(statement: Statement) -> Place:
+def _join(statement: Statement) -> Slot:
     join = statement.read(Join)
     return (join.attempt, join.boot)
 
 
-def _roster(statement: Statement) -> Place | None:
+def _roster(statement: Statement) -> Slot | None:
     roster = statement.read(Roster)
     own = [join for join in roster.joins if join.sender == statement.sender]
     return (roster.attempt, roster.revision, own[0].read(Join).boot) if len(own) == 1 else None
 
 
-def _result(statement: Statement) -> Place:
+def _result(statement: Statement) -> Slot:
     result = statement.read(Result)
     return (result.partition, result.turn)
 
 
-def _check(statement: Statement) -> Place:
+def _check(statement: Statement) -> Slot:
     return (statement.read(Check).phase,)
 
 
-_PLACES: Mapping[str, Callable[[Statement], Place | None]] = MappingProxyType(
+_SLOTS: Mapping[str, Callable[[Statement], Slot | None]] = MappingProxyType(
     {
         "join": _join,
         "roster": _roster,

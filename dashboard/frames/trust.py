@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from coordinator.trust.statement_slots import place_of
+from coordinator.trust.statement_slots import slot_of
 from coordinator.views.network_view import BanView, NetworkView
 from dashboard.frames.rows import Row, moment
 from dashboard.text import labels, plain, short_id
@@ -28,7 +28,7 @@ def check_evidence(ban: BanView, run_id: str) -> str:
         return "is about another run"
     if not all(one.verify(KeyVerifier()) for one in statements):
         return "is not signed by this key"
-    places = {place_of(one) for one in statements}
+    places = {slot_of(one) for one in statements}
     if len(statements) > 1 and len(places) == 1 and None not in places and len({one.digest for one in statements}) > 1:
         return f"verified here: this key signed two different statements «{statements[0].context.kind}» in one group"
     return "signed by this key" + ("; checked by the observer" if ban.verified else "")

@@ -11,7 +11,7 @@ from peer.attacks.forgery import FORGERIES
 from peer.attacks.protocol import is_lab_attack, is_mischief, mischief_named
 from peer.attacks.work import ForgingWork
 from peer.attacks.zoo import AttackChoice
-from peer.lab.workshop import Workshop
+from peer.lab.lab_context import LabContext
 from peer.rounds.tensor_worker import TensorWorker
 from peer.storage.anchors import Anchors
 
@@ -21,9 +21,9 @@ def lies_of(choice: AttackChoice | None) -> Attack | None:
     return None if choice is None or is_lab_attack(choice.name) else choice.make()
 
 
-def work_of(choice: AttackChoice | None, shop: Workshop, anchors: Anchors) -> TensorWorker:
+def work_of(choice: AttackChoice | None, context: LabContext, anchors: Anchors) -> TensorWorker:
     """How it merges."""
-    shared = (shop.config, anchors, shop.blobs, shop.worker)
+    shared = (context.config, anchors, context.blobs, context.worker)
     if choice is not None and choice.name in FORGERIES:
         return ForgingWork(FORGERIES[choice.name], *shared)
     return TensorWorker(*shared)

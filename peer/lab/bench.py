@@ -11,21 +11,21 @@ from coordinator.core.actions import Adopt, Apply, PartitionResult, Reduce, Roun
 from coordinator.core.events import Encoded
 from coordinator.wire.inputs import ReduceInput
 from dht.errors import LocalError, UsageError
-from peer.lab.workshop import Workshop
+from peer.lab.lab_context import LabContext
 from peer.numerics.outer_optimizer import OuterState
 from peer.rounds.tensor_worker import TensorWorker
 from peer.storage.anchors import Anchors
 
 
 class Bench:
-    """Reduces, takes the outer step, and compares; the states are in the workshop afterwards."""
+    """Reduces, takes the outer step, and compares; the states are in the context afterwards."""
 
-    def __init__(self, shop: Workshop, genesis: Sequence[bytes]) -> None:
+    def __init__(self, context: LabContext, genesis: Sequence[bytes]) -> None:
         """`genesis`: the digests of version 0, which are those of its states."""
-        self._shop = shop
-        self._anchors = Anchors(shop.layouts, shop.genesis)
-        self._work = TensorWorker(shop.config, self._anchors, shop.blobs, shop.worker)
-        for fragment, (digest, state) in enumerate(zip(genesis, shop.genesis, strict=True)):
+        self._context = context
+        self._anchors = Anchors(context.layouts, context.genesis)
+        self._work = TensorWorker(context.config, self._anchors, context.blobs, context.worker)
+        for fragment, (digest, state) in enumerate(zip(genesis, context.genesis, strict=True)):
             self._anchors.install(fragment, digest, state)
 
     def make(self, certificate: Certificate, encoded: Sequence[Encoded], expected: int) -> None:
@@ -44,7 +44,7 @@ class Bench:
             raise LocalError(f"the state of version {outcome.version} came out differently")
         self._work.adopt(Adopt(certificate, applied=key), None)
         self._work.discard(key)
-        self._shop.keep(outcome.fragment, certificate.state, self._anchors.current(outcome.fragment))
+        self._context.keep(outcome.fragment, certificate.state, self._anchors.current(outcome.fragment))
 
     def _result(
         self, apply: Apply, outcome: Outcome, partition: int, encoded: Sequence[Encoded]
@@ -60,7 +60,7 @@ class Bench:
 
     def _parent(self, outcome: Outcome) -> OuterState:
         """The state that this version began with: one of the last that were made, or that somebody holds."""
-        for anchors in (self._anchors, *(one.anchors for one in self._shop.active.values())):
+        for anchors in (self._anchors, *(one.anchors for one in self._context.active.values())):
             state = anchors.served(outcome.fragment, outcome.parent)
             if state is not None:
                 return state

@@ -8,8 +8,8 @@ from functools import partial
 
 from coordinator.simulator.peer import VirtualPeer
 from coordinator.simulator.simulation import World
+from peer.lab.lab_context import LabContext
 from peer.lab.options import STEP_SECONDS, LabOptions
-from peer.lab.workshop import Workshop
 
 CHECKPOINT_STEPS = 40  # how often learners that may die save themselves; real ones do every 30 seconds
 GOODBYE_STEPS = 1.0  # a learner that leaves has this long to finish its rounds
@@ -40,10 +40,10 @@ def plan_absences(options: LabOptions) -> Absences:
 class Faults:
     """Carries the plan out in a world."""
 
-    def __init__(self, world: World, shop: Workshop, options: LabOptions, absences: Absences) -> None:
+    def __init__(self, world: World, context: LabContext, options: LabOptions, absences: Absences) -> None:
         self.counts: Counter[str] = Counter()
         self._world = world
-        self._shop = shop
+        self._context = context
         for number, (peer, away) in enumerate(zip(world.peers, absences, strict=True)):
             if not away or away[0][0] > 0:
                 peer.start()
@@ -67,7 +67,7 @@ class Faults:
         self._world.clock.after(GOODBYE_STEPS * STEP_SECONDS, partial(self._end, peer))
 
     def _end(self, peer: VirtualPeer) -> None:
-        self._shop.retire(peer.me, self._world.clock.now)
+        self._context.retire(peer.me, self._world.clock.now)
         self._world.crash(peer)
 
     def _come(self, peer: VirtualPeer) -> None:

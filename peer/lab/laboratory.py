@@ -22,13 +22,13 @@ from peer.data.windows import TrainingWindows, training_windows
 from peer.lab.attackers import mischief_of
 from peer.lab.data import learner_texts
 from peer.lab.faults import Absences, Faults, plan_absences
+from peer.lab.lab_context import LabContext, LabPeer
 from peer.lab.learners import DivergedError
 from peer.lab.options import STEP_SECONDS, LabOptions
 from peer.lab.parting import Parting
 from peer.lab.report import CurvePoint
 from peer.lab.tensors import make_tensors
 from peer.lab.traffic import LabTraffic
-from peer.lab.workshop import LabPeer, Workshop
 from peer.learner.evaluation import Evaluator
 from peer.learner.gradient.batch_ahead import Batches
 from peer.model.description import Named
@@ -63,7 +63,7 @@ class Laboratory:
         hostile = options.hostile
         self._texts = learner_texts(config, data.train, options.total_learners, alpha, second_side, hostile)
         self.pool = ThreadPoolExecutor(options.threads, "learner", partial(torch.set_num_threads, 1))
-        self.shop = Workshop(
+        self.context = LabContext(
             config,
             options.total_learners,
             self.windows,
@@ -75,22 +75,22 @@ class Laboratory:
             values,
             options.speed_jitter,
         )
-        setting = VirtualRun(self._describe, partial(make_tensors, self.shop))
+        setting = VirtualRun(self._describe, partial(make_tensors, self.context))
         founders = range(options.learners)
         carries = options.partition is None or options.partition.reunion != "drop"
         self.world = World(config.pace, options.rates(), founders, config.seed, LINKS, setting=setting, carries=carries)
         self._numbers = {peer.me: number for number, peer in enumerate(self.world.peers)}
         self._attack()
-        self.traffic = LabTraffic(self.shop.blobs)
+        self.traffic = LabTraffic(self.context.blobs)
         self._record = record
         self.world.listener = self._acts
         if options.late_joins:
             self.world.network.lateness_seconds = self._lateness_seconds
         self.evaluator = Evaluator(config, data.heldout, options.device)
         record(self._head())
-        self.faults = Faults(self.world, self.shop, options, self.absences)
+        self.faults = Faults(self.world, self.context, options, self.absences)
         cut = options.partition
-        self.parting = None if cut is None else Parting(self.world, self.shop, cut, self.evaluator)
+        self.parting = None if cut is None else Parting(self.world, self.context, cut, self.evaluator)
 
     def __enter__(self) -> Laboratory:
         return self
@@ -123,28 +123,28 @@ class Laboratory:
 
     def _lateness_seconds(self, sender: PeerId, message: Message) -> float:
         """A learner reports after a step (DiLoCo 2604.21428 Alg. 1), so the quorum and the grace window matter."""
-        if not isinstance(message, Statement) or message.context.kind != "join" or sender not in self.shop.active:
+        if not isinstance(message, Statement) or message.context.kind != "join" or sender not in self.context.active:
             return 0.0
-        return self.shop.active[sender].learner.boundary_in(self.world.clock.now)
+        return self.context.active[sender].learner.boundary_in(self.world.clock.now)
 
     def _describe(self, founders: Sequence[PeerId]) -> Manifest:
-        self.shop.founders = frozenset(founders)
+        self.context.founders = frozenset(founders)
         return Manifest(
             config=unlocated(self.options.config),
             organiser=founders[0],
             founders=tuple(founders),
             data_digest=self._data.digest,
-            genesis=digests_of(self.shop.genesis),
+            genesis=digests_of(self.context.genesis),
             created_unix_seconds=0,
         )
 
     def _attack(self) -> None:
         choices = [order.choice for order in self.options.attacks for _ in range(order.count)]
         hostile = [self.world.peers[at] for at in self.options.hostile]
-        self.shop.attacks.update((peer.me, choice) for peer, choice in zip(hostile, choices, strict=True))
-        honest = self._numbers.keys() - self.shop.attacks.keys()
+        self.context.attacks.update((peer.me, choice) for peer, choice in zip(hostile, choices, strict=True))
+        honest = self._numbers.keys() - self.context.attacks.keys()
         for peer in hostile:
-            peer.mischief = mischief_of(self.shop.attacks[peer.me], peer.signer, honest)
+            peer.mischief = mischief_of(self.context.attacks[peer.me], peer.signer, honest)
 
     def _head(self) -> TapeLine:
         """The first line of the tape: everything that does not happen in time."""
@@ -152,7 +152,7 @@ class Laboratory:
             "event": "lab",
             "manifest": self.world.manifest.to_wire().hex(),
             "peers": [peer.me for peer in self.world.peers],
-            "attacks": {peer: [attack.name, attack.strength] for peer, attack in self.shop.attacks.items()},
+            "attacks": {peer: [attack.name, attack.strength] for peer, attack in self.context.attacks.items()},
             "device": self.options.device,
             "dirichlet_alpha": self.options.dirichlet_alpha,
             "second_side": self.options.second_side,
@@ -187,21 +187,21 @@ class Laboratory:
         """Take in what the last step made due; then make no more steps, and finish the rounds under way."""
         self.world.run(STEP_SECONDS / 2)
         now = self.world.clock.now
-        self.shop.settle_all(now)
+        self.context.settle_all(now)
         for peer in self.world.peers:
             if peer.alive:
                 peer.tensors.learner.rest(now)
         self.world.drain(DRAIN_STEPS * STEP_SECONDS)
-        self.shop.end_tape()
+        self.context.end_tape()
 
     def _evaluate(self, step: int) -> None:
         """Add a point to the curve, unless nobody is alive."""
-        self.shop.settle_all(self.world.clock.now)
+        self.context.settle_all(self.world.clock.now)
         if not self.believed:
             return
         if self.parting is not None:
             self.parting.evaluate(step)
-        tally = self.shop.tally
+        tally = self.context.tally
         self.curve.append(
             CurvePoint(
                 method="decoupled",
@@ -217,9 +217,9 @@ class Laboratory:
     @property
     def believed(self) -> list[VirtualPeer]:
         """The living that keep to the protocol."""
-        return [peer for peer in self.world.peers if peer.alive and self.shop.is_believed(peer.me)]
+        return [peer for peer in self.world.peers if peer.alive and self.context.is_believed(peer.me)]
 
     def newest(self) -> LabPeer:
         """The tensors of the believed peer that holds most versions."""
-        believed = (one for peer, one in self.shop.active.items() if self.shop.is_believed(peer))
+        believed = (one for peer, one in self.context.active.items() if self.context.is_believed(peer))
         return max(believed, key=lambda one: one.versions)

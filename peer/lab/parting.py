@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from coordinator.simulator.peer import VirtualPeer
 from coordinator.simulator.simulation import World
 from peer.lab.data import side_texts
+from peer.lab.lab_context import LabContext, LabPeer
 from peer.lab.options import Partition
 from peer.lab.report import SideName, SidePoint
-from peer.lab.workshop import LabPeer, Workshop
 from peer.learner.evaluation import Evaluator
 
 
@@ -25,18 +25,18 @@ class Side:
 class Parting:
     """Parts the sides of a world, and lets them meet again."""
 
-    def __init__(self, world: World, shop: Workshop, partition: Partition, evaluator: Evaluator) -> None:
+    def __init__(self, world: World, context: LabContext, partition: Partition, evaluator: Evaluator) -> None:
         """`evaluator` judges on all held-out text."""
         self.points: list[SidePoint] = []
         self._world = world
-        self._shop = shop
+        self._context = context
         self._partition = partition
         second = len(world.peers) - partition.learners
         self._sides = (Side("first", world.peers[:second]), Side("second", world.peers[second:]))
         self._evaluators = [evaluator]
         if partition.own_text:
             self._evaluators += [
-                Evaluator(shop.config, side.heldout, shop.device) for side in side_texts(shop.config.data)
+                Evaluator(context.config, side.heldout, context.device) for side in side_texts(context.config.data)
             ]
         self._apart = False
 
@@ -55,7 +55,7 @@ class Parting:
         """Add what both sides hold, or what everybody does."""
         sides = self._sides if self._apart else (Side("both", self._world.peers),)
         for side in sides:
-            newest = _newest(self._shop, side)
+            newest = _newest(self._context, side)
             if newest is None:
                 continue
             loss, *text_losses = (one.loss(newest.anchors.all_anchors()) for one in self._evaluators)
@@ -70,7 +70,9 @@ class Parting:
             )
 
 
-def _newest(shop: Workshop, side: Side) -> LabPeer | None:
+def _newest(context: LabContext, side: Side) -> LabPeer | None:
     """The tensors of the believed peer of a side that holds most versions; None if nobody is."""
-    living = [shop.active[peer.me] for peer in side.peers if peer.me in shop.active and shop.is_believed(peer.me)]
+    living = [
+        context.active[peer.me] for peer in side.peers if peer.me in context.active and context.is_believed(peer.me)
+    ]
     return max(living, key=lambda one: one.versions, default=None)

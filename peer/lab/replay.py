@@ -29,9 +29,9 @@ from peer.data.token_files import TokenData
 from peer.data.windows import load_tokens, training_windows
 from peer.lab.bench import Bench
 from peer.lab.data import learner_texts
+from peer.lab.lab_context import LabContext
 from peer.lab.options import STEP_SECONDS
 from peer.lab.tensors import LabTensors, SavedTensors, make_tensors
-from peer.lab.workshop import Workshop
 from peer.learner.devices import Placement, rounding_key
 from peer.learner.gradient.batch_ahead import Batches
 from peer.machine.local_files import LocalFiles
@@ -78,11 +78,11 @@ class TapePlayer:
 
         self._stack = stack
         self._is_real = head["event"] == "swarm"
-        self.shop = Workshop(config, len(peers), windows, self._thread(1), STEP_SECONDS, 0.0, keep_no_tape)
+        self.context = LabContext(config, len(peers), windows, self._thread(1), STEP_SECONDS, 0.0, keep_no_tape)
         if not self._is_real:  # else the peer says, too, from where on the founders read
-            self.shop.founders = manifest.founder_ids
+            self.context.founders = manifest.founder_ids
         for peer, (name, strength) in head["attacks"].items():
-            self.shop.attacks[PeerId(peer)] = AttackChoice(name, strength)
+            self.context.attacks[PeerId(peer)] = AttackChoice(name, strength)
         self.versions = 0
         self.learners: set[PeerId] = set()  # whose parameters were compared
         self._manifest = manifest
@@ -91,7 +91,7 @@ class TapePlayer:
         self._encoded: dict[tuple[bytes, PeerId], Encoded] = {}
         self._expected: dict[bytes, int] = {}  # members of a roster, if nobody had been missing
         self._certificates: dict[str, Certificate] = {}
-        self._bench = Bench(self.shop, manifest.genesis)
+        self._bench = Bench(self.context, manifest.genesis)
         self._parts: Mapping[str, Callable[[TapeLine], None]] = {
             "life": self._begin_real_life if self._is_real else self._begin_life,
             "end": self._end_life,
@@ -134,7 +134,7 @@ class TapePlayer:
         saved = self._disks.get(peer)
         learner = VirtualLearner(peer, 1.0, 0, 0.0, float(step), [0] * len(genesis), [])
         digests = genesis if saved is None else list(saved.digests)
-        self._lives[peer] = make_tensors(self.shop, learner, Disk([], digests, [], saved=saved))
+        self._lives[peer] = make_tensors(self.context, learner, Disk([], digests, [], saved=saved))
 
     def _begin_real_life(self, line: TapeLine) -> None:
         """With the same threads, and the batch in the same pieces: the sums depend on both."""
@@ -144,13 +144,13 @@ class TapePlayer:
         if not line["device"].startswith("CPU"):
             raise UsageError(f"{peer} trained on {line['device']}; only a processor's steps can be made again")
         key = rounding_key(manifest.run_id, peer)
-        self.shop.placements[peer] = Placement(
+        self.context.placements[peer] = Placement(
             sequences=line["sequences"], recompute=line["recompute"], rounding_key=key
         )
-        self.shop.pool = self._thread(line["threads"])
+        self.context.pool = self._thread(line["threads"])
         genesis = [digest.hex() for digest in manifest.genesis]
         learner = VirtualLearner(peer, 1.0, 0, 0.0, 0.0, [0] * len(genesis), [])
-        self._lives[peer] = tensors = make_tensors(self.shop, learner, Disk([], list(manifest.genesis), []))
+        self._lives[peer] = tensors = make_tensors(self.context, learner, Disk([], list(manifest.genesis), []))
         for fragment, digest in enumerate(line["held"]):
             if digest not in (None, genesis[fragment]):
                 tensors.hold(self._certificates[digest])
@@ -160,7 +160,7 @@ class TapePlayer:
 
     def _end_life(self, line: TapeLine) -> None:
         self._tensors(line).lazy.settle()
-        del self.shop.active[PeerId(line["peer"])]
+        del self.context.active[PeerId(line["peer"])]
 
     def _save(self, line: TapeLine) -> None:
         self._disks[PeerId(line["peer"])] = self._tensors(line).save_at(line["step"])
@@ -181,7 +181,7 @@ class TapePlayer:
         members = [(outcome.roster_id, PeerId(one.peer)) for one in outcome.contributors]
         encoded = [self._encoded[member] for member in members]
         for at, one in enumerate(outcome.contributors):
-            if not self.shop.is_believed(PeerId(one.peer)):  # it may have claimed to other work than it did
+            if not self.context.is_believed(PeerId(one.peer)):  # it may have claimed to other work than it did
                 encoded[at] = replace(encoded[at], tokens=one.tokens, steps=one.steps)
         self._bench.make(certificate, encoded, self._expected[outcome.roster_id])
         self._certificates[line["digest"]] = certificate

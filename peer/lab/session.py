@@ -98,7 +98,7 @@ def _plan(lab: Laboratory, method: Method) -> BaselinePlan:
     return BaselinePlan(
         method=method,
         config=options.config,
-        start=tuple(state.anchor for state in lab.shop.genesis),
+        start=tuple(state.anchor for state in lab.context.genesis),
         sources=[lab.draws(peer.me) for peer in founders],
         heldout=lab.heldout,
         device=options.device,

@@ -41,7 +41,7 @@ def report_of(
     lab: Laboratory, used: Seconds, baseline: Mapping[str, Baseline], curves: Sequence[CurvePoint] = ()
 ) -> LabReport:
     """Sum up a run that has ended; `curves` are those of the baselines."""
-    config, tally, world = lab.options.config, lab.shop.tally, lab.world
+    config, tally, world = lab.options.config, lab.context.tally, lab.world
     counters = RunCounters(config.pace.fragments)
     for certificate in lineage(lab):
         counters.certify(certificate)
@@ -70,7 +70,7 @@ def report_of(
         tokens_certified=certified.tokens,
         minor_certificates=certified.minor,
         steps_per_version=certified.steps / max(1, certified.versions),
-        adoption_delay_steps=delays(lab.shop.delays_steps),
+        adoption_delay_steps=delays(lab.context.delays_steps),
         seed=config.seed,
         steps=lab.options.steps,
         inner_lr=config.inner.learning_rate,
@@ -79,7 +79,7 @@ def report_of(
         learner_cpu_seconds=tally.cpu_seconds,
         process_cpu_seconds=used[1],
         optimizer_bytes_per_parameter=bytes_per_parameter(config.inner.optimizer),
-        attackers=tuple(lab.shop.attacks),
+        attackers=tuple(lab.context.attacks),
         next_token_accuracy=None if anchors is None else lab.evaluator.judge(anchors, next_token_accuracy),
         trigger_rate=None if anchors is None or not rated else lab.evaluator.judge(anchors, trigger_rate),
         baseline=dict(baseline),
@@ -92,7 +92,7 @@ def state_digests(lab: Laboratory) -> dict[str, dict[str, tuple[int, str]]]:
     """Per believed peer: version and digest of each fragment, hashed from the tensors now."""
     return {
         peer.me: {
-            str(machine.index): (machine.held, lab.shop.active[peer.me].anchors.digest(machine.index).hex())
+            str(machine.index): (machine.held, lab.context.active[peer.me].anchors.digest(machine.index).hex())
             for machine in peer.engine.machines
         }
         for peer in lab.believed

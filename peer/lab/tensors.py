@@ -38,9 +38,9 @@ from peer.attacks.attack import Attack, Scene
 from peer.attacks.forgery import falsified
 from peer.attacks.plain import NotANumber
 from peer.lab.attackers import lies_of, work_of
+from peer.lab.lab_context import LabContext
 from peer.lab.learners import DivergedError, LazyLearner, SavedLearner
 from peer.lab.uneven import UnevenLearner
-from peer.lab.workshop import Workshop
 from peer.learner.devices import Placement
 from peer.learner.learner import make_learner
 from peer.numerics.codec import CODECS
@@ -67,23 +67,28 @@ class LabTensors:
     """Implements `coordinator.simulator.tensors.Tensors` for one life of one peer."""
 
     def __init__(
-        self, shop: Workshop, learner: VirtualLearner, lazy: LazyLearner, states: list[bytes], attack: Attack | None
+        self,
+        context: LabContext,
+        learner: VirtualLearner,
+        lazy: LazyLearner,
+        states: list[bytes],
+        attack: Attack | None,
     ) -> None:
         self.learner = learner
         self.states = states
         self.snapshots: dict[RoundKey, int] = {}
         self.applied: dict[RoundKey, bytes] = {}
         self.lazy = lazy
-        self.anchors = Anchors(shop.layouts, shop.genesis)
+        self.anchors = Anchors(context.layouts, context.genesis)
         self.attack = attack
-        self._shop = shop
-        self._work = work_of(shop.attacks.get(learner.peer), shop, self.anchors)
+        self._context = context
+        self._work = work_of(context.attacks.get(learner.peer), context, self.anchors)
         self.proof_checker = self._work.proof_checker
-        self._local_work = StaleWork(len(shop.layouts), shop.config.pace.max_stale)
+        self._local_work = StaleWork(len(context.layouts), context.config.pace.max_stale)
         self._open_rounds: set[RoundKey] = set()
         self._snapshot_at: dict[RoundKey, float] = {}
-        self._free_at = [0.0] * len(shop.layouts)  # when the last adoption of each fragment is in effect
-        self._versions = [0] * len(shop.layouts)
+        self._free_at = [0.0] * len(context.layouts)  # when the last adoption of each fragment is in effect
+        self._versions = [0] * len(context.layouts)
         self._window: int | None = None  # from which one on to read, by the newest version of this life
 
     @property
@@ -102,9 +107,9 @@ class LabTensors:
         """Make the steps up to now, and encode the outer gradient; nothing without new steps, or if it is over."""
         if action.key not in self._open_rounds:
             return None
-        self._shop.bring_all(now)
+        self._context.bring_all(now)
         self._snapshot_at[action.key] = now
-        honest = {} if self.attack is None else self._shop.honest_steps(now)
+        honest = {} if self.attack is None else self._context.honest_steps(now)
         return self.encode_at(action, self.learner.steps(now), honest)
 
     def encode_at(self, action: Encode, step: int, honest_steps: Mapping[PeerId, int]) -> Encoded | None:
@@ -114,7 +119,7 @@ class LabTensors:
         if counters.steps == 0:
             return None
         self.snapshots[key] = step
-        self._shop.record(snapshot_line(self.learner.peer, action, step, honest_steps))
+        self._context.record(snapshot_line(self.learner.peer, action, step, honest_steps))
         if self.attack is None:
             try:
                 return self._work.encode(action, vector, counters)
@@ -126,7 +131,7 @@ class LabTensors:
             encoded = self._work.encode(action, anchor - lie, counters)
         except LocalError:
             return None  # so absurd that no codec holds it: nothing can be sent
-        return self.attack.commit(encoded, self._shop.blobs, self._work.leaf_bytes[0])
+        return self.attack.commit(encoded, self._context.blobs, self._work.leaf_bytes[0])
 
     def _scene(self, key: RoundKey, own: Tensor, honest_steps: Mapping[PeerId, int]) -> Scene:
         """What an omniscient attacker sees: the outer gradients of the honest learners that hold its anchor."""
@@ -134,7 +139,7 @@ class LabTensors:
         def honest() -> dict[str, Tensor]:
             found: dict[str, Tensor] = {}
             for peer, step in honest_steps.items():
-                other = self._shop.active[peer]
+                other = self._context.active[peer]
                 if other.states[key.fragment] == self.states[key.fragment]:
                     vector, _ = other.lazy.snapshot(key.fragment, step)
                     found[peer] = other.anchors.current(key.fragment).anchor - vector
@@ -144,11 +149,11 @@ class LabTensors:
         return Scene(
             own=own,
             honest=honest,
-            attackers=sum(map(self._shop.is_believed, self._shop.attacks)),
+            attackers=sum(map(self._context.is_believed, self._context.attacks)),
             seed=int.from_bytes(seed, "big"),
             fragment=key.fragment,
             state=self.anchors.current(key.fragment),
-            rates=(self._shop.config.outer.learning_rate, self._shop.config.outer.momentum),
+            rates=(self._context.config.outer.learning_rate, self._context.config.outer.momentum),
             merge=self._work.rule,
         )
 
@@ -167,7 +172,7 @@ class LabTensors:
     def appraise(self, action: Appraise) -> Appraised:
         """See what a contribution does to the loss, as a real scorer does."""
         sides = sides_of(action, self._work.inspector, self.anchors)
-        return Appraised(action.key, None if sides is None else self._shop.appraiser.appraise(sides, action))
+        return Appraised(action.key, None if sides is None else self._context.appraiser.appraise(sides, action))
 
     def apply(self, action: Apply) -> Applied | None:
         """Take the outer step on the side."""
@@ -180,7 +185,7 @@ class LabTensors:
         """Hold the certified state from now on; the learner takes it over after its delay."""
         fragment = action.certificate.fragment
         taken_at = now if action.snapshot is None else self._snapshot_at[action.snapshot]
-        delayed = taken_at + self._shop.delay_steps * self._shop.step_seconds
+        delayed = taken_at + self._context.delay_steps * self._context.step_seconds
         # never before an earlier version has been taken over
         self._free_at[fragment] = max(now, self._free_at[fragment], delayed)
         self.adopt_at(action, self.learner.steps(now), self.learner.steps(self._free_at[fragment]))
@@ -195,10 +200,10 @@ class LabTensors:
         fragment = certificate.fragment
         if dropped is None:
             dropped = action.snapshot is None and self._local_work.is_dropped(fragment)
-        self._shop.record_version(certificate)
-        self._shop.record(adoption_line(self.learner.peer, action, step, effective_step, dropped))
+        self._context.record_version(certificate)
+        self._context.record(adoption_line(self.learner.peer, action, step, effective_step, dropped))
         self._versions[fragment] = certificate.version
-        if fragment == 0 and self._shop.config.data.is_in_passes:
+        if fragment == 0 and self._context.config.data.is_in_passes:
             self._window = lane_of(certificate, (), self.learner.peer).first
         adoption = self._install(action, dropped)
         self._count(action, effective_step)
@@ -207,9 +212,9 @@ class LabTensors:
     def _install(self, action: Adopt, dropped: bool) -> Adoption:
         """Make the certified state the anchor; returns what the learner does, as `RoundDriver` has a real one do."""
         fragment, state = action.certificate.fragment, action.certificate.state
-        kept = self._shop.states[fragment].get(state)  # equal bytes: memory need not hold them once per peer
+        kept = self._context.states[fragment].get(state)  # equal bytes: memory need not hold them once per peer
         done = self._work.adopt(action if kept is None else replace(action, applied=None), kept)
-        self._shop.keep(fragment, state, self.anchors.current(fragment))
+        self._context.keep(fragment, state, self.anchors.current(fragment))
         self.states[fragment] = state
         if done.counted is not None:
             self._local_work.included(fragment)
@@ -220,7 +225,7 @@ class LabTensors:
         fragment = action.certificate.fragment
         match action.ours:
             case Included(snapshot=snapshot):
-                self._shop.delays_steps.append(effective_step - self.snapshots[snapshot])
+                self._context.delays_steps.append(effective_step - self.snapshots[snapshot])
                 self.learner.counted[fragment] = self.snapshots[snapshot]
             case IncludedUnseen():
                 self.learner.counted[fragment] = effective_step
@@ -231,7 +236,7 @@ class LabTensors:
 
     def follow(self, step: int) -> None:
         """The learning rate follows certified progress: mean version times H (design §8); so may the windows."""
-        pace, window = self._shop.config.pace, self._window
+        pace, window = self._context.config.pace, self._window
         self.follow_at(step, self.versions * pace.steps_per_version // pace.fragments, window)
 
     def follow_at(self, step: int, progress_steps: int, window: int | None) -> None:
@@ -241,7 +246,7 @@ class LabTensors:
     def hold(self, certificate: Certificate) -> None:
         """Hold this state without telling the learner, which has not begun."""
         fragment, state = certificate.fragment, certificate.state
-        self.anchors.install(fragment, certificate.digest, self._shop.states[fragment][state])
+        self.anchors.install(fragment, certificate.digest, self._context.states[fragment][state])
         self.states[fragment] = state
 
     def discard(self, key: RoundKey) -> None:
@@ -255,13 +260,13 @@ class LabTensors:
 
     def garbled(self, encoded: Encoded) -> Encoded:
         """Parts that no codec reads."""
-        return NotANumber(1.0).commit(encoded, self._shop.blobs, self._work.leaf_bytes[0])
+        return NotANumber(1.0).commit(encoded, self._context.blobs, self._work.leaf_bytes[0])
 
     def falsified(self, action: Reduce, reduced: Reduced) -> Reduced:
         """The negative of what was merged."""
-        partitioning = Partitioning.of(self._shop.layouts[action.key.fragment], action.partitions)
-        codec = CODECS[self._shop.config.outer.result_codec]
-        return falsified(reduced, partitioning.elements(action.partition), codec, self._shop.blobs)
+        partitioning = Partitioning.of(self._context.layouts[action.key.fragment], action.partitions)
+        codec = CODECS[self._context.config.outer.result_codec]
+        return falsified(reduced, partitioning.elements(action.partition), codec, self._context.blobs)
 
     # -- checkpoints
 
@@ -271,7 +276,7 @@ class LabTensors:
 
     def save_at(self, step: int) -> SavedTensors:
         """`save` after `step` steps."""
-        self._shop.record({"event": "checkpoint", "peer": self.learner.peer, "step": step})
+        self._context.record({"event": "checkpoint", "peer": self.learner.peer, "step": step})
         states = tuple(self.anchors.current(fragment) for fragment in range(len(self.states)))
         return SavedTensors(self.lazy.save(step), states, tuple(self.states), tuple(self._versions))
 
@@ -286,23 +291,23 @@ class LabTensors:
             self.anchors.install(fragment, self.states[fragment], state)
 
 
-def make_tensors(shop: Workshop, learner: VirtualLearner, disk: Disk) -> LabTensors:
+def make_tensors(context: LabContext, learner: VirtualLearner, disk: Disk) -> LabTensors:
     """Tensors of one life of a peer, from what its checkpoint holds."""
-    if shop.jitter > 0:
-        learner = UnevenLearner.of(learner, shop.jitter, shop.config.seed)
-    attack = lies_of(shop.attacks.get(learner.peer))
-    batches = shop.batches(learner.peer)
-    placement = shop.placements.get(learner.peer, Placement(shop.device, rounding_key=learner.peer.encode()))
-    trained = make_learner(shop.config, batches if attack is None else attack.read(batches), placement)
-    if shop.values is not None:
-        trained.load_all(torch.cat([state.anchor for state in shop.genesis]))
-    if shop.config.data.is_in_passes:
-        trained.set_progress(0, lane_of(None, shop.founders, learner.peer).first)
+    if context.jitter > 0:
+        learner = UnevenLearner.of(learner, context.jitter, context.config.seed)
+    attack = lies_of(context.attacks.get(learner.peer))
+    batches = context.batches(learner.peer)
+    placement = context.placements.get(learner.peer, Placement(context.device, rounding_key=learner.peer.encode()))
+    trained = make_learner(context.config, batches if attack is None else attack.read(batches), placement)
+    if context.values is not None:
+        trained.load_all(torch.cat([state.anchor for state in context.genesis]))
+    if context.config.data.is_in_passes:
+        trained.set_progress(0, lane_of(None, context.founders, learner.peer).first)
     if attack is not None:
         attack.prepare(trained)
-    made = LabTensors(shop, learner, LazyLearner(trained, shop.pool, shop.tally), list(disk.states), attack)
+    made = LabTensors(context, learner, LazyLearner(trained, context.pool, context.tally), list(disk.states), attack)
     if isinstance(disk.saved, SavedTensors):
         made.restore(disk.saved)
-    shop.active[learner.peer] = made
-    shop.record({"event": "life", "peer": learner.peer, "step": learner.steps(learner.started)})
+    context.active[learner.peer] = made
+    context.record({"event": "life", "peer": learner.peer, "step": learner.steps(learner.started)})
     return made

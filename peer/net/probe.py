@@ -45,7 +45,7 @@ def some_of(peers: Iterable[PeerId], me: PeerId, turn: int, count: int) -> set[P
     return set((order[first:] + order[:first])[:count])
 
 
-class ProbeDesk:
+class ProbeResponder:
     """Answers ProbeAsk, within bounds; what is over them gets no answer."""
 
     def __init__(self, host_of: HostOf, post: Post, clock: Clock = unix_seconds) -> None:

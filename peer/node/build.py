@@ -43,7 +43,7 @@ from peer.numerics.merge_plugin import merge_rule
 from peer.numerics.plugins import check_packages
 from peer.rounds.counters import RunCounters
 from peer.rounds.driver import RoundDriver
-from peer.rounds.scoring import AppraisalDesk
+from peer.rounds.scoring import ScoringWorker
 from peer.rounds.tape_parts import PART_NAME
 from peer.rounds.tape_recorder import TapeRecorder
 from peer.rounds.tensor_worker import TensorWorker
@@ -263,7 +263,7 @@ def build_driver(
     if options.trial.taped:
         driver.tape = TapeRecorder.begin(options.data_directory / PART_NAME, core.manifest, core.me, options.files)
     if config.trust.score_share:
-        driver.appraisals = AppraisalDesk(core.manifest, options.files)
+        driver.appraisals = ScoringWorker(core.manifest, options.files)
     if held.learner_state is not None:
         driver.local_work.doubt(set(range(config.pace.fragments)))
     return driver

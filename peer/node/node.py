@@ -19,7 +19,7 @@ from dht.invite import Invite
 from peer.data.token_files import TokenData
 from peer.net.frames import STATE_PIECE_BYTES_MAX
 from peer.net.origins import OriginsLoop
-from peer.net.probe import ProbeDesk
+from peer.net.probe import ProbeResponder
 from peer.node.build import begin_at_invite, check_brought, check_frozen, describe_here, make_run, prepare, read_invite
 from peer.node.checkpointer import Checkpointer
 from peer.node.clock_check import watch_clock
@@ -121,7 +121,7 @@ class Node:
         parts, driver, spawn = self._parts, self._driver, self._life.tasks.spawn
         entered, pace = parts.entered, parts.manifest.config.pace
         network, options = entered.network, entered.options
-        driver.requests.answer_probes(ProbeDesk(network.dht.daemon.host_of, driver.post, options.clock))
+        driver.requests.answer_probes(ProbeResponder(network.dht.daemon.host_of, driver.post, options.clock))
         driver.requests.tell_status(lambda: told_status(self.snapshot(), driver))
         await parts.pause_loop.look()  # before the first step
         spawn(parts.pause_loop.run())

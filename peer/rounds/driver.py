@@ -50,7 +50,7 @@ from peer.rounds.adoption_queue import AdoptionQueue
 from peer.rounds.catch_up import CatchUp
 from peer.rounds.counters import RunCounters
 from peer.rounds.requests import PeerRequests
-from peer.rounds.scoring import AppraisalDesk, sides_of
+from peer.rounds.scoring import ScoringWorker, sides_of
 from peer.rounds.stale_work import StaleWork
 from peer.rounds.tape_recorder import TapeRecorder
 from peer.rounds.tensor_worker import TensorWorker
@@ -112,7 +112,7 @@ class RoundDriver:
     certified: Callable[[], None] = _go_on  # at every version, before an event can open another round
     learner: LearnerClient | None = None
     fault: Fault | None = None
-    appraisals: AppraisalDesk | None = None  # None: contributions are not scored here
+    appraisals: ScoringWorker | None = None  # None: contributions are not scored here
     tape: TapeRecorder = NO_TAPE
 
     def __post_init__(self) -> None:

@@ -93,7 +93,7 @@ def decode_status(answer: StatusAnswer) -> PublicStatus:
         raise PeerError(f"a status that cannot be read: {error.errors()[0]['msg']}") from None
 
 
-class StatusDesk:
+class StatusResponder:
     """Answers StatusAsk: every asker now and then, all of them together not too often, from one encoding a second."""
 
     def __init__(self, status: Callable[[], PublicStatus]) -> None:

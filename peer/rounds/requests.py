@@ -21,8 +21,8 @@ from peer.net.frames import (
     TailAsk,
     Transfer,
 )
-from peer.net.probe import ProbeDesk
-from peer.rounds.public_status import PublicStatus, StatusDesk
+from peer.net.probe import ProbeResponder
+from peer.rounds.public_status import PublicStatus, StatusResponder
 from peer.storage.anchors import Anchors
 from peer.sync.introduction import answer_heads, answer_tail
 from peer.sync.state_client import StateClient
@@ -49,14 +49,14 @@ class PeerRequests:
         self._chains = chains
         self._post = post
         self._answering = answering or AnswerBudget()
-        self._desk: StatusDesk | None = None
-        self._probes: ProbeDesk | None = None
+        self._status_responder: StatusResponder | None = None
+        self._probes: ProbeResponder | None = None
         self._hear_probe: list[HearProbe] = []
         self.may_have_states: Callable[[PeerId], bool] = lambda _: True
 
-    def answer_probes(self, desk: ProbeDesk) -> None:
+    def answer_probes(self, responder: ProbeResponder) -> None:
         """From now on, tell peers that ask how it looks from here."""
-        self._probes = desk
+        self._probes = responder
 
     def hear_probes(self, hear: HearProbe) -> None:
         """From now on, tell this, too, what others find who were asked how we look from there."""
@@ -80,7 +80,7 @@ class PeerRequests:
 
     def tell_status(self, status: Callable[[], PublicStatus]) -> None:
         """From now on, tell peers that ask how we are doing."""
-        self._desk = StatusDesk(status)
+        self._status_responder = StatusResponder(status)
 
     def handle(self, sender: PeerId, message: Transfer, payload: bytes, now: float) -> None:
         """Answer a question, or take an answer; answers that nobody here has asked for are dropped."""
@@ -100,8 +100,8 @@ class PeerRequests:
             self._probes.ask(sender, message, now)
         elif isinstance(message, ProbeAnswer):
             self._tell_of_probe(sender, message)
-        elif isinstance(message, StatusAsk) and self._desk is not None:
-            answer = self._desk.answer(sender, now)
+        elif isinstance(message, StatusAsk) and self._status_responder is not None:
+            answer = self._status_responder.answer(sender, now)
             if answer is not None:
                 self._post(sender, answer, b"")
 

@@ -96,7 +96,7 @@ class Appraiser:
             return [heldout_loss(model, one) for one in windows]
 
 
-class AppraisalDesk:
+class ScoringWorker:
     """Appraises for a real peer, one contribution after the other."""
 
     def __init__(self, manifest: Manifest, files: LocalFiles) -> None:

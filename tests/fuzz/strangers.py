@@ -41,14 +41,14 @@ from peer.net.frames import (
     encode_header,
 )
 from peer.net.probe import ASKERS_KEPT as PROBERS_KEPT
-from peer.net.probe import ProbeDesk
+from peer.net.probe import ProbeResponder
 from peer.net.transport import Payload, frame_prefix
 from peer.numerics.outer_optimizer import OuterState, state_bytes, state_digest, state_tree
 from peer.observer.chains import Chains
 from peer.observer.peers import HeardPresence
 from peer.observer.state import Observation
 from peer.observer.view import run_facts
-from peer.rounds.public_status import ASKERS_KEPT, PublicStatus, StatusDesk, encode_status
+from peer.rounds.public_status import ASKERS_KEPT, PublicStatus, StatusResponder, encode_status
 from peer.rounds.requests import PeerRequests
 from peer.storage.anchors import Anchors, genesis_states, layouts_of
 from peer.storage.pins import ASKERS_MAX
@@ -105,10 +105,10 @@ class Donor:
         anchors = Anchors(LAYOUTS, [STATE])
         anchors.install(0, STATE_NAME, STATE, bytes(64))
         self.requests = PeerRequests(anchors, CORE.manifest.to_wire(), lambda: [CHAIN], self._post)
-        self.probes = ProbeDesk(self._host_of, self._post, lambda: UNIX_SECONDS)
+        self.probes = ProbeResponder(self._host_of, self._post, lambda: UNIX_SECONDS)
         self.requests.answer_probes(self.probes)
-        self.desk = StatusDesk(lambda: PublicStatus(role="host"))
-        self.requests._desk = self.desk
+        self.desk = StatusResponder(lambda: PublicStatus(role="host"))
+        self.requests._status_responder = self.desk
         self.strangers = self.answers = 0
 
     async def _host_of(self, _: PeerId) -> str:

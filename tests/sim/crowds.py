@@ -21,7 +21,7 @@ from coordinator.run.manifest import PaceSpec
 from coordinator.simulator import scale
 from coordinator.simulator.peer import VirtualPeer
 from coordinator.simulator.scale import ScaleRun
-from coordinator.trust.statement_slots import place_of
+from coordinator.trust.statement_slots import slot_of
 from coordinator.wire.messages import AgainNote
 from dht.identity import PeerId
 from dht.statement import Statement
@@ -94,7 +94,7 @@ class Scene(ScaleRun):
     def _no_contradiction(self, peer: VirtualPeer, action: Action) -> None:
         """In all of its lives, and however often it comes to a base."""
         message = action.message if isinstance(action, Send) else None
-        place = place_of(message) if isinstance(message, Statement) and message.sender == peer.me else None
+        place = slot_of(message) if isinstance(message, Statement) and message.sender == peer.me else None
         if place is not None and isinstance(message, Statement):
             assert self._said.setdefault(place, message.digest) == message.digest, f"two in {place[1]}"
 

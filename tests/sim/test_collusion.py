@@ -17,7 +17,7 @@ from coordinator.run.manifest import TrustSpec
 from coordinator.simulator.invariants import InvariantError, Watcher
 from coordinator.simulator.peer import VirtualPeer
 from coordinator.simulator.simulation import World, make_signers
-from coordinator.trust.statement_slots import place_of
+from coordinator.trust.statement_slots import slot_of
 from coordinator.wire.messages import EvidenceNote, Join, PartNote, Proposal, Roster
 from dht.statement import Statement, make_statement
 from tests.extra import extra
@@ -180,7 +180,7 @@ def test_whoever_votes_for_all_votes_in_groups_of_which_it_is_told_by_a_voter_al
     (answer,) = echo.mischief.hears(voter.me, later)
     assert isinstance(answer.message, Statement)
     assert (answer.to, answer.message.sender, answer.message.body) == (voter.me, echo.me, said.body)
-    assert place_of(answer.message) is not None
+    assert slot_of(answer.message) is not None
     assert echo.mischief.hears(voter.me, later) == [], "once"
 
 

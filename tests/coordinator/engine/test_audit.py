@@ -188,7 +188,7 @@ def test_keys_on_probation_take_nobodys_place_either() -> None:
     members, new = tuple(LARGE.ids), len(LARGE.ids) // 4
     stand.exchange.group = replace(stand.group, members=members, probation=frozenset(members[:new]))
     hostile = most_hostile(len(members) - new)
-    assert stand.auditor.past[-1].places == new + hostile + ASKERS_SPARE
+    assert stand.auditor.past[-1].capacity == new + hostile + ASKERS_SPARE
 
 
 def test_strangers_and_other_rounds_get_nothing() -> None:

@@ -20,7 +20,7 @@ from coordinator.trust.equivocation import (
     Equivocations,
 )
 from coordinator.trust.evidence import Evidence, Guilt, contradiction
-from coordinator.trust.statement_slots import _PLACES
+from coordinator.trust.statement_slots import _SLOTS
 from coordinator.wire.messages import (
     AskEvidenceNote,
     AskHeardNote,
@@ -167,7 +167,7 @@ def test_one_key_does_not_fill_what_is_remembered(size: int, is_ours: bool) -> N
 
 
 def test_the_rooms_of_one_key_come_to_its_share() -> None:
-    assert ROOMS.keys() == {"ballot", *_PLACES} - {"vote", "abstain"}
+    assert ROOMS.keys() == {"ballot", *_SLOTS} - {"vote", "abstain"}
     grouped = [room for kind, room in ROOMS.items() if kind not in ("join", "roster")]
     counts, sizes = ([room[part] for room in ROOMS.values()] for part in (0, 1))
     assert sum(counts) + sum(count // ELSEWHERE_PART for count, _ in grouped) <= STATEMENTS_KEPT // SENDERS_MIN

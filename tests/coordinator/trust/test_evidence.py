@@ -19,7 +19,7 @@ from coordinator.trust.evidence import (
     garbage,
     lie,
     lie_in,
-    place_of,
+    slot_of,
     verify,
 )
 from coordinator.wire.merkle import merkle_tree
@@ -165,8 +165,8 @@ def test_order_and_number_of_statements_are_fixed(pair: tuple[Statement, Stateme
 
 
 def test_statements_that_cannot_be_read_have_no_place() -> None:
-    assert place_of(CLUB.say(1, "join", Abstain(attempt=1))) is None
-    assert place_of(CLUB.say(1, "result", Abstain(attempt=1))) is None
+    assert slot_of(CLUB.say(1, "join", Abstain(attempt=1))) is None
+    assert slot_of(CLUB.say(1, "result", Abstain(attempt=1))) is None
 
 
 # -- lies

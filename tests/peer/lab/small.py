@@ -57,5 +57,5 @@ def run_taped(chosen: LabOptions, path: Path) -> LabReport:
 
 def final_parameters(lab: Laboratory) -> dict[str, bytes]:
     """The learners' parameters at the end, and the certified states, bit for bit."""
-    learners = {peer: one.lazy.digest() for peer, one in lab.shop.active.items()}
-    return learners | {f"{peer} {p}": one.states[p] for peer, one in lab.shop.active.items() for p in (0, 1)}
+    learners = {peer: one.lazy.digest() for peer, one in lab.context.active.items()}
+    return learners | {f"{peer} {p}": one.states[p] for peer, one in lab.context.active.items() for p in (0, 1)}

@@ -39,7 +39,7 @@ def test_a_gpt2_learns(model: dict[str, Any]):
     lab = lab_of(**model)
     assert lab.curve[0].eval_loss == pytest.approx(5.5, abs=0.6)  # guessing among 256 letters: log 256 = 5.55
     assert lab.curve[-1].eval_loss < lab.curve[0].eval_loss - 1
-    assert len({tuple(one.states) for one in lab.shop.active.values()}) == 1  # and everybody holds the same bytes
+    assert len({tuple(one.states) for one in lab.context.active.values()}) == 1  # and everybody holds the same bytes
 
 
 def test_an_adapter_learns_and_its_tape_replays(tmp_path: Path):
@@ -55,7 +55,7 @@ def test_an_adapter_learns_and_its_tape_replays(tmp_path: Path):
     with TapeWriter(tape) as writer, Laboratory(options, small.text(), writer.write) as lab:
         lab.run()
     assert lab.curve[-1].eval_loss < lab.curve[0].eval_loss - 0.3  # the head is frozen, and knows nothing
-    assert len({tuple(one.states) for one in lab.shop.active.values()}) == 1
+    assert len({tuple(one.states) for one in lab.context.active.values()}) == 1
     assert lab.world.manifest.config == described.config.model_copy(
         update={name: getattr(options.config, name) for name in ("pace", "versions", "inner")}
     )

@@ -29,7 +29,7 @@ def test_a_lab_learns_and_everybody_agrees() -> None:
     assert report.inner_steps == 3 * 60
     assert report.tokens == 3 * 60 * lab.options.config.tokens_per_step
     assert report.adoption_delay_steps == {"median": 2.0, "p95": 2.0}
-    for peer in lab.shop.active.values():
+    for peer in lab.context.active.values():
         digests = [peer.anchors.digest(fragment) for fragment in range(2)]  # hashed from the tensors now
         assert digests == peer.states
     assert lab.curve[-1].eval_loss == lab.evaluator.loss(lab.newest().anchors.all_anchors())
@@ -88,7 +88,7 @@ def test_snapshots_are_taken_exactly_at_the_period(period: int) -> None:
 
 def test_the_learner_that_sets_the_pace_makes_the_steps() -> None:
     lab, report = small.run(small.options(4, 24, {"pace.steps_per_version": 8}, speeds=(1.0, 2.0, 4.0, 8.0)))
-    steps = sorted(one.lazy.steps for one in lab.shop.active.values())
+    steps = sorted(one.lazy.steps for one in lab.context.active.values())
     assert steps[2] == 24
     assert steps[3] == pytest.approx(48, abs=1)
     assert steps[:2] == pytest.approx([6, 12], abs=1)
@@ -142,11 +142,13 @@ def test_who_is_left_of_a_swarm_goes_on_and_no_fragment_gets_older_than_the_peri
         peers = [peer.me for peer in lab.world.peers]
         for peer in lab.world.peers:
             if peer.me != peers[survivor]:
-                lab.world.clock.after(killed * STEP_SECONDS, partial(lab.shop.retire, peer.me, killed * STEP_SECONDS))
+                lab.world.clock.after(
+                    killed * STEP_SECONDS, partial(lab.context.retire, peer.me, killed * STEP_SECONDS)
+                )
                 lab.world.clock.after(killed * STEP_SECONDS, partial(lab.world.crash, peer))
                 lab.world.clock.after(BACK * STEP_SECONDS, peer.start)
         lab.run()
-    assert lab.shop.active[peers[survivor]].lazy.steps == END, "it never waits"
+    assert lab.context.active[peers[survivor]].lazy.steps == END, "it never waits"
     groups = [{one["peer"] for one in line["members"]} for line in lines if line["event"] == "version"]
     assert groups[:5] == 3 * [{*peers}] + 2 * [{peers[survivor]}]
     assert {*peers} in groups[5:]

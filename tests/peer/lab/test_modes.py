@@ -159,7 +159,7 @@ def test_fragments_in_turn_with_a_delay_are_streaming_diloco(adoption: str, alph
     assert report.versions_certified == 36
     assert report.adoption_delay_steps == {"median": delay_steps, "p95": delay_steps}
     assert_same_bits(anchors_of(lab), states)
-    digests = [lab.shop.active[peer.me].lazy.digest() for peer in lab.world.peers]
+    digests = [lab.context.active[peer.me].lazy.digest() for peer in lab.world.peers]
     assert digests == [_digest(one) for one in learners]
 
 

@@ -34,7 +34,7 @@ def gains(standings: list[MemberScore]) -> tuple[float, float]:
 def test_honest_work_lowers_the_loss_and_its_opposite_raises_it() -> None:
     changes = {"trust.score_share": 1.0, "outer.merge": "robust_rda", "outer.contribution_codec": "int8"}
     lab, _ = small.run(small.options(5, STEPS, changes, attacks=(AttackOrder.parse("sign_flip:1"),)))
-    (liar,) = lab.shop.attacks
+    (liar,) = lab.context.attacks
     found = standings_of(lab)
     assert len(found) == 5
     liars = found.pop(liar)

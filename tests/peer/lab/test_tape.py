@@ -81,7 +81,7 @@ def test_a_replay_goes_through_a_death_at_every_point_of_a_round(tmp_path: Path,
             if struck or clock.now < DEATH_FROM * STEP_SECONDS or not FAULT_POINTS[point](action):
                 return False
             struck.append(peer.me)
-            lab.shop.retire(peer.me, clock.now)
+            lab.context.retire(peer.me, clock.now)
             clock.after(AWAY * STEP_SECONDS, peer.start)
             return True
 

@@ -65,5 +65,5 @@ def test_learners_get_apart_and_the_swarm_goes_on() -> None:
     assert first[1].events["died"] >= 2
     assert first[1].agreement
     assert first[1].versions_certified > 0.8 * even[1].versions_certified, "with the same deaths"
-    made = {one.lazy.steps for one in first[0].shop.active.values()}
+    made = {one.lazy.steps for one in first[0].context.active.values()}
     assert len(made) > 1

@@ -15,7 +15,7 @@ from peer.net.probe import (
     ANSWERS_PER_SECOND_MAX,
     CALL_INTERVAL_SECONDS,
     CALLS_MAX,
-    ProbeDesk,
+    ProbeResponder,
     answers,
 )
 
@@ -31,7 +31,7 @@ class Stand:
         self.asked_for: list[PeerId] = []
         self.said: list[tuple[PeerId, ProbeAnswer]] = []
         self.news = asyncio.Event()
-        self.desk = ProbeDesk(self._host_of, self._post)
+        self.desk = ProbeResponder(self._host_of, self._post)
 
     async def _host_of(self, peer: PeerId) -> str:
         self.asked_for.append(peer)

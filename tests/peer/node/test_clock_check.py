@@ -10,7 +10,7 @@ import pytest
 from dht.identity import Identity, PeerId
 from dht.validation import CLOCK_TOLERANCE_SECONDS
 from peer.net.frames import ProbeAnswer, ProbeAsk
-from peer.net.probe import ProbeDesk
+from peer.net.probe import ProbeResponder
 from peer.node.clock_check import (
     ANSWER_SECONDS,
     ASKED_MAX,
@@ -128,7 +128,7 @@ def test_an_owner_is_told_as_long_as_the_clock_is_wrong(tmp_path: Path) -> None:
 
         ours, *others = (peer.driver for peer in swarm.peers)
         for other in others:
-            other.requests.answer_probes(ProbeDesk(host_of, other.post, right))
+            other.requests.answer_probes(ProbeResponder(host_of, other.post, right))
         whom = [peer.identity.peer_id for peer in swarm.peers[1:]]
         watching = loop.create_task(watch_clock(lambda: right() + skew["seconds"], ours, whom))
         advice = []

@@ -9,7 +9,7 @@ import pytest
 from coordinator.core.events import ReachSeen
 from dht.identity import Identity, PeerId
 from peer.net.frames import ProbeAnswer, ProbeAsk
-from peer.net.probe import ProbeDesk
+from peer.net.probe import ProbeResponder
 from peer.node.reachability import ASKED_MAX, ReachLoop, askable
 from peer.rounds.requests import PeerRequests
 from peer.storage.anchors import Anchors
@@ -130,7 +130,7 @@ def test_another_peer_calls_our_port_and_tells_us(open_port: bool) -> None:
             return "127.0.0.1"
 
         theirs = PeerRequests(Anchors((), ()), b"", list, to_us)
-        theirs.answer_probes(ProbeDesk(host_of, to_us))
+        theirs.answer_probes(ProbeResponder(host_of, to_us))
         ours = PeerRequests(Anchors((), ()), b"", list, lambda *_: None)
         loop = ReachLoop(
             ME, lambda: port, lambda: [other], lambda _, ask, __: theirs.handle(ME, ask, b"", 0.0), told.append

@@ -6,7 +6,7 @@ from coordinator.adversary.mischief import Mischief
 from coordinator.simulator.tensors import VirtualProofChecker
 from coordinator.trust.bans import BANS_MAX, Ban
 from coordinator.trust.evidence import contradiction, verify
-from coordinator.trust.statement_slots import place_of
+from coordinator.trust.statement_slots import slot_of
 from coordinator.views.network_view import VIEW_BYTES_MAX, BanView, NetworkView
 from dashboard.frames.trust import check_evidence
 from dht.identity import Identity, KeyVerifier
@@ -80,7 +80,7 @@ def check_two(evidence: tuple[str, ...]) -> bool:
     """Whether these are two statements that contradict each other, as whoever copies them from a page finds out."""
     one, other = (Statement.from_wire(bytes.fromhex(text)) for text in evidence)
     signed = one.verify(KeyVerifier()) and other.verify(KeyVerifier())
-    return signed and place_of(one) == place_of(other) is not None and one.body != other.body
+    return signed and slot_of(one) == slot_of(other) is not None and one.body != other.body
 
 
 def test_a_ban_of_what_cannot_be_a_peer_is_passed_over() -> None:

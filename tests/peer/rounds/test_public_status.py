@@ -22,7 +22,7 @@ from peer.rounds.public_status import (
     EVALUATIONS_TOLD_MAX,
     ROUNDS_TOLD_MAX,
     PublicStatus,
-    StatusDesk,
+    StatusResponder,
     decode_status,
     encode_status,
     public_status,
@@ -125,7 +125,7 @@ def test_known_nonsense_is_refused(text: bytes) -> None:
         decode_status(StatusAnswer(status=text))
 
 
-class Desk(StatusDesk):
+class Desk(StatusResponder):
     """Counts how often the status was made."""
 
     def __init__(self) -> None:

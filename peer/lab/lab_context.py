@@ -44,7 +44,7 @@ class LabPeer(Protocol):
 
 
 @dataclass
-class Workshop:
+class LabContext:
     """What all peers of one lab share. Bytes and states are named by their digests, so sharing them changes nothing."""
 
     config: RunConfig
