@@ -208,12 +208,14 @@ class HivemindStore:
                 await asyncio.gather(*map(self._meet, (lost[start:] + lost[:start])[:SOUGHT_PEERS_MAX]))
 
     async def _meet(self, address: PeerAddress) -> bool:
+        connected = False
         with suppress(NetworkError):  # it may be connected by another address, or find its own way to us
             await self._daemon.dial(address)
-            if self._shown and await self._daemon.knock(address.peer_id) is not None:
-                return False
+            connected = True
+        if connected and self._shown and await self._daemon.knock(address.peer_id) is not None:
+            return False
         met = await self._protocol.call_ping(PeerID.from_base58(address.peer_id), validate=True, strict=False)
-        if met is None and not self._shown:
+        if met is None and connected and not self._shown:
             await self._daemon.knock(address.peer_id)  # which says why
         return met is not None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 from coordinator.chain.chain import active_sets
@@ -13,11 +14,14 @@ from coordinator.views.members import MemberList, Role, RunMember
 from coordinator.wire.messages import EvidenceNote
 from dht.errors import UsageError
 from dht.identity import PeerId
+from dht.refusal import ADVICE, Refusal
 from peer.machine.text import plain
 from peer.node.invitations import Invitations
 from peer.node.office import Office
 from peer.rounds.driver import RoundDriver
 
+REFUSED_SECONDS = 30.0
+LASTING = frozenset(Refusal) - {Refusal.EXPIRED, Refusal.FULL}  # these two depend on versions that we may lack yet
 ENDING_CHARACTERS_MIN = 6  # of a peer id, as `muster members` shows it
 
 
@@ -28,6 +32,7 @@ class Membership:
         self._driver = driver
         self._office = office
         self._invitations = invitations
+        self._refused_since = math.inf
 
     @property
     def shown_out(self) -> str:
@@ -35,8 +40,18 @@ class Membership:
         engine = self._driver.engine
         ban = engine.core.bans.held.get(engine.core.me)
         if ban is None:
-            return ""
+            return self._turned_away(engine.core)
         return f"this peer was {ban.guilt.reason}; ask the run's organiser, whose key is {engine.core.rules.organiser}"
+
+    def _turned_away(self, core: Core) -> str:
+        """Why nobody gives this peer a seat, once that has been so for a while: what lets it stay may be on its way."""
+        now = self._driver.now
+        refused = core.door.seat_refusal(core.me, core.door.own, core.contributes, now)
+        if refused not in LASTING:
+            self._refused_since = math.inf
+            return ""
+        self._refused_since = min(self._refused_since, now)
+        return ADVICE[refused] if now >= self._refused_since + REFUSED_SECONDS else ""
 
     def order(self, subject: str, reason: str, everybody: bool = False, *, revoked: bool) -> PeerId:
         """Show this key out, or let it in again; returns it. Raises UsageError if that is not ours to say.
@@ -48,9 +63,9 @@ class Membership:
         self._office.require()
         invite = self._invitations.find(subject.removeprefix("…"))
         if invite is not None:
-            self._give(invite, reason, revoked)
-            for guest in self._guests(invite) if revoked else ():
+            for guest in self._guests(invite) if revoked else ():  # first: so that nobody has to leave in between
                 self._give(guest, reason if everybody else "", everybody)
+            self._give(invite, reason, revoked)
             return invite
         peer = self._named(subject)
         if peer == rules.organiser:

@@ -15,7 +15,7 @@ from dht.errors import LocalError, UsageError
 from dht.identity import Identity, PeerId
 from dht.refusal import Refusal
 from peer.node.invitations import Invitations, WantedInvite
-from peer.node.membership import Membership
+from peer.node.membership import REFUSED_SECONDS, Membership
 from peer.node.office import Office
 from peer.storage.invite_file import INVITES_FILE, read_invites
 from tests.peer.node.test_membership import Driven
@@ -196,6 +196,21 @@ def test_a_co_organiser_gives_invites_and_orders_until_it_is_shown_out(home: Hom
     assert home.refusal(again) is None
     home.membership.order(other.me, "", revoked=True)
     assert home.refusal(again) is Refusal.WITHDRAWN
+
+
+def test_a_peer_that_may_only_look_ends_with_what_to_do_and_not_at_once(home: Home) -> None:
+    other = home.other
+    other.own_pass = pass_of(home.ticket("role=observer"), home.core.rules.run_id, other.me).to_wire()
+    other.crash()
+    other.start()
+    assert other.engine is not None
+    office = Office(other.engine.core, other.signer, home.folder)
+    driver: Any = Driven(home.world, other)
+    theirs = Membership(driver, office, Invitations(other.engine.core, office, home.folder, None))
+    assert theirs.shown_out == ""
+    home.world.run(REFUSED_SECONDS + 1)
+    assert "--role trainer" in theirs.shown_out
+    assert home.membership.shown_out == ""
 
 
 def test_what_is_asked_for_has_a_short_form() -> None:
