@@ -173,7 +173,9 @@ class Daemon:
 
     async def knock(self, peer: PeerId) -> Refusal | None:
         """Show a connected peer our pass; why it does not let us in."""
-        return await knock(self.door, self.p2p, self._peer_id, peer, DIAL_SECONDS_MAX)
+        if self._p2p is None:  # the watchdog replaces the daemon while others go on
+            return None
+        return await knock(self.door, self._p2p, self._peer_id, peer, DIAL_SECONDS_MAX)
 
     async def hang_up(self, peer: PeerId) -> None:
         """Close all connections to a peer; raises what calls of the daemon raise."""
