@@ -139,6 +139,7 @@ def swarm(
     options = SwarmOptions(
         config=arguments.run_config(config, versions, setting),
         config_path=config,
+        settings=tuple(setting or ()),
         peers=peers,
         minutes=minutes,
         step_seconds=step_seconds,

@@ -50,6 +50,7 @@ class SwarmOptions:
 
     config: RunConfig
     config_path: Path | None = None  # None: the run that ships with Muster
+    settings: tuple[str, ...] = ()  # TABLE.KEY=VALUE instead of what that file says; `config` has them already
     peers: int = 4
     minutes: float | None = None
     step_seconds: float = 0.0
@@ -207,6 +208,7 @@ class Swarm:
     def _host_arguments(self, founders: Iterable[str]) -> list[str]:
         path, versions = self._options.config_path, self._options.config.versions
         arguments = ["host", *([] if path is None else [str(path.absolute())]), "--versions", str(versions)]
+        arguments += [word for setting in self._options.settings for word in ("--set", setting)]
         arguments += ["--base", self._base] if self._base else []
         return arguments + [word for founder in founders for word in ("--founder", founder)]
 
