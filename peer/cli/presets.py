@@ -14,6 +14,7 @@ PRESETS = {
     "invite": "for friends: everybody with an invite takes part, and audits are on",
     "public": "for anybody: strangers on probation, bounded in every group, audited",
     "continue": "goes on with a model that there is, on your own text",
+    "chat-lora": "teaches a model that there is to talk, by an adapter of it in four bits, on your own conversations",
 }
 _PACKAGED = "presets"
 _CHECKOUT = Path(__file__).resolve().parents[2] / "examples"  # the same files before they are packed into a wheel

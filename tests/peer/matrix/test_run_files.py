@@ -47,3 +47,18 @@ def test_continue_begins_from_given_weights(tmp_path: Path, capsys: pytest.Captu
     make_module(spec, 16).save_pretrained(tmp_path / "model")
     assert tried("continue", tmp_path, **{"model.source": str(tmp_path / "model")}) == 0
     assert "agreement" in capsys.readouterr().out
+
+
+def test_chat_lora_teaches_a_base_to_talk(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """With the conversations that ship, over a base in four bits."""
+    torch.manual_seed(3)
+    tokenizer = write_tokenizer(tmp_path)
+    tokenizer.with_name("chat_template.jinja").write_text(
+        "{% for message in messages %}{{ message.role }}: {{ message.content }}\n{% endfor %}"
+        "{% if add_generation_prompt %}assistant:{% endif %}"
+    )
+    spec = ModelSpec(hidden_size=64, layers=1, heads=2, intermediate_size=128, vocabulary=VOCABULARY)
+    make_module(spec, 64).save_pretrained(tmp_path / "model")
+    more = {"model.source": str(tmp_path / "model"), "data.path": str(ROOT / "examples/chat-lora/chats.jsonl")}
+    assert tried("chat-lora", tmp_path, **more, **{"data.context_tokens": 64}) == 0
+    assert "agreement" in capsys.readouterr().out
