@@ -18,6 +18,7 @@ from dht.statement import Context, make_statement
 from peer.data.tally import Loading
 from peer.export import sampler as sampler_module
 from peer.export.adapter_files import ADAPTER_CONFIG, ADAPTER_WEIGHTS
+from peer.export.card import model_card
 from peer.export.judging import Judge
 from peer.export.listing import CARD, LISTING, STATEMENT_KIND, list_files
 from peer.export.merged import ADAPTER_FOLDER, write_merged
@@ -195,3 +196,25 @@ def test_a_model_of_conversations_is_exported_with_its_template_and_answers_unti
 
 def run_folder_without_chat(tmp_path: Path, base: Path) -> Path:
     return CertifiedRun(describe(adapter_run(base)).config).advance(1).write(tmp_path / "text")
+
+
+def test_the_card_names_base_licence_data_and_contributors(base: Path):
+    config = describe(adapter_run(base)).config
+    public = config.model_copy(
+        update={
+            "model": config.model.model_copy(update={"source": "hub:some/model@main"}),
+            "data": config.data.model_copy(update={"source": "chat"}),
+        }
+    )
+    run = CertifiedRun(public).advance(1)
+    card = model_card(run.exported("CC0-1.0"))
+    head = card.split("---\n")[1].splitlines()
+    assert "base_model: some/model" in head
+    assert "library_name: peft" in head
+    assert "`some/model@main` of the Hugging Face Hub, a base of" in card
+    assert "| trained on | conversations in files, of which every peer brought its own" in card
+    assert "| licence | CC0-1.0 |" in card
+    assert f"| contributors | {len(run.credit().contributors)} |" in card
+    own = model_card(CertifiedRun(config).advance(1).exported())
+    assert "base_model" not in own
+    assert "for a llama that every peer brought, a base of" in own
