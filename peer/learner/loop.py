@@ -43,7 +43,6 @@ from peer.learner.messages import (
 )
 from peer.learner.setup import AttackNamed, settle
 from peer.learner.shared_memory import SharedSlots
-from peer.machine.heap import give_back_freed
 
 REPORT_SECONDS = 0.2
 
@@ -64,7 +63,6 @@ def serve(channel: Channel, slots_descriptor: int, attack_named: AttackNamed | N
     torch.set_num_interop_threads(1)
     settled = settle(start, attack_named, Pulse(channel).tell)
     learner = settled.learner
-    give_back_freed()  # what the model was built in
     if start.state_path is not None:
         learner.import_state(read_state(start.state_path))
     gc.freeze()  # what was imported stays; see peer.learner.process.import_quickly

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from dht.errors import LocalError
 from dht.statement import digest_of
+from peer.machine.heap import give_back_freed
 from peer.model.own_module import trained_parameters
 from peer.numerics.fragments import FragmentLayout, fragment_views
 
@@ -52,6 +53,7 @@ class FlatParameters:
             view.copy_(parameter.detach())
             parameter.grad = None
             parameter.data = view
+        give_back_freed()  # what the module's own tensors lay in, before gradients take as much again
         self.wake()
 
     def _cut_off_room(self, elements: int) -> Tensor:
