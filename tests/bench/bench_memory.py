@@ -42,6 +42,7 @@ PARAMETERS = 85e6
 TINY_PARAMETERS = 5e5
 HEAD_WIDTH = 64
 FRAGMENTS = 12
+OPTIMIZER = RunConfig().inner.optimizer
 CYCLES = 2  # versions of every fragment: then both generations on disk hold what rounds have made
 SAMPLE_SECONDS = 0.25
 HOST_BUDGET, MOMENTUM_BYTES, DISK_BUDGET = 9.0, 4.0, 20.0  # bytes per parameter
@@ -60,19 +61,21 @@ intermediate_size = {inner}
 context_tokens = 32
 sequences_per_step = 1
 evaluation_tokens = 256
+[inner]
+optimizer = "{optimizer}"
 [outer]
 momentum = {momentum}
 [pace]
 fragments = {fragments}
-steps_per_version = 24
+steps_per_version = {fragments}
 overlap = 1
 quorum = 2
 min_group = 2
-round_seconds = 60.0
-"""  # short steps: memory hangs on the model, not on the tokens
+round_seconds = 300.0
+"""  # short steps, and a version after each: memory hangs on the model, not on the tokens
 
 
-def run_text(parameters: float, momentum: float, cycles: int) -> str:
+def run_text(parameters: float, momentum: float, cycles: int, optimizer: str = OPTIMIZER) -> str:
     """A Llama over bytes of about this size, a layer for every 64 of its width, as the small GPT models have."""
     heads = max(2, round((parameters / (12 * HEAD_WIDTH**2)) ** (1 / 3)))
     width = heads * HEAD_WIDTH
@@ -83,6 +86,7 @@ def run_text(parameters: float, momentum: float, cycles: int) -> str:
         inner=8 * width // 3,
         momentum=momentum,
         fragments=FRAGMENTS,
+        optimizer=optimizer,
     )
 
 
@@ -268,10 +272,12 @@ def lines(large: Measured, tiny: Measured) -> list[Line]:
 def main() -> None:
     options = parser().parse_args()
     tiny, large = (
-        measure(run_text(size, options.momentum, options.cycles)) for size in (TINY_PARAMETERS, options.parameters)
+        measure(run_text(size, options.momentum, options.cycles, options.optimizer))
+        for size in (TINY_PARAMETERS, options.parameters)
     )
     count, host_budget = footprint(large.config).parameters, HOST_BUDGET + (MOMENTUM_BYTES if options.momentum else 0.0)
-    print(f"{count / 1e6:.1f} million parameters, 12 fragments, one round in flight, momentum {options.momentum:g}")
+    run = f"{FRAGMENTS} fragments, one round in flight, {options.optimizer}, momentum {options.momentum:g}"
+    print(f"{count / 1e6:.1f} million parameters, {run}")
     for name in sorted(large.sampler.samples):
         if name.endswith(("main", "learner")):
             one = max(large.sampler.samples[name], key=lambda sample: sample.held_bytes)
@@ -300,6 +306,7 @@ def parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     made.add_argument("--parameters", type=float, default=PARAMETERS)
     made.add_argument("--momentum", type=float, default=0.0)
+    made.add_argument("--optimizer", default=OPTIMIZER)
     made.add_argument("--cycles", type=int, default=CYCLES)
     made.add_argument("--report", type=Path)
     return made
