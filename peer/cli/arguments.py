@@ -14,7 +14,7 @@ from dht.identity import PeerId, public_key_of
 from peer.cli.presets import TINY, preset_text
 
 SLOWNESS_MAX = 1000.0
-_DEVICE = re.compile(r"auto|cpu|cuda|cuda:[0-9]{1,2}(,cuda:[0-9]{1,2})*")
+_DEVICE = re.compile(r"auto|cpu(,cpu){0,31}|cuda|cuda:[0-9]{1,2}(,cuda:[0-9]{1,2})*")
 
 
 def run_config(path: Path | None, versions: int | None, settings: Iterable[str] | None = None) -> RunConfig:
@@ -43,7 +43,7 @@ def device(text: str) -> str:
             f"--device {text!r} is none; say auto, cpu, cuda, cuda:1 for the second GPU, or cuda:0,cuda:1 for both"
         )
     names = text.split(",")
-    if len(set(names)) < len(names):
+    if names[0] != "cpu" and len(set(names)) < len(names):
         raise UsageError(f"--device {text} names a GPU twice; name each once")
     return text
 

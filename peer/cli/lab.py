@@ -289,9 +289,8 @@ def _device(text: str, options: LabOptions) -> str:
     from peer.learner.memory_estimate import least_bytes
     from peer.model.sketch import with_shapes
 
-    devices, _ = choose_devices(
-        arguments.device(text), options.total_learners * least_bytes(with_shapes(options.config)), 1.0
-    )
+    needed_bytes = options.total_learners * least_bytes(with_shapes(options.config))
+    devices, _ = choose_devices(arguments.device(text), lambda _: needed_bytes, 1.0)
     if len(devices) > 1:
         raise UsageError(f"--device {text}: all learners of a lab are on one device; name one")
     return devices[0]

@@ -41,7 +41,7 @@ from peer.learner.messages import (
     frame_length,
 )
 from peer.learner.shared_memory import FreeSlots, SharedSlots
-from peer.learner.spawn import LearnerEnd
+from peer.learner.spawn import LearnerEnd, LearnerGoneError
 from peer.learner.work_counters import Counters, LearnerProgress
 from peer.machine.silence import Silence, work_done
 from peer.storage.anchors import layouts_of
@@ -55,8 +55,8 @@ OnSteps = Callable[[Steps], None]
 Answer = tuple[SnapshotTaken | Done, Tensor | None]
 
 
-class LearnerStoppedError(LocalError):
-    """The learner has ended because we wanted it to, so nothing is wrong with a caller that still asks."""
+class LearnerStoppedError(LearnerGoneError):
+    """The learner has ended because we wanted it to."""
 
     def __init__(self) -> None:
         super().__init__("the learner was stopped")

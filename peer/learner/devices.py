@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -27,12 +27,10 @@ class Placement:
     A batch goes through the model so many `sequences` at a time, None for as many as are fastest (`at_once`), and their
     gradients add up to the batch's. `recompute` keeps no activations but those between layers, and computes the others
     again for the gradient (Chen et al. 1604.06174). `products` of float32 parameters are made in the device's `fastest`
-    type unless another one is named. `rounding_key` draws the rounding of bfloat16 parameters. `others`
-    take their share of each batch, in pieces of the same size.
+    type unless another one is named. `rounding_key` draws the rounding of bfloat16 parameters.
     """
 
     device: str = "cpu"
-    others: tuple[str, ...] = ()
     sequences: int | None = None
     recompute: bool = False
     compiled: bool = False
@@ -45,10 +43,6 @@ class Placement:
         if self.products == "fastest":
             return _half_type(torch.device(self.device))
         return None if self.products == "float32" else getattr(torch, self.products)
-
-    @property
-    def devices(self) -> tuple[str, ...]:
-        return (self.device, *self.others)
 
     @property
     def is_cuda(self) -> bool:
@@ -77,22 +71,27 @@ def rounding_key(run_key: bytes, peer_id: str) -> bytes:
     return digest_of(b"muster-rounding", run_key, peer_id.encode())
 
 
-def choose_devices(wanted: str, needed_bytes: int, memory_share: float) -> tuple[tuple[str, ...], str]:
+def rounding_seed(key: bytes, step: int) -> int:
+    """Draws that of one step."""
+    return int.from_bytes(digest_of(b"muster-rounding", key, step.to_bytes(8, "big"))[:8], "big", signed=True)
+
+
+def choose_devices(wanted: str, needed_bytes: Callable[[int], int], memory_share: float) -> tuple[tuple[str, ...], str]:
     """The devices to train on, and in words why no GPU, if that was left to us.
 
-    `auto` takes the CUDA device with the most free memory if that computes and has room for `needed_bytes` within
-    `memory_share` of it, `cuda` the same one or none; else names stand with commas between them. Raises UsageError if
-    one of those does not work.
+    `auto` takes the CUDA device with the most free memory if that computes and has room within `memory_share` of it,
+    `cuda` the same one or none; else names stand with commas between them. `needed_bytes` says how much each of so
+    many devices that share a model needs. Raises UsageError if one does not work.
     """
     if wanted != AUTO:
         named = (_best(memory_share),) if wanted == "cuda" else tuple(wanted.split(","))
         for device in named:
-            problem = "" if device == "cpu" else _problem(device, needed_bytes, memory_share)
+            problem = "" if device == "cpu" else _problem(device, needed_bytes(len(named)), memory_share)
             if problem:
                 raise UsageError(f"--device {wanted}: {problem}; choose --device cpu, or auto")
         return named, ""
     best = _best(memory_share)
-    problem = _problem(best, needed_bytes, memory_share)
+    problem = _problem(best, needed_bytes(1), memory_share)
     return ("cpu" if problem else best,), problem
 
 
@@ -136,7 +135,8 @@ def devices_name(devices: Sequence[str], threads: int) -> str:
     if torch.device(devices[0]).type == "cuda":
         counts = Counter(torch.cuda.get_device_name(device) for device in devices)
         return ", ".join(f"{count} × {name}" if count > 1 else name for name, count in counts.items())
-    return cpu_name(threads)
+    count = len(devices)
+    return cpu_name(threads) if count == 1 else f"{count} × {cpu_name(max(1, threads // count))}"
 
 
 def cpu_name(threads: int) -> str:

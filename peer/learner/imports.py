@@ -14,6 +14,12 @@ def allow_compiling() -> None:
     os.environ.pop("TORCHDYNAMO_DISABLE", None)
 
 
+def stay_on_this_machine() -> None:
+    """Have the processes of one learner meet where nobody else can call them; torch's libraries ask for this only."""
+    for library in ("GLOO", "NCCL"):
+        os.environ[f"{library}_SOCKET_IFNAME"] = "lo"
+
+
 def import_quickly() -> None:
     """Let the imports to come take two thirds of their time.
 

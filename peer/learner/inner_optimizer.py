@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.optim import AdamW, Muon, Optimizer
 
 from coordinator.run.inner_spec import InnerOptimizer, InnerSpec
-from dht.errors import LocalError
+from dht.errors import LocalError, UsageError
 from peer.learner import muon
 
 MIN_8BIT_ELEMENTS = 4096  # smaller tensors keep float32 state: bitsandbytes' own default
@@ -38,11 +38,15 @@ _CONSTANT_STATE = frozenset({"qmap1", "qmap2"})
 
 
 def make_optimizer(
-    parameters: Iterable[nn.Parameter], spec: InnerSpec, embeddings: Iterable[nn.Parameter] = ()
+    parameters: Iterable[nn.Parameter],
+    spec: InnerSpec,
+    embeddings: Iterable[nn.Parameter] = (),
+    rows: muon.Rows = muon.WHOLE,
 ) -> Optimizer:
     """The optimizer that `spec` names, with weight decay on matrices only; set its rate before every step.
 
-    Muon orthogonalises the matrices that are no `embeddings`; the rest has AdamW, and one rate fits both.
+    Muon orthogonalises the matrices that are no `embeddings`; the rest has AdamW, and one rate fits both. `rows`
+    makes a matrix whole for that. Raises UsageError if the optimizer needs whole matrices and there are none.
     """
     listed = list(parameters)
     if spec.optimizer not in ("muon", "muon8bit"):
@@ -52,18 +56,20 @@ def make_optimizer(
     matrices, others = ([p for p in listed if (id(p) in hidden) is wanted] for wanted in (True, False))
     parts: list[Optimizer] = []
     if matrices:
-        parts.append(_make_muon(matrices, spec))
+        parts.append(_make_muon(matrices, spec, rows))
     if others:
         beside: InnerOptimizer = "adamw8bit" if spec.optimizer == "muon8bit" else "adamw"
         parts.append(_make_plain(others, spec.model_copy(update={"optimizer": beside})))
     return _Parts(parts, spec)
 
 
-def _make_muon(matrices: Sequence[nn.Parameter], spec: InnerSpec) -> Optimizer:
+def _make_muon(matrices: Sequence[nn.Parameter], spec: InnerSpec, rows: muon.Rows) -> Optimizer:
     if spec.optimizer == "muon8bit":
         import_8bit()  # before it imports other modules of that package
         groups = _groups(matrices, spec, _MUON_8BIT)
-        return muon.Muon8bit(groups, spec.learning_rate, spec.muon_momentum, MIN_8BIT_ELEMENTS)
+        return muon.Muon8bit(groups, spec.learning_rate, spec.muon_momentum, MIN_8BIT_ELEMENTS, rows)
+    if rows is not muon.WHOLE:
+        raise UsageError('a model that devices share needs inner.optimizer = "muon8bit" in place of "muon"')
     groups = _groups(matrices, spec, _MUON)
     return Muon(groups, lr=spec.learning_rate, momentum=spec.muon_momentum, adjust_lr_fn="match_rms_adamw")
 

@@ -14,14 +14,16 @@ from torch import Tensor, nn
 
 from coordinator.run.manifest import RunConfig
 from dht.errors import LocalError
-from dht.statement import digest_of
 from peer.learner.bf16_step import RoundedSteps
-from peer.learner.devices import Placement
+from peer.learner.devices import Placement, rounding_seed
 from peer.learner.eager import Withheld
 from peer.learner.first_moment import Correction, correct
 from peer.learner.gradient.batch_ahead import BatchAhead, Batches
 from peer.learner.gradient.batch_gradient import BatchGradient
+from peer.learner.gradient.held import HeldModel, held_by
 from peer.learner.gradient.loss_scale import LossScale
+from peer.learner.group.collective import ALONE, Ranks
+from peer.learner.group.saved import gather_parts, named_after, own_part
 from peer.learner.inner_optimizer import (
     assert_quantised,
     export_state,
@@ -35,8 +37,6 @@ from peer.learner.inner_optimizer import (
 )
 from peer.learner.work_counters import Counters, LocalCount
 from peer.model.adapter import build_run_model
-from peer.model.flat_parameters import FlatParameters
-from peer.model.own_module import trained_parameters
 from peer.numerics.fragments import FragmentLayout, fragment_views, paired
 from peer.storage.anchors import layouts_of
 
@@ -54,7 +54,10 @@ class StepReport:
 
 
 class Learner:
-    """Trains one model replica, whose parameters are those of `FlatParameters`."""
+    """Trains one model replica, alone or as one process of a group that trains it together.
+
+    In a group every process makes the same calls in the same order. What is read of parameters is for the first one.
+    """
 
     def __init__(
         self,
@@ -63,20 +66,23 @@ class Learner:
         batches: Batches,
         config: RunConfig,
         placement: Placement,
+        group: Ranks = ALONE,
     ) -> None:
         self.fragments = tuple(fragments)
-        self._parameters = FlatParameters(model, fragments, config.inner.precision, placement.device)
-        self.model = model.to(placement.device).train()  # the parameters are there, buffers follow
+        self.group = group
+        held: HeldModel = held_by(group, model, self.fragments, config, placement)
+        self._parameters = held.parameters
+        self.model = model
         self._batches = BatchAhead(batches, placement.device)
         self.config = config
-        self._batch_gradient = BatchGradient(self.model, self._parameters, config, placement)
+        self._batch_gradient = BatchGradient(held, config, placement, group)
         self._scale = LossScale(self._batch_gradient.half == torch.float16)
         self._count = LocalCount(len(self.fragments))
-        self._withheld = Withheld(len(self.fragments)) if config.outer.adoption == "eager" else None
+        self._withheld = Withheld(len(self.fragments), group.add_parts) if config.outer.adoption == "eager" else None
         self._progress_steps = 0
         self._state_steps = 0  # age of the optimizer's state
         self._total_steps = max(1, config.versions * config.pace.steps_per_version // config.pace.fragments)
-        named = trained_parameters(self.model)
+        named = self._parameters.stepped
         stepped = list(named.values())
         self._rounded = RoundedSteps(stepped) if config.inner.precision == "bfloat16" else None
         if self._rounded is not None:
@@ -84,7 +90,7 @@ class Learner:
         tables = {spec.name for layout in self.fragments for spec in layout.tensors if spec.embedding}
         self._stepped = dict(zip(named, stepped, strict=True))
         embeddings = [one for name, one in self._stepped.items() if name in tables]
-        self._optimizer = make_optimizer(stepped, config.inner, embeddings)
+        self._optimizer = make_optimizer(stepped, config.inner, embeddings, held.rows)
 
     def place(self, placement: Placement) -> None:
         """Make steps in these pieces from now on; raises UsageError if the model cannot recompute its activations."""
@@ -102,7 +108,7 @@ class Learner:
         """
         batch, factor = self._batches.batch(self._count.window), self._scale.factor
         value = self.backward(batch)
-        norm = torch.linalg.vector_norm(self.gradient, dtype=torch.float32) / factor
+        norm = self._parameters.norm() / factor
         scale = (self.config.inner.clip_norm / (norm + 1e-6)).clamp_(max=1.0) / factor
         self._batches.prepare(self._count.window + 1)
         measured = torch.stack((value / factor, norm)).tolist()  # the only wait for the device
@@ -120,10 +126,10 @@ class Learner:
         """Take the optimizer's step along the gradient times `scale`."""
         set_rate(self._optimizer, self.rate)
         if self._rounded is None:
-            self.gradient.mul_(scale)
+            self._parameters.scale(scale)
             self._optimizer.step()
         else:
-            self._rounded.step(self._optimizer, scale, self._rounding_seed())
+            self._rounded.step(self._optimizer, scale, rounding_seed(self.placement.rounding_key, self.step_count))
         if self.config.inner.optimizer.endswith("8bit") and self._state_steps == 0:
             assert_quantised(self._optimizer)
         self._state_steps += 1
@@ -136,10 +142,6 @@ class Learner:
         self.wake()
         return self._batch_gradient.backward(batch, self._scale.factor)
 
-    def _rounding_seed(self) -> int:
-        key = digest_of(b"muster-rounding", self.placement.rounding_key, self.step_count.to_bytes(8, "big"))
-        return int.from_bytes(key[:8], "big", signed=True)
-
     def try_sequences(self, sequences: int) -> None:
         """Forward and backward over the first sequences of the next window on the first device, without a trace."""
         self.wake()
@@ -149,8 +151,7 @@ class Learner:
         """Give up memory that only steps need: gradients, and all of a GPU's; the next step takes it again."""
         if self._parameters.is_awake:
             self._parameters.rest()
-            self._batch_gradient.rest()
-            move_state(self._optimizer, torch.device("cpu"))
+            self._move(torch.device("cpu"))
             if self.placement.is_cuda:
                 torch.cuda.empty_cache()
 
@@ -158,7 +159,17 @@ class Learner:
         """What the next step does first."""
         if not self._parameters.is_awake:
             self._parameters.wake()
-            move_state(self._optimizer, self._parameters.device)
+            self._move(self._parameters.device)
+
+    def _move(self, device: torch.device) -> None:
+        move_state(self._optimizer, device)
+        if self._withheld is not None:
+            self._withheld.move(device)
+
+    @property
+    def is_resting(self) -> bool:
+        """Whether `rest` was called since the last step."""
+        return not self._parameters.is_awake
 
     @property
     def gradient(self) -> Tensor:
@@ -189,19 +200,27 @@ class Learner:
         if window is not None:
             self._count.read_from(window)
 
+    def set_threads(self, threads: int) -> None:
+        """Compute with so many in all of the group's processes."""
+        torch.set_num_threads(self.group.own_threads(threads))
+
     def counters(self, fragment: int) -> Counters:
         """Steps and tokens in this fragment since what was last counted, and the data windows behind them."""
         return self._count.of(fragment)
 
-    def snapshot(self, fragment: int, out: Tensor) -> Counters:
+    def snapshot(self, fragment: int, out: Tensor | None) -> Counters:
         """Copy the fragment into `out`, float32[elements] on any device; returns what it holds beyond its anchor.
 
-        With the adoption `eager` the learner goes on from where its own part of the merge will be
-        (`peer.learner.eager`).
+        Without `out` for a process that is not its group's first. With the adoption `eager` the learner goes on from
+        where its own part of the merge will be (`peer.learner.eager`).
         """
-        self._parameters.read(fragment, out)
-        if self._withheld is not None:
-            self._parameters.load(fragment, self._withheld.show(fragment, out))
+        values = self._parameters.exact(fragment)
+        if self._withheld is None:
+            self._parameters.put(fragment, values, out)
+        else:
+            snapshot, onwards = self._withheld.show(fragment, values)
+            self._parameters.put(fragment, snapshot, out)
+            self._parameters.load(fragment, onwards)
         return self.counters(fragment)
 
     def adopt(
@@ -215,26 +234,30 @@ class Learner:
         start again at zero, because most of what they stood for is gone. The optimizer's state stays.
         """
         theta, outer = self._parameters.exact(fragment), self.config.outer
+        new = self._parameters.own(fragment, new)
+        reference = None if reference is None else self._parameters.own(fragment, reference)
         if self._withheld is not None:
             missed = self._withheld.adopt(fragment, theta, new, reference if counted_steps > 0 else None)
             if missed is not None and outer.moment_correction is not None:
                 self._correct(fragment, missed, counted_steps)
         if reference is None:
             if outer.adoption == "blend" and counted_steps:
-                theta.mul_(outer.adoption_blend).add_(new.to(theta.device) * (1 - outer.adoption_blend))
+                theta.mul_(outer.adoption_blend).add_(new * (1 - outer.adoption_blend))
             else:
                 theta.copy_(new)
             self._count.restart(fragment)
         else:  # in place: the sum commutes, so these are the bits of new + (θ - reference)
-            theta.sub_(reference.to(theta.device)).mul_(outer.kept_share(counted_steps)).add_(new.to(theta.device))
+            theta.sub_(reference).mul_(outer.kept_share(counted_steps)).add_(new)
             self._count.count(fragment, counted_steps, counted_tokens)
+        if not self.group.sharded:
+            self.group.share(theta)  # devices of several kinds round in several ways, and would drift apart
         self._parameters.load(fragment, theta)
 
     def _correct(self, fragment: int, missed: Tensor, counted_steps: int) -> None:
         """Have the next steps make up for what the merge brought beyond our own work (`peer.learner.first_moment`)."""
         late_steps = max(0, self.counters(fragment).steps - counted_steps)
         correction = Correction.of(self.config, last_rate(self._optimizer), counted_steps, late_steps)
-        correct(self._optimizer, paired(self.fragments[fragment], missed, self._stepped), correction)
+        correct(self._optimizer, paired(self._parameters.layouts[fragment], missed, self._stepped), correction)
 
     def load_all(self, parameters: Tensor) -> None:
         """Start from float32[all elements], the fragments in order; counters are zero afterwards."""
@@ -248,38 +271,38 @@ class Learner:
         """
         count = self._count
         position = [count.steps, count.tokens, count.window, self._progress_steps, self._state_steps]
-        state = {
-            "theta": self._parameters.values,
-            "cut_off": self._parameters.cut_off,
+        state = self._parameters.export_state() | {
             "position": torch.tensor(position, dtype=torch.int64),
             "counted_from": torch.tensor(count.counted_from, dtype=torch.int64),
         }
-        exported = export_state(self._optimizer)
-        withheld = {} if self._withheld is None else self._withheld.export_state()
         if self.config.outer.moment_correction is not None:
-            withheld[_LAST_RATE] = torch.tensor(last_rate(self._optimizer), dtype=torch.float64)
-        state |= withheld | {_OPTIMIZER_PREFIX + name: value for name, value in exported.items()}
+            state[_LAST_RATE] = torch.tensor(last_rate(self._optimizer), dtype=torch.float64)
+        own = {} if self._withheld is None else self._withheld.export_state()
+        own |= {_OPTIMIZER_PREFIX + name: value for name, value in export_state(self._optimizer).items()}
+        state |= own if not self.group.sharded else gather_parts(own, self.group)
         return {name: one.to("cpu", copy=True) for name, one in state.items()} if copied else state
 
     def import_state(self, state: dict[str, Tensor]) -> None:
-        """Continue from `export_state`; raises LocalError if it belongs to another model."""
-        theta, position, counted_from = (state.get(name) for name in ("theta", "position", "counted_from"))
-        if theta is None or position is None or counted_from is None or not self._parameters.fits(theta):
+        """Continue from `export_state`; raises LocalError if it belongs to another model.
+
+        The optimizer begins anew if the state is of a group that shared the parameters out otherwise.
+        """
+        position, counted_from = state.get("position"), state.get("counted_from")
+        if position is None or counted_from is None or not self._parameters.fits(state):
             raise LocalError("the saved learner state belongs to another run; remove it to start without")
-        optimizer = {
-            name.removeprefix(_OPTIMIZER_PREFIX): value
-            for name, value in state.items()
-            if name.startswith(_OPTIMIZER_PREFIX)
-        }
+        own = own_part(state, self.group)
+        optimizer = named_after(_OPTIMIZER_PREFIX, own)
         import_state(self._optimizer, optimizer)
         if _LAST_RATE in state:
             set_rate(self._optimizer, float(state[_LAST_RATE]))
-        self._parameters.restore(theta, state.get("cut_off"))
+        self._parameters.import_state(state)
         if self._withheld is not None:
-            self._withheld.import_state(state)
+            self._withheld.import_state(own)
         count = self._count
         count.steps, count.tokens, count.window, self._progress_steps, self._state_steps = position.tolist()
         count.counted_from = counted_from.tolist()
+        if not optimizer:
+            self._state_steps = 0
 
 
 def parameters_of(learner: Learner) -> list[Tensor]:
@@ -290,7 +313,12 @@ def parameters_of(learner: Learner) -> list[Tensor]:
     return found
 
 
-def make_learner(config: RunConfig, batches: Batches, placement: Placement = Placement()) -> Learner:  # noqa: B008
+def make_learner(
+    config: RunConfig,
+    batches: Batches,
+    placement: Placement = Placement(),  # noqa: B008
+    group: Ranks = ALONE,
+) -> Learner:
     """The learner of a run (`peer.model.located`): its model at version 0, cut into the run's fragments."""
     model = build_run_model(config)
-    return Learner(model, layouts_of(config), batches, config, placement)
+    return Learner(model, layouts_of(config), batches, config, placement, group)

@@ -12,11 +12,8 @@ import resource
 import time
 from collections import deque
 from collections.abc import Sequence
-from pathlib import Path
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file
 
 from dht.errors import LocalError
 from peer.learner.channel import Channel
@@ -36,19 +33,24 @@ from peer.learner.messages import (
     Ready,
     SetPace,
     Start,
+    StartRank,
     StepEntry,
     Steps,
     Stop,
     Threads,
 )
-from peer.learner.setup import AttackNamed, settle
+from peer.learner.ranks.first_rank import LeadingLearner
+from peer.learner.ranks.further_rank import follow
+from peer.learner.setup import AttackNamed, prepare_rank, settle
 from peer.learner.shared_memory import SharedSlots
 
 REPORT_SECONDS = 0.2
 
 
-def serve(channel: Channel, slots_descriptor: int, attack_named: AttackNamed | None = None) -> None:
-    """Read Start, build the learner, say Ready, train until told to stop.
+def serve(channel: Channel, descriptor: int, attack_named: AttackNamed | None = None) -> None:
+    """Read Start, build the learner, say Ready, train until told to stop; or read StartRank, and follow the first.
+
+    `descriptor` is of the memory that is shared with the peer, or of where the learner's processes meet.
 
     Raises PeerGoneError when the peer ends, UsageError if the run does not fit this machine, LocalError otherwise.
     """
@@ -56,46 +58,43 @@ def serve(channel: Channel, slots_descriptor: int, attack_named: AttackNamed | N
     while not messages:
         messages = channel.receive(None)
     start, *early = messages
+    torch.set_num_interop_threads(1)
+    if isinstance(start, StartRank):
+        os.nice(start.start.settings.niceness)
+        follow(prepare_rank(start, descriptor), channel)
+        return
     if not isinstance(start, Start):
         raise LocalError("a learner is told first what to train")
     os.nice(start.settings.niceness)
     torch.set_num_threads(start.settings.threads)
-    torch.set_num_interop_threads(1)
     settled = settle(start, attack_named, Pulse(channel).tell)
-    learner = settled.learner
-    if start.state_path is not None:
-        learner.import_state(read_state(start.state_path))
+    learner, others = settled.learner, settled.others
     gc.freeze()  # what was imported stays; see peer.learner.process.import_quickly
     gc.enable()
-    slots = SharedSlots(slots_descriptor, learner.fragments, start.config.pace.overlap)
+    slots = SharedSlots(descriptor, learner.fragments, start.config.pace.overlap)
     crossings = DeviceCopies()
-    if settled.placement.is_cuda:
+    if learner.placement.is_cuda:
         slots.pin()
-        crossings = StreamCopies(settled.placement.device)
-    command_loop = CommandLoop(learner, LearnerCommands(learner, slots, channel, crossings), channel, start)
+        crossings = StreamCopies(learner.placement.device)
+    replica = learner if others is None else LeadingLearner(learner, others)
+    command_loop = CommandLoop(replica, LearnerCommands(replica, slots, channel, crossings), channel, start)
     channel.send(
         Ready(
             startup_cpu_seconds=cpu_seconds(),
             parameters=sum(layout.elements for layout in learner.fragments),
             data_digest=settled.data_digest,
             step=learner.step_count,
-            device=devices_name(settled.placement.devices, start.settings.threads),
+            device=devices_name(settled.devices, start.settings.threads),
             use=settled.words,
             threads=start.settings.threads,
-            sequences=settled.placement.sequences,
-            recompute=settled.placement.recompute,
+            sequences=learner.placement.sequences,
+            recompute=learner.placement.recompute,
             data_note=settled.data_note[:TEXT_MAX],
         )
     )
-    train(learner, command_loop, early)
-
-
-def read_state(path: str) -> dict[str, torch.Tensor]:
-    """What `Save` wrote, for `Learner.import_state`; raises LocalError if it is missing or damaged."""
-    try:
-        return dict(load_file(Path(path)))
-    except (OSError, SafetensorError) as error:
-        raise LocalError(f"the saved learner state {path} cannot be read: {error}") from None
+    train(replica, command_loop, early)
+    if others is not None:
+        others.end()
 
 
 class Pulse:
@@ -182,7 +181,7 @@ class CommandLoop:
         elif isinstance(message, SetPace):
             self.step_seconds, self.compute_share = message.step_seconds, message.compute_share
         elif isinstance(message, Threads):
-            torch.set_num_threads(message.threads)
+            self._learner.set_threads(message.threads)
             self._channel.send(Obeyed(at_step=self._learner.step_count, threads=message.threads))
         elif isinstance(message, PauseSteps):
             self.paused = message.paused
@@ -192,7 +191,7 @@ class CommandLoop:
             raise LocalError(f"a learner is not told {type(message).__name__}")
 
 
-def train(learner: Learner, command_loop: CommandLoop, early: Sequence[Message]) -> None:
+def train(learner: Learner | LeadingLearner, command_loop: CommandLoop, early: Sequence[Message]) -> None:
     """Obey `early`, then make steps until told to stop.
 
     Raises PeerGoneError when the peer ends, LocalError when training cannot go on.

@@ -96,7 +96,7 @@ def footprint(
         Need("device", "activations of a step, or copies in the optimizer", step, passes=True),
         Need("host", "shared with the learner: fragments in flight", slots_bytes(layouts, overlap)),
         Need("host", "what rounding cuts off", rounded * elements),
-        Need("host", "the learner's own anchors, and what `eager` withholds", withheld * elements),
+        Need("device", "the learner's own anchors, and what `eager` withholds", withheld * elements),
         Need("host", "anchors" + " and momentum" * (state > FLOAT_BYTES), state * elements, False),
         Need("host", "older ones, of rounds in flight", overlap * state * largest, False),
         Need("host", "newest steps, for others", int(_steps_bytes(config, STEPS_HELD, HELD_SHARE) * elements), False),
@@ -204,9 +204,17 @@ def _largest_matrix(config: RunConfig) -> int:
     return max(one.elements for one in parameter_specs(config.model) if not one.embedding)
 
 
-def least_bytes(config: RunConfig, on_gpu: bool = True) -> int:
-    """What a learner needs of its device at least: one sequence after the other, activations recomputed."""
-    return footprint(config, 1, True, on_gpu).bytes_in("device")
+def least_bytes(config: RunConfig, on_gpu: bool = True, devices: int = 1) -> int:
+    """What a learner needs of its device at least: one sequence after the other, activations recomputed.
+
+    Or of each of several `devices` that share the model: what is outside its layers they have whole during a step.
+    """
+    taken = footprint(config, 1, True, on_gpu)
+    state = taken.bytes_in("device") - taken.step_bytes
+    if devices == 1:
+        return state + taken.step_bytes
+    embeddings = sum(tensor.elements for tensor in parameter_specs(config.model) if tensor.embedding)
+    return state // devices + taken.step_bytes + 2 * FLOAT_BYTES * embeddings
 
 
 def available_bytes(device: str) -> int:

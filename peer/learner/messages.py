@@ -26,6 +26,7 @@ class LearnerSettings(Wire):
     gpu_memory_share: float = Field(1.0, gt=0, le=1)
     memory_bytes: int = Field(0, ge=0)  # most RAM of its process, 0 for all that is free
     compiled: bool | None = None  # None: on a GPU
+    sharded: bool | None = None  # among several devices; None: where one has no room for the model
     corpus: str = Field("", max_length=4096)  # as `LocalFiles` has it, likewise the next two
     tokenizer: str = Field("", max_length=4096)
     cache: str = Field("", max_length=4096)
@@ -55,6 +56,24 @@ class SessionStart(Wire):
     announce: tuple[str, ...] = Field((), max_length=16)
     name: str = Field("", max_length=64)
     frozen: bytes = Field(b"", max_length=32)
+
+
+class StartRank(Wire):
+    """First frame to a learner's process that is not its first: what the peer wants, and which part of it to be."""
+
+    start: Start
+    rank: int = Field(ge=1)
+    size: int = Field(ge=2)
+    device: str = Field(max_length=64)
+    sharded: bool
+
+
+class MakeStep(Wire):
+    """Make one inner step, as the first process does now."""
+
+
+class Rest(Wire):
+    """Give up what only steps need, as the first process does now."""
 
 
 class _Ticketed(Wire):
@@ -204,10 +223,12 @@ Command = TakeSnapshot | AdoptFragment | Save
 Message = (
     Start | TakeSnapshot | AdoptFragment | Save | CertifiedProgress | SetPace | PauseSteps | Stop
     | Ready | Steps | SnapshotTaken | Done | Refused | Failed | SessionStart | Threads | Obeyed | Preparing
+    | StartRank | MakeStep | Rest
 )  # fmt: skip
 _KINDS: tuple[type[Message], ...] = (
     Start, TakeSnapshot, AdoptFragment, Save, CertifiedProgress, SetPace, PauseSteps, Stop,
     Ready, Steps, SnapshotTaken, Done, Refused, Failed, SessionStart, Threads, Obeyed, Preparing,
+    StartRank, MakeStep, Rest,
 )  # fmt: skip
 
 

@@ -46,6 +46,10 @@ class ModuleAdapter:
         """The run's certified progress: mean version times steps per version (design §8); windows are the loop's."""
         self.progress_steps = progress_steps
 
+    def set_threads(self, threads: int) -> None:
+        """Compute with so many."""
+        torch.set_num_threads(threads)
+
     def snapshot(self, fragment: int, out: Tensor) -> Counters:
         """Copy the fragment into `out`, float32[elements], as `Learner.snapshot` does; raises LocalError at NaN."""
         layout = self.fragments[fragment]
@@ -56,7 +60,9 @@ class ModuleAdapter:
                 f"training diverged: {lost} holds values that are no finite numbers; lower the learning rate"
             )
         if self._withheld is not None:
-            scatter(layout, self._withheld.show(fragment, out), self._named)
+            snapshot, onwards = self._withheld.show(fragment, out)
+            out.copy_(snapshot)
+            scatter(layout, onwards, self._named)
         return self.count.of(fragment)
 
     def adopt(

@@ -10,7 +10,7 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -27,15 +27,55 @@ SMALLEST_NORM = 1e-7
 MOMENTUM, SCALES = "momentum", "momentum_absmax"
 
 
+class Rows(Protocol):
+    """What a process has of matrices of which every one has some rows."""
+
+    def shape(self, parameter: nn.Parameter) -> tuple[int, ...]:
+        """Of the whole matrix."""
+        ...
+
+    def whole(self, parameter: nn.Parameter, rows: Tensor) -> Tensor:
+        """Everybody's rows of something like the parameter."""
+        ...
+
+    def own(self, parameter: nn.Parameter, whole: Tensor) -> Tensor:
+        """Its rows of a whole matrix."""
+        ...
+
+
+class _AllRows:
+    """It has them all."""
+
+    def shape(self, parameter: nn.Parameter) -> tuple[int, ...]:
+        return tuple(parameter.shape)
+
+    def whole(self, parameter: nn.Parameter, rows: Tensor) -> Tensor:
+        return rows
+
+    def own(self, parameter: nn.Parameter, whole: Tensor) -> Tensor:
+        return whole
+
+
+WHOLE: Rows = _AllRows()
+
+
 class Muon8bit(Optimizer):
     """Muon over matrices only; those below `min_8bit_elements` keep a float32 momentum."""
 
-    def __init__(self, groups: Iterable[Any], learning_rate: float, momentum: float, min_8bit_elements: int) -> None:
+    def __init__(
+        self,
+        groups: Iterable[Any],
+        learning_rate: float,
+        momentum: float,
+        min_8bit_elements: int,
+        rows: Rows = WHOLE,
+    ) -> None:
         from bitsandbytes.functional import create_dynamic_map
 
         super().__init__(groups, {"lr": learning_rate, "weight_decay": 0.0})
         self._beta = momentum
         self._min_8bit_elements = min_8bit_elements
+        self._rows = rows
         self._room = Workspace()
         self._code = create_dynamic_map()  # what the 256 numbers stand for, float32[256]
 
@@ -43,15 +83,18 @@ class Muon8bit(Optimizer):
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
         """One step of every matrix that has a gradient."""
         for group in self.param_groups:
-            for batch in _batches([one for one in group["params"] if one.grad is not None]):
-                room = self._room.matrices(0, (len(batch), *sorted(batch[0].shape)), batch[0].device)
+            for batch in self._batches([one for one in group["params"] if one.grad is not None]):
+                shape = tuple(sorted(self._rows.shape(batch[0])))
+                room = self._room.matrices(0, (len(batch), *shape), batch[0].device)
                 for place, one in zip(room, batch, strict=True):
-                    place.copy_(_wide(self._direction(one)))
+                    place.copy_(_wide(self._rows.whole(one, self._direction(one))))
                 updates = orthogonalised(room, self._room)
                 for parameter, update in zip(batch, updates, strict=True):
-                    length = UPDATE_RMS * math.sqrt(max(parameter.shape))
+                    whole = self._rows.shape(parameter)
+                    length = UPDATE_RMS * math.sqrt(max(whole))
                     parameter.mul_(1 - group["lr"] * group["weight_decay"])
-                    parameter.add_(_as_is(update, parameter), alpha=-group["lr"] * length)
+                    rows = self._rows.own(parameter, _as_is(update, whole))
+                    parameter.add_(rows, alpha=-group["lr"] * length)
 
     def init_state(self, _group: Any, parameter: nn.Parameter, *_place: int) -> None:
         """Begin without momentum."""
@@ -61,6 +104,16 @@ class Muon8bit(Optimizer):
         state = self.state[parameter]
         state[MOMENTUM] = torch.zeros(parameter.shape, dtype=dtype, device=parameter.device)
         state[SCALES] = torch.zeros(blocks, device=parameter.device)
+
+    def _batches(self, parameters: Sequence[nn.Parameter]) -> Iterator[list[nn.Parameter]]:
+        """Matrices with the same two sides, no more at once than `BATCH_ELEMENTS` hold."""
+        alike: dict[tuple[object, ...], list[nn.Parameter]] = defaultdict(list)
+        for parameter in parameters:
+            alike[parameter.device, *sorted(self._rows.shape(parameter))].append(parameter)
+        for same in alike.values():
+            at_once = max(1, BATCH_ELEMENTS // math.prod(self._rows.shape(same[0])))
+            for first in range(0, len(same), at_once):
+                yield same[first : first + at_once]
 
     def _direction(self, parameter: nn.Parameter) -> Tensor:
         """Nesterov's: the gradient mixed with the momentum that it has been added to; float32 of the matrix's shape."""
@@ -139,21 +192,10 @@ def _cpu_has_bfloat16() -> bool:
     return bool(able.get("avx512_bf16") or able.get("amx_bf16"))
 
 
-def _batches(parameters: Sequence[nn.Parameter]) -> Iterator[list[nn.Parameter]]:
-    """Matrices with the same two sides, no more at once than `BATCH_ELEMENTS` hold."""
-    alike: dict[tuple[object, ...], list[nn.Parameter]] = defaultdict(list)
-    for parameter in parameters:
-        alike[parameter.device, *sorted(parameter.shape)].append(parameter)
-    for same in alike.values():
-        at_once = max(1, BATCH_ELEMENTS // same[0].numel())
-        for first in range(0, len(same), at_once):
-            yield same[first : first + at_once]
-
-
 def _wide(matrix: Tensor) -> Tensor:
     return matrix.mT if matrix.shape[0] > matrix.shape[1] else matrix
 
 
-def _as_is(wide: Tensor, parameter: Tensor) -> Tensor:
-    """What `_wide` made of a matrix like the parameter, in that one's shape."""
-    return wide.mT if parameter.shape[0] > parameter.shape[1] else wide
+def _as_is(wide: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """What `_wide` made of a matrix of this shape, in that shape."""
+    return wide.mT if shape[0] > shape[1] else wide

@@ -18,6 +18,7 @@ from dht.errors import MusterError, UsageError
 from peer.learner.channel import Channel, PeerGoneError
 from peer.learner.imports import import_ahead, import_quickly
 from peer.learner.messages import TEXT_MAX, Failed
+from peer.learner.spawn import EXIT_LOST, LearnerLostError
 from peer.machine.heap import is_out_of_memory, keep_freed_memory
 
 if TYPE_CHECKING:
@@ -33,6 +34,8 @@ _PR_SET_PDEATHSIG = 1
 def main(arguments: list[str], attack_named: AttackNamed | None = None) -> int:
     """Entry point; the exit code is 0 after Stop or the peer's end, else 1, and the reason went to the peer.
 
+    It is `EXIT_LOST` when a process that this one computes with is gone.
+
     `attack_named` makes the attack that `Start` names (`peer.attacks.learner`); an honest learner has none.
     """
     connection, memory, parent = (int(argument) for argument in arguments)
@@ -47,6 +50,9 @@ def main(arguments: list[str], attack_named: AttackNamed | None = None) -> int:
         serve(channel, memory, attack_named)
     except PeerGoneError:
         pass
+    except LearnerLostError as lost:
+        sys.stderr.write(f"{lost}\n")
+        return EXIT_LOST
     except Exception as error:  # noqa: BLE001 - whatever it is, the peer has to be told
         if is_out_of_memory(error):
             error = UsageError(OUT_OF_MEMORY)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -16,14 +17,19 @@ from peer.data.tally import Loading, Tell, tell_nobody
 from peer.data.windows import load_tokens, training_windows
 from peer.learner.devices import Placement, choose_devices, rounding_key
 from peer.learner.gradient.batch_ahead import Batches
+from peer.learner.group.collective import ALONE, Ranks, join
+from peer.learner.group.saved import read_state
 from peer.learner.imports import allow_compiling
 from peer.learner.learner import Learner, make_learner
 from peer.learner.memory_estimate import available_bytes, check_memory, least_bytes, optimizer_bytes
-from peer.learner.messages import LearnerSettings, Start
+from peer.learner.messages import LearnerSettings, Start, StartRank
 from peer.learner.microbatch import Fit, bytes_in_use, fit_sequences, measured_peak
+from peer.learner.ranks.first_rank import Others
+from peer.learner.ranks.further_rank import SharedBatches
 from peer.machine.heap import limit_memory
 from peer.machine.local_files import LocalFiles
 
+NEVER = 1 << 62  # more bytes than any device has
 MEMORY_SHARE = 0.9  # of what is free or allowed: the rest is for what a trial does not show
 
 
@@ -39,13 +45,14 @@ AttackNamed = Callable[[str], LearnerAttack]
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """A learner that is ready. `memory_bytes` is what its steps will take of the device; `note`: why no GPU.
+    """A learner that is ready. `memory_bytes` is what its steps will take of a device; `note`: why no GPU.
 
-    `data_note`: what was left out of this machine's text.
+    `data_note`: what was left out of this machine's text. `others` are the processes on further `devices`.
     """
 
     learner: Learner
-    placement: Placement
+    devices: tuple[str, ...]
+    others: Others | None
     data_digest: bytes
     memory_bytes: int
     note: str
@@ -54,11 +61,12 @@ class Settled:
     @property
     def words(self) -> str:
         """How the device is used, for people."""
-        place, data = self.placement, self.learner.config.data
-        most, step = place.at_once(data.context_tokens), data.sequences_per_step
-        whole = most is None or most * len(place.devices) >= step
+        place, data = self.learner.placement, self.learner.config.data
+        most, step, devices = place.at_once(data.context_tokens), data.sequences_per_step, len(self.devices)
+        whole = most is None or most * devices >= step
         at_once = "all sequences of a step" if whole else f"{most} of {step} sequences"
-        at_once += f" on {len(place.devices)} devices" if place.others else ""
+        if devices > 1:
+            at_once += f" on {devices} devices" + ", which share the model" * self.learner.group.sharded
         recompute = ", activations recomputed" if place.recompute else ""
         note = f"; {self.note}" if self.note else ""
         return f"{at_once} at once, about {quantity.size(self.memory_bytes)}{recompute}{note}"
@@ -67,32 +75,73 @@ class Settled:
 def settle(start: Start, attack_named: AttackNamed | None = None, tell: Tell = tell_nobody) -> Settled:
     """Raises UsageError if the run does not fit this machine or what its owner allows; `tell` hears how far it is."""
     config, settings = start.config, start.settings
-    (device, *others), note = choose_devices(settings.device, least_bytes(config), settings.gpu_memory_share)
-    allowed, on_gpu = _allowed_bytes(settings, device), torch.device(device).type == "cuda"
-    check_memory(least_bytes(config, on_gpu), allowed)
-    if settings.memory_bytes and not on_gpu:  # CUDA maps far more than it takes
-        limit_memory(settings.memory_bytes)
-    if on_gpu:
-        torch.set_float32_matmul_precision("high")  # TF32, for the products that stay in float32
-        torch.cuda.set_device(device)  # whatever asks torch about "the" GPU means this one
-        for one in (device, *others):
-            torch.cuda.set_per_process_memory_fraction(settings.gpu_memory_share, one)
-    compiled = on_gpu if settings.compiled is None else settings.compiled
-    if compiled:
-        allow_compiling()
+    devices, note = choose_devices(
+        settings.device, lambda size: least_bytes(config, devices=size), settings.gpu_memory_share
+    )
+    others = None
+    if len(devices) > 1:
+        sharded = _is_sharded(start, devices) if settings.sharded is None else settings.sharded
+        others = Others(start, devices, sharded)  # they import what they need meanwhile
     files = LocalFiles(settings.corpus, settings.tokenizer, settings.cache)
     loading = Loading(tell, settings.loading_threads)
     tokens = load_tokens(config.data, config.model.vocabulary, files, loading=loading)
     tell("building the model", None)
-    windows = training_windows(tokens.train, config, start.run_key, start.peer_id)
-    key = rounding_key(start.run_key, start.peer_id)
-    placement = Placement(device, tuple(others), rounding_key=key)
-    learner = _make(start, windows, placement, attack_named)
+    windows: Batches = training_windows(tokens.train, config, start.run_key, start.peer_id)
+    with nullcontext() if others is None else others.together():
+        group = ALONE if others is None else others.join()
+        learner, memory_bytes, compiling = prepare(start, devices[0], group, windows, attack_named, tell)
+    notes = filter(None, (note, compiling))
+    return Settled(learner, devices, others, tokens.digest, memory_bytes, "; ".join(notes), tokens.note)
+
+
+def prepare(
+    start: Start,
+    device: str,
+    group: Ranks,
+    windows: Batches | None,
+    attack_named: AttackNamed | None = None,
+    tell: Tell = tell_nobody,
+) -> tuple[Learner, int, str]:
+    """A learner on this device that fits, what its steps will take there, and how it was compiled.
+
+    All processes of a group do so together; the first has the windows.
+    """
+    config, settings = start.config, start.settings
+    torch.set_num_threads(group.own_threads(settings.threads))
+    allowed, on_gpu = _allowed_bytes(settings, device, group.size), torch.device(device).type == "cuda"
+    check_memory(least_bytes(config, on_gpu, group.size if group.sharded else 1), allowed)
+    if settings.memory_bytes and not on_gpu:  # CUDA maps far more than it takes
+        limit_memory(settings.memory_bytes // group.size)
+    if on_gpu:
+        torch.set_float32_matmul_precision("high")  # TF32, for the products that stay in float32
+        torch.cuda.set_device(device)  # whatever asks torch about "the" GPU means this one
+        torch.cuda.set_per_process_memory_fraction(settings.gpu_memory_share, device)
+    if compiled := on_gpu if settings.compiled is None else settings.compiled:
+        allow_compiling()
+    placement = Placement(device, rounding_key=rounding_key(start.run_key, start.peer_id))
+    if group.size > 1:
+        windows = SharedBatches(group, config.data.sequences_per_step, config.data.context_tokens + 1, windows)
+    assert windows is not None
+    learner = _make(start, windows, placement, group, attack_named)
     _, memory_bytes = fitted(learner, bytes_in_use(device) + int(MEMORY_SHARE * allowed))
     if compiled:
         tell("compiling the steps", None)
-    notes = filter(None, (note, compile_steps(learner) if compiled else ""))
-    return Settled(learner, learner.placement, tokens.digest, memory_bytes, "; ".join(notes), tokens.note)
+    compiling = compile_steps(learner) if compiled else ""
+    if start.state_path is not None:
+        learner.import_state(read_state(start.state_path))
+    return learner, memory_bytes, compiling
+
+
+def prepare_rank(told: StartRank, store_descriptor: int) -> Learner:
+    """The learner of a process that is not the first."""
+    group = join(store_descriptor, told.rank, told.size, told.device, told.sharded)
+    return prepare(told.start, told.device, group, None)[0]
+
+
+def _is_sharded(start: Start, devices: Sequence[str]) -> bool:
+    """Whether one of them has no room for the whole model."""
+    least = least_bytes(start.config, torch.device(devices[0]).type == "cuda")
+    return any(_allowed_bytes(start.settings, device, len(devices)) < least for device in devices)
 
 
 def compile_steps(learner: Learner) -> str:
@@ -111,19 +160,22 @@ def compile_steps(learner: Learner) -> str:
     return f"compiled in {time.monotonic() - began:.0f} s"
 
 
-def _allowed_bytes(settings: LearnerSettings, device: str) -> int:
-    """What the learner may still take of its device."""
+def _allowed_bytes(settings: LearnerSettings, device: str, size: int) -> int:
+    """What one of `size` processes of a learner may still take of its device."""
     free = available_bytes(device)
     if torch.device(device).type == "cuda":
         return min(free, int(settings.gpu_memory_share * torch.cuda.mem_get_info(device)[1]))
-    return min(free, settings.memory_bytes - bytes_in_use(device)) if settings.memory_bytes else free
+    free //= size
+    return min(free, settings.memory_bytes // size - bytes_in_use(device)) if settings.memory_bytes else free
 
 
-def _make(start: Start, windows: Batches, placement: Placement, attack_named: AttackNamed | None) -> Learner:
+def _make(
+    start: Start, windows: Batches, placement: Placement, group: Ranks, attack_named: AttackNamed | None
+) -> Learner:
     if start.attack is None:
-        return make_learner(start.config, windows, placement)
-    if attack_named is None:
-        raise LocalError(f"this learner is honest and cannot attack by {start.attack}")
+        return make_learner(start.config, windows, placement, group)
+    if attack_named is None or group.size > 1:
+        raise LocalError(f"this learner is honest, or on several devices, and cannot attack by {start.attack}")
     attack = attack_named(start.attack)
     learner = make_learner(start.config, attack.read(windows), placement)
     attack.prepare(learner)
@@ -135,8 +187,8 @@ def fitted(learner: Learner, limit_bytes: int) -> tuple[Placement, int]:
 
     Raises UsageError if not even one sequence at a time does, with its activations recomputed.
     """
-    placement, config = learner.placement, learner.config
-    state_bytes = optimizer_bytes(config)  # taken at the first step
+    placement, config, group = learner.placement, learner.config, learner.group
+    state_bytes = optimizer_bytes(config) // (group.size if group.sharded else 1)  # taken at the first step
     for recompute in (False, True):
         learner.place(replace(placement, recompute=recompute))
         found = _try(learner, limit_bytes - state_bytes)
@@ -152,8 +204,13 @@ def fitted(learner: Learner, limit_bytes: int) -> tuple[Placement, int]:
 
 
 def _try(learner: Learner, room_bytes: int) -> Fit | None:
+    group = learner.group
+
     def trial(sequences: int) -> int | None:
-        return measured_peak(lambda: learner.try_sequences(sequences), learner.placement.device)
+        """What the fullest device of all took beyond its room, with this one's room added, so that all choose alike."""
+        peak = measured_peak(lambda: learner.try_sequences(sequences), learner.placement.device)
+        worst = group.largest(NEVER if peak is None else peak - room_bytes)
+        return None if worst == NEVER else worst + room_bytes
 
     return fit_sequences(trial, _share(learner), room_bytes)
 
@@ -161,5 +218,5 @@ def _try(learner: Learner, room_bytes: int) -> Fit | None:
 def _share(learner: Learner) -> int:
     """The most sequences of a step that one device takes at a time."""
     data, placement = learner.config.data, learner.placement
-    share = math.ceil(data.sequences_per_step / len(placement.devices))
+    share = math.ceil(data.sequences_per_step / learner.group.size)
     return min(share, placement.at_once(data.context_tokens) or share)

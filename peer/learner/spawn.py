@@ -19,7 +19,16 @@ AUTO = "auto"  # the device: CUDA if that works and has room
 
 LEARNER_PROGRAM = "peer.learner.process"
 EXIT_SECONDS_MAX = 5.0
+EXIT_LOST = 75  # EX_TEMPFAIL: a process that this one cannot do without has ended
 COMPLAINT_BYTES = 2000  # of what the process wrote before it ended, to say why
+
+
+class LearnerGoneError(LocalError):
+    """The learner has ended, and nothing is wrong with whoever still asked it for something."""
+
+
+class LearnerLostError(LearnerGoneError):
+    """The learner, or a process of it, was ended by somebody else; another one may do."""
 
 
 class LearnerEnd(Protocol):
@@ -136,9 +145,16 @@ class LearnerSpawn:
     def ending(self, code: int) -> LocalError:
         """The error that tells how the process ended unasked; `code` as `Popen.wait` returns it."""
         if code == -signal.SIGKILL:
-            return LocalError("the learner process was killed, perhaps for want of memory")
+            return LearnerLostError("the learner process was killed, perhaps for want of memory")
         if code < 0:
-            return LocalError(f"the learner process ended by signal {-code}")
-        self.output.seek(max(0, self.output.seek(0, os.SEEK_END) - COMPLAINT_BYTES))
-        lines = self.output.read().decode(errors="replace").strip().splitlines()
-        return LocalError(f"the learner process ended with exit code {code}" + (f": {lines[-1]}" if lines else ""))
+            return LearnerLostError(f"the learner process ended by signal {-code}")
+        line = last_line(self.output)
+        if code == EXIT_LOST:
+            return LearnerLostError(line)
+        return LocalError(f"the learner process ended with exit code {code}" + (f": {line}" if line else ""))
+
+
+def last_line(output: IO[bytes]) -> str:
+    """Of what a process wrote, to say why it ended."""
+    output.seek(max(0, output.seek(0, os.SEEK_END) - COMPLAINT_BYTES))
+    return (output.read().decode(errors="replace").strip().splitlines() or [""])[-1]

@@ -6,7 +6,7 @@ So a snapshot of a fragment is one copy, an adoption two element-wise operations
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate
 
 import torch
@@ -26,17 +26,10 @@ class FlatParameters:
 
     A fragment is read and loaded in float32. What bfloat16 cuts off a value that is loaded is kept in host memory and
     added whenever the fragment is read: so an outer gradient is measured from what was actually loaded, and holds
-    the learner's own steps, not its rounding. What `follows` other parameters is neither read nor loaded.
+    the learner's own steps, not its rounding.
     """
 
-    def __init__(
-        self,
-        module: nn.Module,
-        fragments: Sequence[FragmentLayout],
-        precision: str,
-        device: str,
-        follows: bool = False,
-    ) -> None:
+    def __init__(self, module: nn.Module, fragments: Sequence[FragmentLayout], precision: str, device: str) -> None:
         self.device = torch.device(device)
         self.fragments = tuple(fragments)
         self._dtype = DTYPES[precision]
@@ -47,7 +40,7 @@ class FlatParameters:
         elements = sum(layout.elements for layout in fragments)
         self.values = torch.empty(elements, dtype=self._dtype, device=self.device)
         self.gradient = torch.empty(0, dtype=self._dtype, device=self.device)
-        self.cut_off = self._cut_off_room(0 if follows else elements)
+        self.cut_off = self._cut_off_room(elements)
         for name, view in self._cut(self.values):
             parameter = self._named[name]
             view.copy_(parameter.detach())
@@ -61,14 +54,44 @@ class FlatParameters:
         room = torch.zeros(elements if self._dtype == torch.bfloat16 else 0)
         return room.pin_memory() if self.device.type == "cuda" else room
 
-    def read(self, fragment: int, out: Tensor) -> None:
-        """Copy a fragment into `out`, float32[elements] on any device."""
-        out.copy_(self._view(self.values, fragment))
-        if len(self.cut_off):
-            out.add_(self._view(self.cut_off, fragment).to(out.device, non_blocking=True))
+    @property
+    def layouts(self) -> tuple[FragmentLayout, ...]:
+        """What is here of each fragment: all of it."""
+        return self.fragments
+
+    @property
+    def stepped(self) -> dict[str, nn.Parameter]:
+        """What the optimizer moves."""
+        return self._named
+
+    def own(self, fragment: int, whole: Tensor) -> Tensor:
+        """What is here of a fragment, float32[elements] on any device; on the device of the parameters."""
+        return whole.to(self.values.device)
+
+    def put(self, fragment: int, part: Tensor, out: Tensor | None) -> None:
+        """Copy what `exact` gave, or the like, into `out`, float32[elements] on any device, if anybody wants it."""
+        if out is not None:
+            out.copy_(part)
+
+    def clear_gradient(self) -> None:
+        """Begin a gradient."""
+        self.gradient.zero_()
+
+    def finish_gradient(self, add: Callable[[Tensor], None]) -> None:
+        """Have `add` add what others have of it."""
+        add(self.gradient)
+
+    def norm(self) -> Tensor:
+        """The gradient's length."""
+        length: Tensor = torch.linalg.vector_norm(self.gradient, dtype=torch.float32)
+        return length
+
+    def scale(self, factor: Tensor) -> None:
+        """Multiply the gradient."""
+        self.gradient.mul_(factor)
 
     def exact(self, fragment: int) -> Tensor:
-        """The fragment as `read` gives it, on the device of the parameters; in float32 it is their own memory."""
+        """What is here of a fragment in float32, on the device of the parameters; it may be their own memory."""
         if not len(self.cut_off):
             return self._view(self.values, fragment)
         values = self._view(self.values, fragment).float()
@@ -82,13 +105,19 @@ class FlatParameters:
         if len(self.cut_off):
             self._view(self.cut_off, fragment).copy_(exact.sub_(values), non_blocking=True)
 
-    def fits(self, values: Tensor) -> bool:
-        """Whether saved `values` are those of such parameters."""
-        return values.shape == self.values.shape and values.dtype == self._dtype
+    def export_state(self) -> dict[str, Tensor]:
+        """All values, not copied, and what was cut off."""
+        return {"theta": self.values, "cut_off": self.cut_off}
 
-    def restore(self, values: Tensor, cut_off: Tensor | None) -> None:
-        """Continue from `values` and `cut_off` as they were saved."""
-        self.values.copy_(values)
+    def fits(self, state: Mapping[str, Tensor]) -> bool:
+        """Whether `export_state` of such parameters is in there."""
+        values = state.get("theta")
+        return values is not None and values.shape == self.values.shape and values.dtype == self._dtype
+
+    def import_state(self, state: Mapping[str, Tensor]) -> None:
+        """Continue from `export_state`, which `fits`."""
+        cut_off = state.get("cut_off")
+        self.values.copy_(state["theta"])
         if cut_off is not None and cut_off.shape == self.cut_off.shape:
             self.cut_off.copy_(cut_off)
 

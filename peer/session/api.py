@@ -27,8 +27,9 @@ from dht.errors import LocalError, MusterError, UsageError
 from dht.invite import Invite
 from peer.learner.channel import Channel, PeerGoneError
 from peer.learner.commands import LearnerCommands
+from peer.learner.group.saved import read_state
 from peer.learner.handover import write_values
-from peer.learner.loop import CommandLoop, cpu_seconds, read_state
+from peer.learner.loop import CommandLoop, cpu_seconds
 from peer.learner.messages import Failed, Message, Ready, SessionStart, Start, StepEntry
 from peer.learner.module_adapter import ModuleAdapter
 from peer.learner.shared_memory import SharedSlots, new_memory

@@ -1,1 +1,1 @@
-"""The gradient of a batch: what is read ahead, in what pieces it goes through the model, and what the loss keeps."""
+"""The gradient of a batch: under which model, what is read ahead, in which pieces, and what the loss keeps."""

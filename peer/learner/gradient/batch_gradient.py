@@ -1,39 +1,32 @@
-"""The gradient of a batch, some sequences after others, on one device or several of one machine."""
+"""The gradient of a batch, some sequences after others, on one device or in a group of processes that share it out."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import cast
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from coordinator.run.manifest import RunConfig
 from dht.errors import LocalError, UsageError
 from peer.data.marks import weight_of
 from peer.learner.devices import Placement
-from peer.learner.gradient.attention import attend_without_masks
-from peer.learner.gradient.objective import Objective
-from peer.model.flat_parameters import FlatParameters
-from peer.model.replicas import ModelCopy, shares
+from peer.learner.gradient.held import HeldModel
+from peer.learner.group.collective import Ranks
 
 
 class BatchGradient:
-    """The gradient of a model on its device, with `parameters`; makes the copies on other devices itself."""
+    """The gradient of a model on its device."""
 
-    def __init__(self, model: nn.Module, parameters: FlatParameters, config: RunConfig, placement: Placement) -> None:
-        precision = config.inner.precision
-        self._copies = [ModelCopy.of(model, parameters.fragments, precision, one) for one in placement.others]
-        self._parameters = parameters
-        self._models = [model, *(one.model for one in self._copies)]
+    def __init__(self, held: HeldModel, config: RunConfig, placement: Placement, group: Ranks) -> None:
+        self._held = held
         self._marked = config.data.is_marked
-        for one in self._models:
-            if not self._marked:
-                attend_without_masks(one, config.data.context_tokens)
-        self._objectives = [Objective(one, self._marked) for one in self._models]
-        self.half = None if precision == "bfloat16" else placement.half
+        self._group = group
+        self.half = None if config.inner.precision == "bfloat16" else placement.half
         self.place(placement)
 
     def place(self, placement: Placement) -> None:
@@ -41,14 +34,12 @@ class BatchGradient:
         self.placement = placement
         if placement.recompute:
             try:
-                for model in self._models:
-                    cast(Callable[..., None], model.activation_checkpointing_enable)()
+                cast(Callable[..., None], self._held.model.activation_checkpointing_enable)()
             except (AttributeError, ValueError):
                 raise UsageError(
                     "this model needs more memory than there is, and cannot recompute activations"
                 ) from None
-        for objective in self._objectives:
-            objective.compile(placement.compiled)
+        self._held.objective.compile(placement.compiled)
 
     def backward(self, batch: Tensor, factor: float) -> Tensor:
         """Make the gradients those of `factor` times the mean loss over a batch; returns `factor` times that loss.
@@ -62,38 +53,36 @@ class BatchGradient:
                 at_once = self.placement.at_once(batch.shape[1] - 1) or len(batch)
                 if at_once == 1:
                     raise LocalError("the GPU has no memory left for a step; end what else runs there") from None
+            if self._group.sharded:  # the others wait for us in the middle of a layer
+                raise LocalError("a GPU that shares a model has no memory left; end what else runs there") from None
             torch.cuda.empty_cache()
             self.place(replace(self.placement, sequences=(at_once + 1) // 2))
 
     def try_once(self, sequences: Tensor) -> None:
-        """Forward and backward over some sequences at once on the first device."""
+        """Forward and backward over some sequences at once."""
         with self._autocast():
-            self._add((sequences,), 1 / self._weight(sequences))
-
-    def rest(self) -> None:
-        """Give up what copies hold."""
-        for one in self._copies:
-            one.parameters.rest()
+            self._held.objective.backward(sequences.to(self.placement.device), 1.0)
 
     def _backward(self, batch: Tensor, factor: float) -> Tensor:
-        self._parameters.gradient.zero_()
-        for one in self._copies:
-            one.follow(self._parameters.values)
+        self._held.parameters.clear_gradient()
         total, share = torch.zeros((), device=self.placement.device), factor / self._weight(batch)
         with self._autocast():
-            for pieces in shares(batch, self.placement.at_once(batch.shape[1] - 1), len(self._models)):
-                total += self._add(pieces, share)
-        for one in self._copies:
-            one.add_gradient(self._parameters.gradient)
+            for piece, weight in self._pieces(batch):
+                total += self._held.objective.backward(piece.to(self.placement.device), weight * share)
+        self._held.parameters.finish_gradient(self._group.add)
+        self._group.add(total)
         return total
 
-    def _add(self, pieces: Sequence[Tensor], factor: float) -> Tensor:
-        """Add to the gradients, a piece on each device; returns `factor` times the losses of their sequences."""
-        values = [
-            objective.backward(piece.to(device), self._weight(piece) * factor)
-            for objective, device, piece in zip(self._objectives, self.placement.devices, pieces, strict=False)
-        ]
-        return torch.stack([value.to(self.placement.device) for value in values]).sum()
+    def _pieces(self, batch: Tensor) -> list[tuple[Tensor, int]]:
+        """This process's, and what each counts for.
+
+        As many pieces for everybody: whoever has fewer sequences joins in with one that counts for nothing.
+        """
+        most = math.ceil(len(batch) / self._group.size)
+        at_once = min(self.placement.at_once(batch.shape[1] - 1) or most, most)
+        own = self._group.own_share(batch)
+        pieces = [(piece, self._weight(piece)) for piece in torch.split(own, at_once) if len(piece)]
+        return pieces + [(batch[:1], 0)] * (math.ceil(most / at_once) - len(pieces))
 
     def _weight(self, sequences: Tensor) -> int:
         """What the mean loss over these sequences counts in that over more of them."""

@@ -57,7 +57,7 @@ class Objective:
         self._model = model
         self._marked = marked
         self.parts = BodyAndHead.of(model)
-        self._cross_entropy: Callable[[Tensor, Tensor], Tensor] = _cross_entropy
+        self._cross_entropy: Callable[[Tensor, Tensor], Tensor] = summed_cross_entropy
 
     def compile(self, wanted: bool) -> None:
         """Have torch compile the layers, all alike and so only one, and the loss; or no longer.
@@ -65,11 +65,11 @@ class Objective:
         Layer by layer, attention stays causal without a mask. The first step then takes a while, and may raise
         whatever the compiler does.
         """
-        for layer in _layers(self._model):
+        for layer in layers_of(self._model):
             layer._compiled_call_impl = None
             if wanted:
                 layer.compile(dynamic=False)
-        self._cross_entropy = torch.compile(_cross_entropy, dynamic=False) if wanted else _cross_entropy
+        self._cross_entropy = torch.compile(summed_cross_entropy, dynamic=False) if wanted else summed_cross_entropy
 
     def value(self, tokens: Tensor) -> Tensor:
         """The loss, without a gradient."""
@@ -77,7 +77,7 @@ class Objective:
             return self._whole(tokens)
         hidden, targets = self._hidden(tokens), targets_of(tokens, self._marked)
         total = torch.zeros((), device=tokens.device)
-        for piece, wanted in _chunks(hidden, targets, self.parts.head):
+        for piece, wanted in chunks(hidden, targets, self.parts.head):
             total += self._cross_entropy(self.parts.head(piece), wanted)
         return total / self._count(targets)
 
@@ -95,7 +95,7 @@ class Objective:
         gradient = torch.empty_like(kept)
         total = torch.zeros((), device=tokens.device)
         done = 0
-        for piece, wanted in _chunks(kept, targets, head):
+        for piece, wanted in chunks(kept, targets, head):
             value = self._cross_entropy(head(piece.requires_grad_()), wanted) / count * weight
             _follow(value)
             assert piece.grad is not None
@@ -117,17 +117,21 @@ class Objective:
         return functional.cross_entropy(logits.flatten(0, 1).float(), targets_of(tokens, self._marked))
 
     def _count(self, targets: Tensor) -> int:
-        """How many are learned."""
-        return max(1, int((targets != UNLEARNED).sum())) if self._marked else len(targets)
+        return count_of(targets) if self._marked else len(targets)
 
 
-def _layers(model: nn.Module) -> list[nn.Module]:
+def count_of(targets: Tensor) -> int:
+    """How many are learned, or one if none is."""
+    return max(1, int((targets != UNLEARNED).sum()))
+
+
+def layers_of(model: nn.Module) -> list[nn.Module]:
     """The longest list of modules in there: a model's blocks."""
     lists: list[list[nn.Module]] = [list(one) for one in model.modules() if isinstance(one, nn.ModuleList)]
     return max(lists, key=len, default=[])
 
 
-def _cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
+def summed_cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
     """The sum over tokens."""
     return functional.cross_entropy(logits.float(), targets, reduction="sum")
 
@@ -138,7 +142,7 @@ def _follow(value: Tensor, gradient: Tensor | None = None) -> None:
         torch.autograd.backward([value], None if gradient is None else [gradient])
 
 
-def _chunks(hidden: Tensor, targets: Tensor, head: nn.Module) -> Iterator[tuple[Tensor, Tensor]]:
+def chunks(hidden: Tensor, targets: Tensor, head: nn.Module) -> Iterator[tuple[Tensor, Tensor]]:
     """Tokens in pieces of about one size, with so few logits that they fit; none shares memory with a gradient."""
     count = math.ceil(len(targets) / max(1, logits_at_once(hidden.is_cuda) // _vocabulary(head)))
     size = math.ceil(len(targets) / count)

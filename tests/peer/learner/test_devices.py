@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -20,7 +21,6 @@ from peer.learner.learner import Learner, make_learner
 from peer.learner.microbatch import bytes_in_use
 from peer.learner.setup import compile_steps, fitted
 from peer.machine.heap import give_back_freed
-from peer.model.replicas import shares
 
 CONFIG = RunConfig(
     model=ModelSpec(hidden_size=64, layers=2, heads=2, intermediate_size=72, vocabulary=64),
@@ -29,6 +29,11 @@ CONFIG = RunConfig(
     pace=PaceSpec(fragments=3, steps_per_version=6),
 )
 GIB = 1 << 30
+
+
+def gibibytes(number: float) -> Callable[[int], int]:
+    """What a learner needs, on however many devices."""
+    return lambda _: int(number * GIB)
 
 
 class Uneven:
@@ -57,61 +62,11 @@ def test_pieces_add_up_to_the_whole_batch(place: Placement) -> None:
     assert steps[0][0].tokens == steps[1][0].tokens == 6 * 32
 
 
-@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
-@pytest.mark.parametrize("sequences", [None, 2])
-def test_several_devices_make_the_steps_of_one(precision: str, sequences: int | None) -> None:
-    """But for the order of sums over pieces."""
-    config = CONFIG.model_copy(update={"inner": InnerSpec.model_validate({"warmup_steps": 4, "precision": precision})})
-    alone = learner(Placement(sequences=sequences or 3), config)
-    several = learner(Placement(others=("cpu",), sequences=sequences), config)
-    if sequences:  # three pieces for two devices: the sums have another order
-        batch = Uneven().batch(0)
-        assert several.backward(batch).item() == pytest.approx(alone.backward(batch).item(), rel=1e-2)
-        scale = alone.gradient.abs().max()
-        assert (several.gradient - alone.gradient).abs().max() < 1e-2 * scale
-        return
-    out = torch.empty(alone.fragments[0].elements)
-    for one in (alone, several):
-        one.step()
-        one.rest()
-        counters = one.snapshot(0, out)
-        one.adopt(0, out * 0.5, out, counters.steps, counters.tokens)
-    for _ in range(2):
-        assert several.step().loss == pytest.approx(alone.step().loss, rel=1e-5 if precision == "float32" else 1e-2)
-    assert [several.counters(index) for index in range(3)] == [alone.counters(index) for index in range(3)]
-
-
-@pytest.mark.parametrize(
-    ("at_once", "devices", "sizes"),
-    [
-        (None, 1, [(6,)]),
-        (None, 2, [(3, 3)]),
-        (None, 4, [(2, 2, 2)]),
-        (2, 2, [(2, 2), (2,)]),
-        (4, 2, [(3, 3)]),
-        (1, 4, [(1,) * 4, (1, 1)]),
-    ],
-)
-def test_a_batch_is_dealt_out_whole(at_once: int | None, devices: int, sizes: list[tuple[int, ...]]) -> None:
-    batch = torch.arange(6)
-    dealt = shares(batch, at_once, devices)
-    assert [tuple(map(len, pieces)) for pieces in dealt] == sizes
-    assert torch.equal(torch.cat([piece for pieces in dealt for piece in pieces]), batch)
-
-
 def test_a_processor_takes_as_much_at_once_as_its_caches_hold_and_a_gpu_all() -> None:
     assert [Placement().at_once(tokens) for tokens in (128, 2048, 4096)] == [16, 1, 1]
     assert Placement(sequences=3).at_once(128) == 3
     assert Placement(sequences=64).at_once(128) == 16
     assert [Placement("cuda:0", sequences=limit).at_once(128) for limit in (None, 64)] == [None, 64]
-
-
-def test_each_device_is_tried_with_its_share_alone() -> None:
-    one = learner(Placement(others=("cpu",)))
-    place, _ = fitted(one, bytes_in_use("cpu") + GIB)
-    assert place.sequences is None
-    assert place.devices == ("cpu", "cpu")
-    assert one.step() == learner(Placement(sequences=3)).step()
 
 
 def test_a_batch_goes_through_at_once_if_it_fits() -> None:
@@ -193,11 +148,12 @@ def test_resting_gives_up_gradients_and_keeps_every_bit() -> None:
 
 def test_without_a_gpu_the_processor_is_chosen_and_said_why(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    assert choose_devices("cpu", GIB, 1.0) == (("cpu",), "")
-    assert choose_devices("auto", GIB, 1.0) == (("cpu",), "torch finds no GPU here")
+    assert choose_devices("cpu", gibibytes(1), 1.0) == (("cpu",), "")
+    assert choose_devices("auto", gibibytes(1), 1.0) == (("cpu",), "torch finds no GPU here")
     with pytest.raises(UsageError, match="--device cuda: torch finds no GPU here; choose --device cpu, or auto"):
-        choose_devices("cuda", GIB, 1.0)
+        choose_devices("cuda", gibibytes(1), 1.0)
     assert devices_name(("cpu",), 2) == "CPU, 2 threads"
+    assert devices_name(("cpu", "cpu"), 3) == "2 × CPU, 1 thread"
 
 
 def test_the_gpu_with_most_room_is_chosen_if_the_run_fits(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -206,21 +162,22 @@ def test_the_gpu_with_most_room_is_chosen_if_the_run_fits(monkeypatch: pytest.Mo
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: free[device])
     monkeypatch.setattr(placement.torch, "ones", lambda *size, device: torch.full(size, 1.0))
-    assert choose_devices("auto", 5 * GIB, 1.0) == (("cuda:1",), "")
+    assert choose_devices("auto", gibibytes(5), 1.0) == (("cuda:1",), "")
     small = "5.0 GiB are needed on one card at least, and cuda:1 has 4.0 for us"
-    assert choose_devices("auto", 5 * GIB, 0.5) == (("cpu",), small)
-    assert choose_devices("cuda", 5 * GIB, 1.0) == (("cuda:1",), "")
-    assert choose_devices("cuda:1,cuda:0", GIB, 1.0) == (("cuda:1", "cuda:0"), "")
+    assert choose_devices("auto", gibibytes(5), 0.5) == (("cpu",), small)
+    assert choose_devices("cuda", gibibytes(5), 1.0) == (("cuda:1",), "")
+    assert choose_devices("cuda:1,cuda:0", gibibytes(1), 1.0) == (("cuda:1", "cuda:0"), "")
     with pytest.raises(UsageError, match="torch finds no such GPU, only cuda:0, cuda:1; choose"):
-        choose_devices("cuda:2", GIB, 1.0)
+        choose_devices("cuda:2", gibibytes(1), 1.0)
     with pytest.raises(UsageError, match=r"cuda:0 has 2\.0 for us"):
-        choose_devices("cuda:1,cuda:0", 5 * GIB, 1.0)
+        choose_devices("cuda:1,cuda:0", gibibytes(5), 1.0)
+    assert choose_devices("cuda:1,cuda:0", lambda size: 4 * GIB // size, 1.0)[0] == ("cuda:1", "cuda:0")
 
     def broken(*size: int, device: str) -> Tensor:
         raise RuntimeError("CUDA error: no kernel image is available\nand more")
 
     monkeypatch.setattr(placement.torch, "ones", broken)
-    assert choose_devices("auto", GIB, 1.0) == (
+    assert choose_devices("auto", gibibytes(1), 1.0) == (
         ("cpu",),
         "cuda:1 does not work: CUDA error: no kernel image is available",
     )

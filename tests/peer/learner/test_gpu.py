@@ -215,30 +215,8 @@ def test_copies_beside_the_steps_bring_the_bits_of_copies_at_once(precision: str
         assert torch.equal(again, wanted)
 
 
-@pytest.mark.timeout(300)
-@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="there are not two CUDA devices here")
-def test_several_gpus_make_the_steps_of_one() -> None:
-    others = tuple(f"cuda:{index}" for index in range(1, torch.cuda.device_count()))
-    config = LARGE.model_copy(update={"inner": InnerSpec(precision="bfloat16")})
-    alone, several = (make_learner(config, Noise(), Placement("cuda:0", one)) for one in ((), others))
-    first = [one.step().loss for one in (alone, several)]
-    assert first[0] == pytest.approx(first[1], rel=1e-3)
-
-    def seconds(one: Learner) -> float:
-        torch.cuda.synchronize()
-        began = time.perf_counter()
-        for _ in range(STEPS):
-            one.step()
-        torch.cuda.synchronize()
-        return time.perf_counter() - began
-
-    ratio = statistics.median(seconds(alone) / seconds(several) for _ in range(3))
-    print(f"{len(others) + 1} GPUs: {ratio:.2f} times the steps of one")
-    assert alone.step().loss == pytest.approx(several.step().loss, rel=1e-2)
-
-
 def test_the_device_is_found() -> None:
-    (device,), note = choose_devices("auto", 1 << 20, 1.0)
+    (device,), note = choose_devices("auto", lambda _: 1 << 20, 1.0)
     assert device.startswith("cuda")
     assert note == ""
 

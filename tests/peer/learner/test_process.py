@@ -25,9 +25,10 @@ from peer.data.windows import TrainingWindows, load_tokens
 from peer.learner.channel import UNSENT_BYTES_MAX, Channel, PeerGoneError
 from peer.learner.client import STOP_SECONDS_MAX, LearnerClient, LearnerStoppedError
 from peer.learner.commands import LearnerCommands
+from peer.learner.group.saved import read_state
 from peer.learner.imports import import_ahead
 from peer.learner.learner import make_learner
-from peer.learner.loop import CommandLoop, read_state, train
+from peer.learner.loop import CommandLoop, train
 from peer.learner.messages import (
     FRAME_BYTES_MAX,
     LENGTH_BYTES,

@@ -1,0 +1,249 @@
+"""A model of which each process has a part of every tensor: for one that no device of the machine holds whole.
+
+FSDP2 (`torch.distributed.fsdp.fully_shard`) brings together what one layer needs while it computes, and leaves every
+process its rows of the gradient. Everything between two steps is about those rows.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
+
+from dht.errors import UsageError
+from peer.data.marks import inputs_of, targets_of
+from peer.learner.gradient.objective import BodyAndHead, chunks, count_of, layers_of, summed_cross_entropy
+from peer.learner.group.collective import Ranks
+from peer.model.flat_parameters import DTYPES
+from peer.model.own_module import trained_parameters
+from peer.numerics.fragments import FragmentLayout, TensorSpec, gather, scatter
+
+
+class ShardedObjective:
+    """`peer.learner.gradient.objective.Objective` for a model that this shares out among the processes."""
+
+    def __init__(self, model: nn.Module, marked: bool, group: Ranks, precision: str, half: torch.dtype | None) -> None:
+        from torch.distributed import group as everybody
+        from torch.distributed.device_mesh import DeviceMesh
+        from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+
+        self._size = group.size
+        self._model = model
+        self._loss = _Loss(model, marked)
+        for parameter in model.parameters():
+            if parameter.dtype != DTYPES[precision] and parameter.requires_grad:
+                parameter.data = parameter.data.to(DTYPES[precision])
+        policy = MixedPrecisionPolicy(param_dtype=half, reduce_dtype=None if half is None else torch.float32)
+        mesh = DeviceMesh.from_group(cast(Any, everybody.WORLD), torch.device(group.device).type)
+        for one in (*layers_of(model), self._loss):
+            fully_shard(one, mesh=mesh, mp_policy=policy)
+
+    def compile(self, wanted: bool) -> None:
+        """Have torch compile the layers, or no longer."""
+        for layer in layers_of(self._model):
+            layer._compiled_call_impl = None
+            if wanted:
+                layer.compile(dynamic=False)
+
+    def backward(self, tokens: Tensor, weight: float) -> Tensor:
+        """Add the gradient of `weight` times the loss, summed over all processes; returns `weight` times the loss."""
+        value = self._loss(tokens) * weight
+        with torch.autocast(value.device.type, enabled=False):
+            (value * self._size).backward()  # FSDP takes the mean
+        return cast(Tensor, value.detach())
+
+
+class _Loss(nn.Module):
+    """The mean loss, with the logits of some tokens at a time, made once more for the gradient."""
+
+    def __init__(self, model: nn.Module, marked: bool) -> None:
+        super().__init__()
+        self.model = model
+        self._marked = marked
+        self._is_in_parts = BodyAndHead.of(model) is not None
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        inputs, targets = inputs_of(tokens, self._marked), targets_of(tokens, self._marked)
+        if not self._is_in_parts:
+            logits = self.model(**inputs, use_cache=False).logits
+            return functional.cross_entropy(logits.flatten(0, 1).float(), targets)
+        head = cast(Any, self.model).get_output_embeddings()
+        hidden = cast(Any, self.model).base_model(**inputs, use_cache=False)[0].flatten(0, 1)
+        total = torch.zeros((), device=tokens.device)
+        for piece, wanted in chunks(hidden, targets, head):
+            total = total + cast(Tensor, checkpoint(_of_head, head, piece, wanted, use_reentrant=False))
+        return total / count_of(targets)
+
+
+def _of_head(head: nn.Module, hidden: Tensor, targets: Tensor) -> Tensor:
+    return summed_cross_entropy(head(hidden), targets)
+
+
+class ShardedParameters:
+    """This process's rows of every tensor; the interface of `peer.model.flat_parameters.FlatParameters`."""
+
+    def __init__(self, model: nn.Module, fragments: Sequence[FragmentLayout], precision: str, group: Ranks) -> None:
+        self.device = torch.device(group.device)
+        self.fragments = tuple(fragments)
+        self._group = group
+        self._dtype = DTYPES[precision]
+        self._named = trained_parameters(model)
+        parts = [_parts_here(layout, group) for layout in fragments]
+        self._spans = [[span for span, _ in found] for found in parts]
+        self.layouts = tuple(
+            FragmentLayout(layout.index, tuple(spec for _, spec in found))
+            for layout, found in zip(fragments, parts, strict=True)
+        )
+        self.stepped = {name: nn.Parameter(_local(one)) for name, one in self._named.items()}
+        rounded = self._dtype == torch.bfloat16
+        self._cut_off = [torch.zeros(layout.elements if rounded else 0) for layout in self.layouts]
+        self.is_awake = True
+
+    def own(self, fragment: int, whole: Tensor) -> Tensor:
+        return torch.cat([whole[:0], *(whole[span] for span in self._spans[fragment])]).to(self.device)
+
+    def put(self, fragment: int, part: Tensor, out: Tensor | None) -> None:
+        whole = self._whole(fragment, part)
+        if out is not None:
+            out.copy_(whole)
+
+    def exact(self, fragment: int) -> Tensor:
+        layout = self.layouts[fragment]
+        values = gather(layout, self.stepped, torch.empty(layout.elements, device=self.device))
+        if len(self._cut_off[fragment]):
+            values.add_(self._cut_off[fragment].to(self.device))
+        return values
+
+    def load(self, fragment: int, exact: Tensor) -> None:
+        layout = self.layouts[fragment]
+        scatter(layout, exact, self.stepped)
+        if len(self._cut_off[fragment]):
+            rounded = gather(layout, self.stepped, torch.empty(layout.elements, device=self.device))
+            self._cut_off[fragment].copy_(exact.sub_(rounded))
+
+    def clear_gradient(self) -> None:
+        for one in self._named.values():
+            one.grad = None
+
+    def finish_gradient(self, add: Callable[[Tensor], None]) -> None:
+        """FSDP has added them; have the optimizer see this process's rows."""
+        for name, one in self._named.items():
+            stepped = self.stepped[name]
+            stepped.data = _local(one)  # FSDP makes other memory of it when it first computes
+            stepped.grad = torch.zeros_like(stepped) if one.grad is None else _local(one.grad)
+
+    @property
+    def gradient(self) -> Tensor:
+        """This process's rows of it, tensor by tensor."""
+        return torch.cat([cast(Tensor, one.grad).flatten() for one in self.stepped.values()])
+
+    def norm(self) -> Tensor:
+        lengths = [torch.linalg.vector_norm(cast(Tensor, one.grad), dtype=torch.float32) for one in self._parts()]
+        squared = torch.stack(lengths).square().sum()
+        self._group.add(squared)
+        return squared.sqrt_()
+
+    def scale(self, factor: Tensor) -> None:
+        for one in self._parts():
+            cast(Tensor, one.grad).mul_(factor)
+
+    def export_state(self) -> dict[str, Tensor]:
+        """All values and what was cut off, in host memory, for the first process; nothing for the others."""
+        values, cut_off = [], []
+        for fragment, layout in enumerate(self.layouts):
+            here = gather(layout, self.stepped, torch.empty(layout.elements, device=self.device))
+            values.append(self._whole(fragment, here).to("cpu", self._dtype))
+            if len(self._cut_off[fragment]):
+                cut_off.append(self._whole(fragment, self._cut_off[fragment].to(self.device)).cpu())
+            if not self._group.leads:
+                values.clear()
+                cut_off.clear()
+        return {"theta": torch.cat(values), "cut_off": torch.cat(cut_off or [torch.empty(0)])} if values else {}
+
+    def fits(self, state: Mapping[str, Tensor]) -> bool:
+        values = state.get("theta")
+        elements = sum(layout.elements for layout in self.fragments)
+        return values is not None and values.shape == (elements,) and values.dtype == self._dtype
+
+    def import_state(self, state: Mapping[str, Tensor]) -> None:
+        ends, cut_off, start = len(state["theta"]), state.get("cut_off"), 0
+        for fragment, layout in enumerate(self.fragments):
+            part = slice(start, start := start + layout.elements)
+            scatter(self.layouts[fragment], self.own(fragment, state["theta"][part]), self.stepped)
+            if cut_off is not None and len(cut_off) == ends and len(self._cut_off[fragment]):
+                self._cut_off[fragment].copy_(self.own(fragment, cut_off[part]))
+
+    def rest(self) -> None:
+        """Give up the gradients; parameters stay on their devices."""
+        self.clear_gradient()
+        for one in self._parts():
+            one.grad = None
+        self.is_awake = False
+
+    def wake(self) -> None:
+        self.is_awake = True
+
+    def _parts(self) -> list[nn.Parameter]:
+        return list(self.stepped.values())
+
+    def _whole(self, fragment: int, part: Tensor) -> Tensor:
+        """Everybody's parts of a fragment in one vector, on the device."""
+        whole = torch.zeros(self.fragments[fragment].elements, device=self.device)
+        pieces = torch.split(part, [span.stop - span.start for span in self._spans[fragment]])
+        for span, piece in zip(self._spans[fragment], pieces, strict=True):
+            whole[span] = piece
+        self._group.add(whole)
+        return whole
+
+
+class ShardedRows:
+    """Matrices that are orthogonalised whole, by every process, of which each then takes its rows."""
+
+    def __init__(self, group: Ranks, parts: ShardedParameters) -> None:
+        self._group = group
+        specs = [one for layout in parts.fragments for one in layout.tensors]
+        self._specs = {id(parts.stepped[one.name]): one for one in specs}
+
+    def shape(self, parameter: nn.Parameter) -> tuple[int, ...]:
+        return self._specs[id(parameter)].whole_shape
+
+    def whole(self, parameter: nn.Parameter, rows: Tensor) -> Tensor:
+        found = torch.zeros(self.shape(parameter), device=rows.device)
+        self.own(parameter, found).copy_(rows)
+        self._group.add(found)
+        return found
+
+    def own(self, parameter: nn.Parameter, whole: Tensor) -> Tensor:
+        return whole[_rows_here(self._specs[id(parameter)], self._group)]
+
+
+def _rows_here(tensor: TensorSpec, group: Ranks) -> slice:
+    """Rows of the whole tensor that this process has, as FSDP shares them out; raises UsageError if one has none."""
+    rows = tensor.whole_shape[0] if tensor.whole_shape else 1
+    most = math.ceil(rows / group.size)
+    if most * (group.size - 1) >= rows:
+        raise UsageError(f"{tensor.name} has {rows} rows, too few for {group.size} devices; name fewer")
+    return slice(group.rank * most, min((group.rank + 1) * most, rows))
+
+
+def _parts_here(layout: FragmentLayout, group: Ranks) -> list[tuple[slice, TensorSpec]]:
+    """What this process has of a fragment: where it lies in there, and which rows of our part of a tensor it is."""
+    found = []
+    for tensor, offset in zip(layout.tensors, layout.offsets, strict=False):
+        here, first = _rows_here(tensor, group), tensor.first_row
+        start, stop = max(first, here.start), min(first + tensor.rows, here.stop)
+        if start < stop:
+            span = slice(offset + (start - first) * tensor.row_elements, offset + (stop - first) * tensor.row_elements)
+            whole = TensorSpec(tensor.name, (here.stop - here.start, *tensor.shape[1:]))
+            found.append((span, whole.part(start - here.start, stop - start)))
+    return found
+
+
+def _local(tensor: Tensor) -> Tensor:
+    """What this process has of a tensor of FSDP."""
+    return cast(Tensor, cast(Any, tensor).to_local()).detach()
