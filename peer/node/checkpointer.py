@@ -14,7 +14,8 @@ from coordinator.chain.chain import Chain
 from coordinator.views.credit import CreditReport
 from coordinator.wire.presence import Presence
 from dht.errors import LocalError, MusterError
-from peer.learner.client import LearnerClient, LearnerStoppedError
+from peer.learner.client import LearnerClient
+from peer.learner.spawn import LearnerGoneError
 from peer.machine.heap import give_back_freed
 from peer.machine.limits import GIGABYTE_BYTES, Limits
 from peer.rounds.driver import RoundDriver
@@ -116,7 +117,7 @@ class Checkpointer:
         """
         try:
             folder = await self._save()
-        except LearnerStoppedError:
+        except LearnerGoneError:
             raise  # the disk has refused nothing
         except MusterError as error:
             self._driver.counters.refuse("checkpoint", str(error))

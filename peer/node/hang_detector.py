@@ -48,15 +48,19 @@ class HangDetector:
         if self.seconds <= patience_seconds(step_seconds):
             return False
         self._sign = None  # from here on we wait anew
-        self._hangs.append(now)
+        self.count(now)
         return True
 
+    def count(self, now: float) -> None:
+        """It has to be started again."""
+        self._hangs.append(now)
+
     def check_hope(self) -> None:
-        """Raise LocalError if it has hung so often lately that starting it again does not help."""
+        """Raise LocalError if that was so often lately that starting it again does not help."""
         if len(self._hangs) == HANGS_MAX and self._hangs[-1] - self._hangs[0] <= HANGS_SECONDS:
             raise LocalError(
-                f"the learner made no steps {HANGS_MAX} times within {HANGS_SECONDS / 60:.0f} minutes, each time until "
-                f"it was started again; {ADVICE_HANGS}"
+                f"the learner hung or was killed {HANGS_MAX} times within {HANGS_SECONDS / 60:.0f} minutes, each time "
+                f"until it was started again; {ADVICE_HANGS}"
             )
 
 
@@ -65,6 +69,12 @@ def note_hang(seconds: float, counters: RunCounters) -> None:
     counters.events["learner_hangs"] += 1
     counters.hang_seconds = seconds
     log.error("learner_hangs", seconds=round(seconds, 1))
+
+
+def note_loss(reason: str, counters: RunCounters) -> None:
+    """Count and tell that another learner begins, because this one was killed."""
+    counters.events["learner_lost"] += 1
+    log.error("learner_lost", reason=reason)
 
 
 def note_step(counters: RunCounters) -> None:

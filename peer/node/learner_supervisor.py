@@ -1,4 +1,4 @@
-"""A learner's part of its peer: the process is started, takes part, is watched, and is replaced where it hangs."""
+"""A learner's part of its peer: it is started, takes part, is watched, and is replaced where it hangs or is killed."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ from coordinator.core.events import Progress
 from dht.errors import LocalError
 from peer.learner.client import LearnerClient
 from peer.learner.messages import Steps
+from peer.learner.spawn import LearnerLostError
 from peer.learner.work_counters import LearnerProgress
 from peer.machine.tasks import Tasks
 from peer.node.checkpointer import Checkpointer
-from peer.node.hang_detector import LOOK_SECONDS, HangDetector, note_hang, note_step
+from peer.node.hang_detector import LOOK_SECONDS, HangDetector, note_hang, note_loss, note_step
 from peer.node.learner_start import start_learner
 from peer.node.lifecycle import Lifecycle, certified_progress
 from peer.node.live_limits import LiveLimits
@@ -68,6 +69,7 @@ class LearnerSupervisor:
         self._driver = driver
         self._tasks = tasks
         self._dependents = dependents
+        self._standstill = HangDetector()
 
     def prepare(self, state: Path | None, behind: bool = False) -> Starting:
         """Start a process, paused, that goes on from this state; `behind`: versions have been certified since."""
@@ -105,7 +107,7 @@ class LearnerSupervisor:
         if loads:
             await learner.load_all(driver.anchors.all_anchors())
         learner.follow(*certified_progress(driver.engine))
-        self._tasks.spawn(learner.wait())
+        self._tasks.spawn(self._until_ended(learner))
 
     def _on_steps(self, steps: Steps) -> None:
         progress, driver = self.progress, self._driver
@@ -120,11 +122,23 @@ class LearnerSupervisor:
         if self.learner is not None:
             self.learner.follow(*certified_progress(driver.engine))
 
-    # -- a learner that hangs
+    # -- a learner that hangs, or is killed
+
+    async def _until_ended(self, learner: LearnerClient) -> None:
+        """Another one goes on where somebody else has ended a process of this one; raises why it ended else."""
+        try:
+            await learner.wait()
+        except LearnerLostError as lost:
+            if self._driver.engine.draining or learner is not self.learner:
+                raise
+            note_loss(str(lost), self._driver.counters)
+            self._standstill.count(self._driver.now)
+            self._standstill.check_hope()
+            await self._replace(learner)
 
     async def _watch(self) -> None:
         """Until cancelled: nobody waits for a learner that hangs, and another one goes on from what it had saved."""
-        standstill, driver = HangDetector(), self._driver
+        standstill, driver = self._standstill, self._driver
         while self.learner is not None:
             await asyncio.sleep(LOOK_SECONDS)
             wanted = self._dependents.lifecycle.state == "training" and not driver.engine.draining

@@ -41,7 +41,8 @@ from coordinator.wire.messages import Message, PartNote
 from dht.errors import LocalError, PeerError
 from dht.identity import PeerId
 from dht.statement import Statement
-from peer.learner.client import LearnerClient, LearnerStoppedError
+from peer.learner.client import LearnerClient
+from peer.learner.spawn import LearnerGoneError
 from peer.machine.fault_points import Fault
 from peer.net.frames import Transfer, decode_header, encode_header
 from peer.net.transport import Payload, Transport
@@ -259,7 +260,7 @@ class RoundDriver:
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         error = None if task.cancelled() else task.exception()
-        if not (error is None or self._closed or isinstance(error, LearnerStoppedError)):
+        if not (error is None or self._closed or isinstance(error, LearnerGoneError)):
             self.failed(error)
 
     async def _encode(self, action: Encode) -> Encoded | None:
