@@ -38,7 +38,7 @@ def test_a_learner_of_two_processes_in_a_swarm(machines: Machines) -> None:
     )
     now = machines.wait(several, lambda now: version_of(now) > 1 and now.credited_tokens.get(now.peer_id, 0) > 0)
     assert len(processes_of(now)) == 2
-    assert now.device == "2 × CPU, 1 thread"
+    assert now.device.startswith("2 × CPU, 1 thread:")
     seen: dict[Path, set[tuple[int, int, str]]] = {plain: set(), several: set()}
 
     def agree(data: Path, found: PeerSnapshot) -> bool:
