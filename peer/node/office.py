@@ -19,7 +19,7 @@ WORD_FILE = "co-organiser"
 
 
 class Office:
-    """Of one peer in one run."""
+    """One peer's part in organising one run."""
 
     def __init__(self, core: Core, signer: Signer, folder: Path) -> None:
         self._core = core
