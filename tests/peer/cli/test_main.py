@@ -167,7 +167,7 @@ def test_a_wrong_run_file_is_told_in_a_sentence(
         (["limits", "--data", "/nowhere", "uploads=2"], "uploads: is not a known key"),
         (["service", "install", "hello"], "this is not an invite"),
         (["service", "install", INVITE, "--listen", "home"], "--listen 'home' is no IP address"),
-        (["service", "start"], "No such command 'start'"),
+        (["service", "begin"], "No such command 'begin'"),
         (["pause", "now"], "unexpected extra argument"),
         (["logs", "--data", "/nowhere"], "there is no log at /nowhere/muster.log"),
     ],
