@@ -71,12 +71,6 @@ def next_window(window: int, first: int) -> int:
     return window if held == offered or (held.lanes and not offered.lanes) else first
 
 
-def windows_read(first: int, count: int) -> tuple[int, int]:
-    """Which of `count` numbers from `first` on are windows of the newest lane: the first of them, how many."""
-    start = ReadingLane.of(first + count).first
-    return max(first, start), min(count, first + count - start)
-
-
 def check_windows(windows: int, context_tokens: int) -> None:
     """Raise UsageError if a text of so many windows is too small to be dealt out."""
     if windows < WINDOWS_MIN:

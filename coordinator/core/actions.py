@@ -109,19 +109,6 @@ class Inspect:
 
 
 @dataclass(frozen=True, slots=True)
-class Appraise:
-    """Say what one contribution alone does to the loss (`coordinator.trust.scores`). → `Appraised`"""
-
-    key: RoundKey
-    base: bytes  # digest of the version that it was made from
-    peer: PeerId
-    part_roots: tuple[bytes, ...]  # its bytes, which are in the store
-    window_first: int
-    window_count: int
-    seed: bytes  # draws the windows
-
-
-@dataclass(frozen=True, slots=True)
 class PartitionResult:
     """A merged partition as every member applies it."""
 
@@ -263,7 +250,6 @@ Action = (
     | Reduce
     | Open
     | Inspect
-    | Appraise
     | Apply
     | RecordVote
     | Adopt

@@ -8,7 +8,6 @@ from enum import StrEnum
 
 from coordinator.core.actions import RoundKey
 from coordinator.trust.evidence import OpenedLeaf
-from coordinator.trust.scores import Appraisal
 from coordinator.wire.messages import Message
 from coordinator.wire.openings import OpeningNote, Refutation
 from coordinator.wire.presence import Presence
@@ -123,14 +122,6 @@ class Inspected:
 
 
 @dataclass(frozen=True, slots=True)
-class Appraised:
-    """The answer to `Appraise`; nothing is found where it could not be told: no data, no state, no such numbers."""
-
-    key: RoundKey
-    found: Appraisal | None
-
-
-@dataclass(frozen=True, slots=True)
 class Applied:
     """The answer to `Apply`: digest of the state the outer step leads to."""
 
@@ -167,6 +158,6 @@ class Tick:
     """Time has passed."""
 
 
-Answer = Encoded | Reduced | Opened | Inspected | Appraised | Applied | VoteRecorded
+Answer = Encoded | Reduced | Opened | Inspected | Applied | VoteRecorded
 Seen = Progress | OriginsSeen | ReachSeen  # how things are with us, for what we say next
 Event = Received | PresenceSeen | PeerGone | Seen | Answer | StateFetched | FetchFailed | Tick

@@ -15,14 +15,12 @@ from dataclasses import dataclass, field, replace
 
 from coordinator.core.actions import Action, Send, Tell, VersionCertified
 from coordinator.core.context import Core
-from coordinator.core.events import Appraised, Finding, Inspected
+from coordinator.core.events import Finding, Inspected
 from coordinator.engine.enforcement import Enforcement
 from coordinator.engine.fragment import FragmentMachine
-from coordinator.engine.scorer import Scorer
 from coordinator.round.exchange import Exchange, HeldResult
 from coordinator.round.refutations import inspection_of
 from coordinator.trust.evidence import false_result
-from coordinator.trust.scores import assignment_of
 from coordinator.wire.messages import NeedNote, PartNote
 from coordinator.wire.openings import OpeningNote, OpenNote
 from dht.identity import PeerId
@@ -79,10 +77,6 @@ class Auditor:
     enforcement: Enforcement
     past: deque[Past] = field(default_factory=lambda: deque(maxlen=ROUNDS_KEPT))
     audit: Audit | None = None
-    scorer: Scorer = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.scorer = Scorer(self.core)
 
     # -- beginning
 
@@ -96,16 +90,12 @@ class Auditor:
 
     def _close(self, machine: FragmentMachine, now: float) -> list[Action]:
         attempt, machine.finished = machine.finished, None
-        trust = self.core.rules.trust
-        if attempt is None or attempt.exchange.inputs is None:
+        share = self.core.rules.trust.audit_share
+        if attempt is None or attempt.exchange.inputs is None or not share:
             return []
-        assignment = assignment_of(machine.chain.certificates[-1].outcome, trust.score_share)
-        actions = self.scorer.close(attempt.exchange, assignment, now)
-        if not trust.audit_share:
-            return actions
         self.past.append(Past(attempt.exchange))
-        chosen = self._draw() < trust.audit_share
-        return actions + (self._begin(attempt.exchange, machine, now) if chosen and self.audit is None else [])
+        chosen = self._draw() < share
+        return self._begin(attempt.exchange, machine, now) if chosen and self.audit is None else []
 
     def _draw(self) -> float:
         """Between 0 and 1."""
@@ -145,10 +135,10 @@ class Auditor:
     ) -> list[Action]:
         """A part that we have asked for, or somebody who asks for one of ours."""
         if isinstance(note, PartNote):
-            return self._on_part(sender, note, root) + self.scorer.on_part(sender, note, root)
+            return self._on_part(sender, note, root)
         if not isinstance(note, NeedNote) or note.what != "part":
             return []
-        return self.scorer.give(sender, note) or self._give(sender, note)
+        return self._give(sender, note)
 
     def _give(self, sender: PeerId, note: NeedNote) -> list[Action]:
         """Our part of one partition, to a few members of that round."""
@@ -182,10 +172,8 @@ class Auditor:
         audit.working = True
         return [replace(inspection_of(audit.exchange, audit.held, self.core.me), whole=True)]
 
-    def on_answer(self, event: Inspected | Appraised, now: float) -> list[Action]:
-        """What a recomputation has shown; a leaf that differs convicts. Or what a contribution does to the loss."""
-        if isinstance(event, Appraised):
-            return self.scorer.on_appraised(event)
+    def on_answer(self, event: Inspected, now: float) -> list[Action]:
+        """What a recomputation has shown; a leaf that differs convicts."""
         audit = self.audit
         if audit is None or not event.whole or event.key != audit.exchange.group.key:
             return []
@@ -217,16 +205,13 @@ class Auditor:
 
     def tick(self, now: float) -> list[Action]:
         """Ask again, or give up."""
-        audit, actions = self.audit, self.scorer.tick(now)
-        if audit is None or now < self._due_at():
-            return actions
-        return actions + (self._end(None) if now >= audit.ends_at else self._ask(audit, now))
+        audit = self.audit
+        if audit is None or now < self.next_deadline():
+            return []
+        return self._end(None) if now >= audit.ends_at else self._ask(audit, now)
 
     def next_deadline(self) -> float:
         """When `tick` has something to do."""
-        return min(self._due_at(), self.scorer.next_deadline())
-
-    def _due_at(self) -> float:
         if self.audit is None:
             return math.inf
         return self.audit.ends_at if self.audit.working else min(self.audit.ask_at, self.audit.ends_at)

@@ -19,7 +19,6 @@ from coordinator.core.context import Core
 from coordinator.core.events import (
     Answer,
     Applied,
-    Appraised,
     Encoded,
     Event,
     FetchFailed,
@@ -124,7 +123,7 @@ class Engine:
     def _on_answer(self, event: Answer, now: float) -> list[Action]:
         machine = self.machines[event.key.fragment]
         attempt = machine.find(event.key.roster_id)
-        if isinstance(event, Appraised) or (isinstance(event, Inspected) and event.whole):
+        if isinstance(event, Inspected) and event.whole:
             return self.auditor.on_answer(event, now)
         if attempt is None:
             return []

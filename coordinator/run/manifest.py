@@ -9,14 +9,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal, Self, TypeAlias, get_args
 
-from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, field_validator, model_validator
 
 from coordinator.run.about import AboutSpec
 from coordinator.run.adapter_spec import AdapterSpec
 from coordinator.run.admission_spec import AdmissionSpec
 from coordinator.run.data_spec import DataSpec
 from coordinator.run.inner_spec import InnerSpec
-from coordinator.run.model_spec import BY_HOST, OWN, Installed, ModelSpec
+from coordinator.run.model_spec import BY_HOST, OWN, RETIRED, Installed, ModelSpec
 from coordinator.run.toml_file import fault_of, parse_toml, read_text
 from dht.errors import UsageError
 from dht.identity import PeerId
@@ -195,13 +195,16 @@ class TrustSpec(Wire):
         le=1,
         description="share of its rounds after which a member gets one partition's inputs and recomputes all of it",
     )
-    score_share: float = Field(
-        0.0,
-        ge=0,
-        le=1,
-        description="share of versions of which two members look what one contribution does to the loss; it is shown "
-        "and nothing else (docs/explanation/verification.md)",
-    )
+    score_share: float = Field(0.0, description="always 0, and in every run's id", json_schema_extra=RETIRED)
+
+    @field_validator("score_share")
+    @classmethod
+    def _unscored(cls, share: float) -> float:
+        if share:
+            raise ValueError(
+                "trust.score_share: there are no scores any more (docs/adr/0064-no-scores.md); leave it out"
+            )
+        return share
 
     @property
     def protections(self) -> tuple[float, ...]:

@@ -13,7 +13,9 @@ TENSORS_MAX = 4096
 SETTINGS_CHARACTERS_MAX = 1 << 16
 LINE = r"^[^\p{C}\p{Zl}\p{Zp}]*$"  # one line that steers no terminal, for texts that people are shown
 OWN = "own"  # the model or the data that every peer brings itself
-BY_HOST: dict[str, JsonValue] = {"written_by": "host"}  # marks what no run file holds
+WRITTEN_BY = "written_by"
+BY_HOST: dict[str, JsonValue] = {WRITTEN_BY: "host"}  # marks what no run file holds
+RETIRED: dict[str, JsonValue] = {WRITTEN_BY: "nobody"}  # has one value, which old manifests have, too
 
 Initial = Literal["width", "depth"]
 Installed: TypeAlias = Annotated[

@@ -17,7 +17,6 @@ from coordinator.core.actions import (
     Action,
     Adopt,
     Apply,
-    Appraise,
     Discard,
     Encode,
     FetchState,
@@ -299,7 +298,7 @@ class VirtualPeer:
             self._send(action)
         elif isinstance(action, Encode):
             self._later(self.tensors.snapshot_in(action, self.world.clock.now, draw), lambda: self._encode(action))
-        elif isinstance(action, Reduce | Open | Inspect | Appraise | Apply):
+        elif isinstance(action, Reduce | Open | Inspect | Apply):
             self._later(draw(0.001, 0.02), lambda: _computed(self, action))
         elif isinstance(action, RecordVote):
             self._later(draw(0.001, 0.005), lambda: self._record(action.record))
@@ -370,7 +369,7 @@ def _carried(mischief: Mischief | None, action: Send) -> bytes | None:
     return root if mischief is None or root is None else mischief.carries(action.message, root)
 
 
-def _computed(peer: VirtualPeer, action: Reduce | Open | Inspect | Appraise | Apply) -> Event | None:
+def _computed(peer: VirtualPeer, action: Reduce | Open | Inspect | Apply) -> Event | None:
     """What a peer's tensor work comes to, or what its mischief makes of that."""
     tensors, mischief = peer.tensors, peer.mischief
     match action:
@@ -382,8 +381,6 @@ def _computed(peer: VirtualPeer, action: Reduce | Open | Inspect | Appraise | Ap
             return tensors.open(action)
         case Inspect():
             return _found(peer, action, tensors.inspect(action))
-        case Appraise():
-            return tensors.appraise(action)
         case Apply():
             return tensors.apply(action)
 

@@ -15,7 +15,6 @@ from typing import Protocol
 from coordinator.core.actions import (
     Adopt,
     Apply,
-    Appraise,
     Encode,
     Included,
     IncludedUnseen,
@@ -26,10 +25,9 @@ from coordinator.core.actions import (
     Returned,
     RoundKey,
 )
-from coordinator.core.events import Applied, Appraised, Encoded, Finding, Inspected, Opened, Reduced
+from coordinator.core.events import Applied, Encoded, Finding, Inspected, Opened, Reduced
 from coordinator.run.manifest import OuterSpec
 from coordinator.trust.evidence import OpenedLeaf, ProofChecker
-from coordinator.trust.scores import Appraisal
 from coordinator.wire.inputs import Committed, ReduceInput
 from coordinator.wire.merkle import leaf_digest
 from coordinator.wire.messages import Result
@@ -143,10 +141,6 @@ class Tensors(Protocol):
 
     def inspect(self, action: Inspect) -> Inspected:
         """Recompute leaves of a result."""
-        ...
-
-    def appraise(self, action: Appraise) -> Appraised:
-        """Say what a contribution does to the loss."""
         ...
 
     def apply(self, action: Apply) -> Applied | None:
@@ -274,11 +268,6 @@ class VirtualTensors:
             )
         place = (action.accuser, action.partition, action.turn, action.result)
         return Inspected(action.key, *place, finding, proof, action.whole)
-
-    def appraise(self, action: Appraise) -> Appraised:
-        """Without tensors there is no loss: garbage cannot be appraised, and whatever else changes nothing."""
-        garbage = any(root == garbage_root(partition) for partition, root in enumerate(action.part_roots))
-        return Appraised(action.key, None if garbage else Appraisal(0.0, 0.0))
 
     def apply(self, action: Apply) -> Applied | None:
         """The outer step on the side: a digest over the current state and the results."""

@@ -1,1 +1,1 @@
-"""What convicts: evidence, bans, equivocation, scores."""
+"""What convicts: evidence, bans, equivocation."""

@@ -23,7 +23,6 @@ ROUNDS_MAX = 128
 PHASES_MAX = 16
 BANS_MAX = 1024
 AUDITS_MAX = 512
-SCORES_MAX = 1024
 EVENTS_MAX = 256
 TAPE_MAX = 2048
 PEER_HISTORY_MAX = 60
@@ -209,17 +208,6 @@ class AuditView(_Frozen):
     unix_seconds: Unix = 0.0
 
 
-class ScoreView(_Frozen):
-    """What one member has found another's contributions to do to the loss; nothing is decided by it."""
-
-    about: Id
-    by: Id = Field("", description="who says so; the sender leaves it to the receiver")
-    rounds: int = Field(0, ge=0, description="contributions that it looked into")
-    assigned: Loss = Field(0.0, description="nats per token that one lowers the loss by, on windows of that member's")
-    other: Loss = Field(0.0, description="the same on windows of nobody's; below 0 it makes the model worse")
-    unix_seconds: Unix = 0.0
-
-
 class CreditView(_Frozen):
     """Certified tokens of one contributor, recomputed from certificates; it may have left long ago."""
 
@@ -261,7 +249,6 @@ class NetworkView(_Frozen):
     rounds: tuple[RoundView, ...] = Field((), max_length=ROUNDS_MAX, description="newest last")
     bans: tuple[BanView, ...] = Field((), max_length=BANS_MAX)
     audits: tuple[AuditView, ...] = Field((), max_length=AUDITS_MAX)
-    scores: tuple[ScoreView, ...] = Field((), max_length=SCORES_MAX)
     credit: tuple[CreditView, ...] = Field((), max_length=PEERS_KNOWN_MAX, description="most tokens first")
     events: dict[Line, int] = Field(default_factory=dict, max_length=EVENTS_MAX, description="how often each happened")
     tape: tuple[TapeEvent, ...] = Field((), max_length=TAPE_MAX, description="newest last")

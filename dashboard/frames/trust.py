@@ -64,21 +64,6 @@ def probation_rows(view: NetworkView) -> list[Row]:
     ]
 
 
-def score_rows(view: NetworkView) -> list[Row]:
-    """What contributions were found to do to the loss, the most harmful first."""
-    names = labels(view)
-    return [
-        {
-            "about": names.get(one.about, short_id(one.about)),
-            "by": names.get(one.by, short_id(one.by)),
-            "rounds": one.rounds,
-            "other": one.other,
-            "assigned": one.assigned,
-        }
-        for one in sorted(view.scores, key=lambda one: (one.other, one.about, one.by))
-    ]
-
-
 def audit_rows(view: NetworkView, kind: str) -> list[Row]:
     """Audits or complaints, newest first."""
     names, results = labels(view), {True: "passed", False: "failed", None: "pending"}

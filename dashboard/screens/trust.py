@@ -1,4 +1,4 @@
-"""Who was banned and what proves it; who is on probation; audits, complaints and scores."""
+"""Who was banned and what proves it; who is on probation; audits and complaints."""
 
 from __future__ import annotations
 
@@ -51,15 +51,6 @@ def page(source: Source) -> None:
         st.subheader("Complaints")
         del columns["result"]
         show.table(complaints, columns, "complaints", "Nobody complained.")
-        st.subheader("Scores")
-        columns = {
-            "about": show.words("About"),
-            "by": show.words("By"),
-            "rounds": show.number("Contributions"),
-            "other": show.number("Lowers the loss by (nats per token)", "%.4f"),
-            "assigned": show.number("On its own windows", "%.4f"),
-        }
-        show.table(trust.score_rows(view), columns, "scores", "No contribution was scored.")
 
     body()
     st.download_button(

@@ -6,7 +6,7 @@ import asyncio
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from statistics import median, median_high
+from statistics import median_high
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -29,7 +29,6 @@ SPARKLINE_CHARACTERS = 32
 NAME_CHARACTERS = 24
 ID_CHARACTERS = 8
 BANS_SHOWN = 3
-SCORES_SHOWN = 3
 
 Run = Annotated[str | None, typer.Argument(help="Invite of the run to look at; default: the run of the peer here.")]
 
@@ -163,19 +162,6 @@ def _run_lines(view: NetworkView) -> Sequence[Text]:
         ),
         Text(f"rounds    {len(view.rounds)} remembered, {void} void"),
         *(Text(f"banned    {_ban(one)}", style="red") for one in view.bans[-BANS_SHOWN:]),
-        *(Text(f"harmful   {one}", style="yellow") for one in _harmful(view)[:SCORES_SHOWN]),
-    ]
-
-
-def _harmful(view: NetworkView) -> list[str]:
-    """Whose contributions make the model worse, by the median of all who checked them; the worst first."""
-    said = {one.about: [other.other for other in view.scores if other.about == one.about] for one in view.scores}
-    medians = sorted((median(values), peer) for peer, values in said.items())
-    return [
-        f"…{printable(peer[-ID_CHARACTERS:])} raises the loss by {-worst:.4f} nats per token, "
-        f"say {len(said[peer])} peers"
-        for worst, peer in medians
-        if worst < 0
     ]
 
 

@@ -122,10 +122,7 @@ class PassWindows:
 
 
 def training_windows(tokens: Tensor, config: RunConfig, run_key: bytes, peer_id: str) -> TrainingWindows | PassWindows:
-    """What this peer reads of these training tokens, or a scorer for nobody; raises UsageError if that is too little.
-
-    Nobody (an empty id) draws in every run.
-    """
+    """What this peer reads of these training tokens; raises UsageError if that is too little."""
     spec = config.data
     if not spec.is_in_passes or not peer_id:
         return TrainingWindows(tokens, spec, run_key, peer_id)

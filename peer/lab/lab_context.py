@@ -20,7 +20,6 @@ from peer.learner.devices import Placement
 from peer.learner.gradient.batch_ahead import Batches
 from peer.model.description import Named
 from peer.numerics.outer_optimizer import OuterState
-from peer.rounds.scoring import Appraiser
 from peer.rounds.tape import Record, version_line
 from peer.storage.anchors import Anchors, genesis_states, layouts_of
 from peer.storage.blobs import BlobStore
@@ -63,7 +62,6 @@ class LabContext:
     tally: Tally = field(default_factory=Tally)
     delays_steps: list[int] = field(default_factory=list)
     active: dict[PeerId, LabPeer] = field(default_factory=dict)
-    appraiser: Appraiser = field(init=False)  # one for all: appraisals are of one at a time
 
     def __post_init__(self) -> None:
         self.layouts = layouts_of(self.config)
@@ -72,7 +70,6 @@ class LabContext:
         rounds = BLOB_ROUNDS * self.config.pace.overlap
         self.blobs = BlobStore(max(BLOB_BYTES_MIN, rounds * (self.learners + 1) * largest_bytes))
         self.states: list[OrderedDict[bytes, OuterState]] = [OrderedDict() for _ in self.layouts]
-        self.appraiser = Appraiser(self.config, self.batches)
         self._recorded: set[bytes] = set()
         self.worker = ThreadPoolExecutor(1)  # what `TensorWorker` would do beside an event loop; here it stays idle
 

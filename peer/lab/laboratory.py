@@ -33,7 +33,6 @@ from peer.learner.evaluation import Evaluator
 from peer.learner.gradient.batch_ahead import Batches
 from peer.model.description import Named
 from peer.model.located import unlocated
-from peer.rounds.scoring import NOBODY
 from peer.rounds.tape import Record, TapeLine, keep_no_tape, told_line
 from peer.storage.genesis_file import digests_of
 
@@ -106,8 +105,8 @@ class Laboratory:
     # -- who reads what, and who lies
 
     def windows(self, peer: PeerId) -> Batches:
-        """A learner's endless data; NOBODY's are of the text that is not divided."""
-        text = self._data.train if peer == NOBODY else self._texts[self._numbers[peer]]
+        """A learner's endless data."""
+        text = self._texts[self._numbers[peer]]
         return training_windows(text, self.options.config, self.world.manifest.run_id, peer)
 
     def draws(self, peer: PeerId) -> Batches:

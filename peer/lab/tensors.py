@@ -17,7 +17,6 @@ from coordinator.chain.passes import lane_of
 from coordinator.core.actions import (
     Adopt,
     Apply,
-    Appraise,
     Encode,
     Included,
     IncludedUnseen,
@@ -28,7 +27,7 @@ from coordinator.core.actions import (
     Returned,
     RoundKey,
 )
-from coordinator.core.events import Applied, Appraised, Encoded, Inspected, Opened, Reduced
+from coordinator.core.events import Applied, Encoded, Inspected, Opened, Reduced
 from coordinator.simulator.peer import Disk
 from coordinator.simulator.tensors import VirtualLearner
 from dht.errors import LocalError
@@ -47,7 +46,6 @@ from peer.numerics.codec import CODECS
 from peer.numerics.fragments import Partitioning
 from peer.numerics.outer_optimizer import OuterState
 from peer.rounds.adoption import Adoption
-from peer.rounds.scoring import sides_of
 from peer.rounds.stale_work import StaleWork
 from peer.rounds.tape import adoption_line, snapshot_line
 from peer.storage.anchors import Anchors
@@ -168,11 +166,6 @@ class LabTensors:
     def inspect(self, action: Inspect) -> Inspected:
         """Recompute leaves of a result, as a real voter does."""
         return self._work.inspector.inspect(action)
-
-    def appraise(self, action: Appraise) -> Appraised:
-        """See what a contribution does to the loss, as a real scorer does."""
-        sides = sides_of(action, self._work.inspector, self.anchors)
-        return Appraised(action.key, None if sides is None else self._context.appraiser.appraise(sides, action))
 
     def apply(self, action: Apply) -> Applied | None:
         """Take the outer step on the side."""

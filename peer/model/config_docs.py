@@ -7,7 +7,7 @@ import sys
 from typing import Any
 
 from coordinator.run.manifest import RunConfig
-from coordinator.run.model_spec import BY_HOST
+from coordinator.run.model_spec import WRITTEN_BY
 
 Schema = dict[str, Any]
 
@@ -52,7 +52,7 @@ def _table(field: Schema) -> str:
 
 
 def _section(title: str, text: str, fields: dict[str, Schema]) -> str:
-    rows = "".join(_row(name, field) for name, field in fields.items() if not BY_HOST.items() <= field.items())
+    rows = "".join(_row(name, field) for name, field in fields.items() if WRITTEN_BY not in field)
     return f"## {title}\n\n{text}\n\n{TABLE_HEAD}{rows}"
 
 

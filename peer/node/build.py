@@ -43,7 +43,6 @@ from peer.numerics.merge_plugin import merge_rule
 from peer.numerics.plugins import check_packages
 from peer.rounds.counters import RunCounters
 from peer.rounds.driver import RoundDriver
-from peer.rounds.scoring import ScoringWorker
 from peer.rounds.tape_parts import PART_NAME
 from peer.rounds.tape_recorder import TapeRecorder
 from peer.rounds.tensor_worker import TensorWorker
@@ -262,8 +261,6 @@ def build_driver(
     core.proof_checker = work.proof_checker
     if options.trial.taped:
         driver.tape = TapeRecorder.begin(options.data_directory / PART_NAME, core.manifest, core.me, options.files)
-    if config.trust.score_share:
-        driver.appraisals = ScoringWorker(core.manifest, options.files)
     if held.learner_state is not None:
         driver.local_work.doubt(set(range(config.pace.fragments)))
     return driver

@@ -185,7 +185,7 @@ def peer_snapshot(
 
 def told_status(snapshot: PeerSnapshot, driver: RoundDriver) -> PublicStatus:
     """What everybody who asks is told."""
-    return public_status(snapshot, driver.traces.views(), driver.counters.audits, driver.counters.scores.values())
+    return public_status(snapshot, driver.traces.views(), driver.counters.audits)
 
 
 def mark_of(driver: RoundDriver, wall_seconds: float) -> Mark:

@@ -25,7 +25,7 @@ from peer.observer.chains import Chains
 from peer.observer.history import HeldOut, Thinned
 from peer.observer.peers import HeardPresence, KnownPeers, bounded
 from peer.observer.rounds import ToldRounds, doing
-from peer.observer.view import ban_views, certificate_views, fragment_views, seen_credit, told_audits, told_scores
+from peer.observer.view import ban_views, certificate_views, fragment_views, seen_credit, told_audits
 from peer.rounds.public_status import PublicStatus, decode_status
 from peer.sync.introduction import ADVICE_OUT_OF_REACH
 
@@ -199,7 +199,6 @@ class Observation:
             rounds=rounds,
             bans=ban_views(self.chains.bans.values()),
             audits=told_audits(self.known),
-            scores=told_scores(self.known),
             credit=seen_credit(credit, self.known),
             events=dict(self._events),
             tape=tuple(self._tape),

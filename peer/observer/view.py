@@ -10,7 +10,6 @@ from coordinator.trust.bans import Ban
 from coordinator.views.credit import ContributorName, credit_views
 from coordinator.views.network_view import (
     AUDITS_MAX,
-    SCORES_MAX,
     AuditView,
     BanView,
     CertificateView,
@@ -18,7 +17,6 @@ from coordinator.views.network_view import (
     CreditView,
     FragmentView,
     RunFacts,
-    ScoreView,
 )
 from coordinator.wire.presence import PEERS_KNOWN_MAX
 from dht.identity import PeerId
@@ -136,12 +134,6 @@ def ban_views(bans: Collection[Ban]) -> tuple[BanView, ...]:
         room -= sum(map(len, view.evidence))
         views.append(view if room >= 0 else ban_view(ban))
     return tuple(reversed(views))
-
-
-def told_scores(peers: KnownPeers) -> tuple[ScoreView, ...]:
-    """What peers say of each other's contributions, the newest last."""
-    told = [one.model_copy(update={"by": peer}) for peer, status in _told(peers) for one in status.scores]
-    return tuple(sorted(told, key=lambda one: one.unix_seconds)[-SCORES_MAX:])
 
 
 def told_audits(peers: KnownPeers) -> tuple[AuditView, ...]:

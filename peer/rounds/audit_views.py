@@ -1,4 +1,4 @@
-"""What this peer has found out about others' work, as it answers questions: audits, complaints, scores."""
+"""What this peer has found out about others' work, as it tells whoever asks: audits and complaints."""
 
 from __future__ import annotations
 
@@ -6,10 +6,9 @@ from collections.abc import Iterator, Sequence
 from typing import cast
 
 from coordinator.core.actions import Tell
-from coordinator.views.network_view import AuditView, ScoreView
+from coordinator.views.network_view import AuditView
 
 AUDITS_TOLD_MAX = 32
-SCORES_TOLD_MAX = 32
 REASONS = {
     True: "",
     False: "what it returned is not what its inputs give",
@@ -22,15 +21,6 @@ def audit_views(told: Tell, unix_seconds: float) -> list[AuditView]:
     """What an event says about others, for people; empty for most. The hearer knows from whom."""
     place = {"fragment": told.fragment, "version": told.version + 1, "unix_seconds": unix_seconds}
     return [AuditView.model_validate({**one, **place}) for one in _found(told)]
-
-
-def score_view(told: Tell, unix_seconds: float) -> ScoreView | None:
-    """How somebody's contributions do by now, if the event is about that."""
-    if told.event != "scored":
-        return None
-    found = told.details
-    values = {"about": found["peer"], "assigned": found["mean_assigned"], "other": found["mean_other"]}
-    return ScoreView.model_validate({**values, "rounds": found["rounds"], "unix_seconds": unix_seconds})
 
 
 def _found(told: Tell) -> Iterator[dict[str, object]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, OrderedDict, deque
+from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -15,9 +15,9 @@ from coordinator.chain.lineage import last_shared
 from coordinator.core.actions import Adopt, Tell
 from coordinator.engine.fragment import FragmentMachine
 from coordinator.views.credit import Credit
-from coordinator.views.network_view import AuditView, ScoreView
+from coordinator.views.network_view import AuditView
 from coordinator.views.snapshot import CertifiedWork
-from peer.rounds.audit_views import AUDITS_TOLD_MAX, SCORES_TOLD_MAX, audit_views, score_view
+from peer.rounds.audit_views import AUDITS_TOLD_MAX, audit_views
 
 log = structlog.get_logger(__name__)
 
@@ -57,7 +57,6 @@ class RunCounters:
         self.refused: dict[Kept, str] = {}  # what the disk did not take when it was last asked to, and why
         self.delays_steps: deque[int] = deque(maxlen=DELAYS_KEPT)
         self.audits: deque[AuditView] = deque(maxlen=AUDITS_TOLD_MAX)
-        self.scores: OrderedDict[str, ScoreView] = OrderedDict()  # of those scored last
 
     def refuse(self, what: Kept, reason: str) -> None:
         """The disk does not take this; until `take`, the owner is told."""
@@ -72,12 +71,6 @@ class RunCounters:
     def tell(self, action: Tell, unix_seconds: float) -> None:
         self.events[action.event] += 1
         self.audits += audit_views(action, unix_seconds)
-        scored = score_view(action, unix_seconds)
-        if scored is not None:
-            self.scores.pop(scored.about, None)
-            self.scores[scored.about] = scored
-        while len(self.scores) > SCORES_TOLD_MAX:
-            self.scores.popitem(last=False)
 
     def follow(self, machines: Sequence[FragmentMachine]) -> None:
         """Book every certificate that has joined a chain, however it came; the first call says where we begin.

@@ -19,7 +19,6 @@ from coordinator.core.actions import (
     Action,
     Adopt,
     Apply,
-    Appraise,
     Discard,
     Encode,
     FetchState,
@@ -33,7 +32,7 @@ from coordinator.core.actions import (
     Tell,
     VersionCertified,
 )
-from coordinator.core.events import Appraised, Encoded, Event, PeerGone, Received, Tick, VoteRecorded
+from coordinator.core.events import Encoded, Event, PeerGone, Received, Tick, VoteRecorded
 from coordinator.engine.engine import Engine
 from coordinator.engine.fragment import roots_needed
 from coordinator.views.round_traces import RoundTraces
@@ -51,7 +50,6 @@ from peer.rounds.adoption_queue import AdoptionQueue
 from peer.rounds.catch_up import CatchUp
 from peer.rounds.counters import RunCounters
 from peer.rounds.requests import PeerRequests
-from peer.rounds.scoring import ScoringWorker, sides_of
 from peer.rounds.stale_work import StaleWork
 from peer.rounds.tape_recorder import TapeRecorder
 from peer.rounds.tensor_worker import TensorWorker
@@ -113,7 +111,6 @@ class RoundDriver:
     certified: Callable[[], None] = _go_on  # at every version, before an event can open another round
     learner: LearnerClient | None = None
     fault: Fault | None = None
-    appraisals: ScoringWorker | None = None  # None: contributions are not scored here
     tape: TapeRecorder = NO_TAPE
 
     def __post_init__(self) -> None:
@@ -205,7 +202,7 @@ class RoundDriver:
             case Encode():
                 self._open_rounds.add(action.key)
                 self._start(self._answer(action))
-            case Appraise() | RecordVote():
+            case RecordVote():
                 self._start(self._answer(action))
 
     def _say(self, action: Send | Tell | KeepEvidence) -> None:
@@ -221,7 +218,7 @@ class RoundDriver:
         if (event := await work) is not None:
             self.feed(event)
 
-    async def _answer(self, action: Encode | Appraise | RecordVote) -> None:
+    async def _answer(self, action: Encode | RecordVote) -> None:
         """Do what takes time, then tell the core."""
         event: Event | None
         match action:
@@ -229,8 +226,6 @@ class RoundDriver:
                 event = await self.work.run(partial(self.work.encode_merged, action))
             case Encode():
                 event = await self._encode(action)
-            case Appraise():
-                event = await _appraise(self, action)
             case RecordVote():
                 self._hit("record")
                 event = await self._record_vote(action)
@@ -336,8 +331,6 @@ class RoundDriver:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self.requests.close()
-        if self.appraisals is not None:
-            await asyncio.to_thread(self.appraisals.close)
         self.work.close()
 
 
@@ -351,9 +344,3 @@ def _job(work: TensorWorker, action: Reduce | Open | Inspect | Apply) -> Callabl
             return partial(work.inspector.inspect, action)
         case Apply():
             return partial(work.apply, action)
-
-
-async def _appraise(driver: RoundDriver, action: Appraise) -> Appraised:
-    sides = await driver.work.run(partial(sides_of, action, driver.work.inspector, driver.anchors))
-    found = None if sides is None or driver.appraisals is None else await driver.appraisals.appraise(sides, action)
-    return Appraised(action.key, found)

@@ -12,13 +12,13 @@ from typing import Literal, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from coordinator.views.evaluation import Evaluation
-from coordinator.views.network_view import AuditView, BanView, Line, Rate, RoundView, ScoreView
+from coordinator.views.network_view import AuditView, BanView, Line, Rate, RoundView
 from coordinator.views.snapshot import PeerSnapshot
 from dht.allowance import Turns
 from dht.errors import PeerError
 from dht.identity import PeerId
 from peer.net.frames import STATUS_BYTES_MAX, StatusAnswer
-from peer.rounds.audit_views import AUDITS_TOLD_MAX, SCORES_TOLD_MAX
+from peer.rounds.audit_views import AUDITS_TOLD_MAX
 
 ROUNDS_TOLD_MAX = 64
 EVALUATIONS_TOLD_MAX = 256
@@ -43,14 +43,12 @@ class PublicStatus(BaseModel):
     rounds: tuple[RoundView, ...] = Field((), max_length=ROUNDS_TOLD_MAX, description="newest last")
     bans: tuple[BanView, ...] = Field((), max_length=BANS_TOLD_MAX, description="newest last; evidence on request")
     audits: tuple[AuditView, ...] = Field((), max_length=AUDITS_TOLD_MAX, description="its own; newest last")
-    scores: tuple[ScoreView, ...] = Field((), max_length=SCORES_TOLD_MAX, description="its own; newest last")
 
 
 def public_status(
     snapshot: PeerSnapshot,
     rounds: Sequence[RoundView],
     audits: Iterable[AuditView] = (),
-    scores: Iterable[ScoreView] = (),
 ) -> PublicStatus:
     """What of a snapshot is for everybody."""
     return PublicStatus(
@@ -62,7 +60,6 @@ def public_status(
         rounds=tuple(rounds[-ROUNDS_TOLD_MAX:]),
         bans=snapshot.bans[-BANS_TOLD_MAX:],
         audits=tuple(audits),
-        scores=tuple(scores),
     )
 
 

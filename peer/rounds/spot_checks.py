@@ -9,10 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import numpy as np
-import torch
 from torch import Tensor
 
-from coordinator.core.actions import Appraise, Inspect, Open
+from coordinator.core.actions import Inspect, Open
 from coordinator.core.events import Finding, Inspected, Opened
 from coordinator.wire.inputs import ReduceInput
 from coordinator.wire.merkle import MerkleTree
@@ -132,20 +131,6 @@ class SpotChecker:
             return _inspected(action, Finding.REFUTED, self._refutation(action, look, wrong, tree))
         doubtful = action.leaf is None and not action.whole and not self._follows_rule(action, look, segments, cut)
         return _inspected(action, Finding.DOUBTFUL if doubtful else Finding.CONFIRMED)
-
-    def contribution(self, action: Appraise) -> Tensor | None:
-        """A whole outer gradient as it was committed, float32[elements]; None if bytes are gone or hold no numbers."""
-        cut, codec = self._partitioning(action.key.fragment, len(action.part_roots)), self._codecs[0]
-        gradient = torch.empty(cut.layout.elements)
-        for partition, root in enumerate(action.part_roots):
-            data = self._blobs.get(root)
-            if data is None:
-                return None
-            try:
-                gradient[cut.span(partition)] = codec.decode(data, cut.elements(partition))
-            except PeerError:
-                return None
-        return gradient if bool(gradient.isfinite().all()) else None
 
     # -- what is looked at
 

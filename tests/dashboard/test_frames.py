@@ -25,7 +25,6 @@ from coordinator.views.network_view import (
     PhaseSpan,
     RoundView,
     RunFacts,
-    ScoreView,
 )
 from dashboard.frames import credit, network, rounds, run, trust
 from dht.identity import Identity
@@ -330,10 +329,3 @@ def test_audits_and_complaints_are_apart() -> None:
     assert [row["result"] for row in trust.audit_rows(view, "audit")] == ["failed"]
     assert [row["reason"] for row in trust.audit_rows(view, "complaint")] == ["silent"]
     assert len(trust.probation_rows(view)) == 1
-
-
-def test_scores_are_listed_with_the_most_harmful_first() -> None:
-    good, bad = (str(virtual_peer_id(number, 0)) for number in range(2))
-    scores = (ScoreView(about=good, by=bad, rounds=3, other=0.5), ScoreView(about=bad, by=good, rounds=2, other=-0.5))
-    rows = trust.score_rows(NetworkView(scores=scores))
-    assert [(row["rounds"], row["other"]) for row in rows] == [(2, -0.5), (3, 0.5)]

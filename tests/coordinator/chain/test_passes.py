@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coordinator.chain.certificate import Contributor
-from coordinator.chain.passes import WINDOWS_MIN, PassPlan, ReadingLane, lane_of, next_window, permuted, windows_read
+from coordinator.chain.passes import WINDOWS_MIN, PassPlan, ReadingLane, lane_of, next_window, permuted
 from coordinator.run.data_spec import DataSpec
 from coordinator.run.manifest import PEERS_PER_GROUP_MAX, PaceSpec, RunConfig
 from dht.errors import UsageError
@@ -72,14 +72,6 @@ def test_a_number_says_whose_window_it_is_and_fits_on_the_wire(lane: ReadingLane
 
 def test_before_anything_is_said_a_peer_is_a_guest_of_version_0() -> None:
     assert ReadingLane.of(0) == ReadingLane(0)
-
-
-@given(lane=lanes, made=st.integers(0, 100), steps=st.integers(0, 100))
-def test_of_a_commitment_those_windows_count_that_are_its_lanes(lane: ReadingLane, made: int, steps: int) -> None:
-    """It counts back from the next window over all steps since the last one, also those in another lane."""
-    upcoming = lane.first + made
-    first, count = windows_read(upcoming - steps, steps)
-    assert (first, count) == (upcoming - min(made, steps), min(made, steps))
 
 
 # -- whose lane

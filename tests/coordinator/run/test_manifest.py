@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from pydantic import BaseModel, ValidationError
 
 from coordinator.run.manifest import Manifest, OuterSpec, PaceSpec, RunConfig
-from coordinator.run.model_spec import BY_HOST
+from coordinator.run.model_spec import BY_HOST, RETIRED
 from dht.errors import PeerError, UsageError
 from dht.identity import Identity
 from tests.checkout import ROOT
@@ -45,7 +45,9 @@ def test_the_example_names_every_key():
 
     def keys(model: BaseModel) -> dict[str, object]:
         fields = type(model).model_fields.items()
-        values = {name: getattr(model, name) for name, field in fields if field.json_schema_extra != BY_HOST}
+        values = {
+            name: getattr(model, name) for name, field in fields if field.json_schema_extra not in (BY_HOST, RETIRED)
+        }
         shown = {name: field.get("default") for name, field in type(model).model_json_schema()["properties"].items()}
         values = {name: shown[name] if value is None else value for name, value in values.items()}
         named = {name: value for name, value in values.items() if value is not None}  # but tables for some runs only
@@ -56,6 +58,11 @@ def test_the_example_names_every_key():
 
 def test_an_empty_file_is_a_run_of_defaults():
     assert RunConfig.parse("", "run.toml") == RunConfig()
+
+
+def test_a_file_of_before_that_says_0_is_the_same_run():
+    """Its manifest has the value in its bytes, and so in its id: the golden manifest is of such a run."""
+    assert RunConfig.parse("[trust]\nscore_share = 0.0", "run.toml").to_wire() == RunConfig().to_wire()
 
 
 def test_a_whole_number_will_do_where_a_fraction_may_stand():
@@ -69,6 +76,7 @@ def test_a_whole_number_will_do_where_a_fraction_may_stand():
         ("[pace]\nspeed = 3", ["run.toml", "pace.speed", "is not a known key"]),
         ("pace = 3", ["run.toml", "pace:"]),
         ("seed = '0'", ["run.toml", "seed", "valid integer"]),
+        ("[trust]\nscore_share = 0.1", ["run.toml", "trust.score_share", "no scores any more", "leave it out"]),
         ("seed = 1.5", ["run.toml", "seed", "valid integer"]),
         ("seed = true", ["run.toml", "seed", "valid integer"]),
         ("seed = -1", ["run.toml", "seed", "greater than or equal to 0"]),

@@ -72,7 +72,7 @@ SIGNERS = [Identity(bytes([number]) * 32) for number in (1, 2, 3)]
 IDS = [signer.peer_id for signer in SIGNERS]
 DIGESTS = [bytes([number]) * 32 for number in range(16)]
 NONCE = bytes(range(16))
-MANIFEST_ID = "4da3748d345b6bdf2157501d47885cf309a47a13ea06c785656e77db016af8ba"
+MANIFEST_ID = "eb2141c612b9aa10f60cab4412c35ad72d061df8fb12fce7eb43e120ed833e85"
 # of an older manifest, so that a field in the manifest changes one file and not all of them
 RUN_ID = "8b3cdd203a2f50672f5881c6fcff79b372344e592769079306032be56b81c44b"
 OUTCOME = "17b48c5b8717dc34f735cddac720bd94f1e64d49d60a051b71bbb19f7e1c7412"
@@ -150,7 +150,6 @@ MANIFEST = Manifest(
             network_share=0.5,
             probation_rounds=0,
             audit_share=0.125,
-            score_share=0.0625,
         ),
     ),
     organiser=IDS[0],

@@ -17,7 +17,6 @@ from coordinator.views.network_view import (
     PeerView,
     RoundView,
     RunFacts,
-    ScoreView,
 )
 from peer.cli import main
 from peer.cli.top import picture, up_to_date
@@ -146,12 +145,3 @@ def test_a_ban_is_told_with_its_reason() -> None:
     assert "culprit: signed two" in line
     assert "evidence verified here" in line
     assert "\x1b[2J" not in line
-
-
-def test_whose_contributions_do_harm_is_told_by_the_median_of_who_looked() -> None:
-    def said(about: str, *values: float) -> list[ScoreView]:
-        return [ScoreView(about=about, by=f"peer {n}", rounds=3, other=value) for n, value in enumerate(values)]
-
-    scores = (*said("slandered", -9.0, 0.1, 0.2), *said("harmful one", -0.5, -0.25, 0.1))
-    (line,) = [one for one in lines_of(view(scores=scores)) if "harmful " in one]
-    assert "raises the loss by 0.2500 nats per token, say 3 peers" in line

@@ -95,10 +95,3 @@ def test_a_replay_reads_the_same(tmp_path: Path) -> None:
     chosen = small.options(3, 32, {**PASSES, "seed": 3}, **COMINGS_AND_GOINGS)
     report = small.run_taped(chosen, tmp_path / "tape.jsonl")
     assert replay_tape(tmp_path / "tape.jsonl", small.text()).versions == report.versions_certified > 5
-
-
-def test_scorers_read_a_member_s_windows_again() -> None:
-    changes = {**PASSES, "trust.score_share": 1.0}
-    lab, _ = small.run(small.options(3, 24, changes))
-    found = [one for peer in lab.world.peers if peer.engine for one in peer.engine.auditor.scorer.standings.values()]
-    assert sum(one.rounds for one in found) >= 5

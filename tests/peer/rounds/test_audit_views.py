@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from coordinator.core.actions import Tell
-from peer.rounds.audit_views import AUDITS_TOLD_MAX, SCORES_TOLD_MAX, audit_views, score_view
+from peer.rounds.audit_views import AUDITS_TOLD_MAX, audit_views
 from peer.rounds.counters import RunCounters
 from peer.rounds.public_status import PublicStatus, encode_status
 from tests.peer.observing import Observed, world_of
@@ -55,33 +55,3 @@ def test_an_observer_shows_who_says_so() -> None:
         ("audit", REDUCER, teller),
         ("complaint", ABSENT, teller),
     ]
-
-
-def scored(about: str, rounds: int = 1) -> Tell:
-    details = {
-        "peer": about,
-        "assigned": 9.0,
-        "other": 9.0,
-        "rounds": rounds,
-        "mean_assigned": 0.5,
-        "mean_other": -0.25,
-    }
-    return Tell("scored", 1, 6, details)
-
-
-def test_a_peer_keeps_the_newest_score_of_each_other_and_an_observer_shows_whose_word_it_is() -> None:
-    assert score_view(audited(True, []), 1.0) is None
-    counters = RunCounters(1)
-    for number in range(SCORES_TOLD_MAX + 3):
-        counters.tell(scored(f"peer {number}"), float(number))
-    counters.tell(scored("peer 5", rounds=2), 99.0)
-    assert len(counters.scores) == SCORES_TOLD_MAX
-    assert [(one.about, one.rounds, one.other) for one in counters.scores.values()][-1] == ("peer 5", 2, -0.25)
-    observed = Observed(world_of(2))
-    observed.run(2)
-    teller = observed.world.peers[1].me
-    observed.observation.known.peers[teller].asked = True
-    status = PublicStatus(role="learner", scores=tuple(counters.scores.values()))
-    observed.observation.hear(teller, encode_status(status), observed.now)
-    assert {one.by for one in observed.view().scores} == {teller}
-    assert observed.view().scores[-1].about == "peer 5"
