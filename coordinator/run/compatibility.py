@@ -48,4 +48,5 @@ def read_manifest(data: bytes, run_id: bytes) -> Manifest:
         raise UsageError(
             f"the run's manifest says something that a muster of protocol {OURS} does not know; install a newer version"
         )
+    manifest.config.check_adoption("the run's manifest")
     return manifest

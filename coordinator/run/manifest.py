@@ -45,7 +45,9 @@ Merge = Literal[
     "mean",
 ]
 Norms = Literal["tensor", "row"]
+RunAdoption = Literal["carry", "eager"]
 Adoption = Literal["carry", "eager", "overwrite", "blend"]
+"""The last two are for `muster lab`, where published algorithms are made again that have them."""
 LaterShare: TypeAlias = Annotated[
     float | None,
     Field(ge=0, le=1, json_schema_extra={"type": "number", "default": 0.0, "minimum": 0, "maximum": 1}),
@@ -81,11 +83,12 @@ class OuterSpec(Wire):
     result_codec: Codec = Field("int8", description="encoding of the merged outer gradient")
     adoption: Adoption = Field(
         "carry",
-        description="`carry` keeps the steps made while a round ran, `overwrite` drops them, `blend` keeps a share; "
-        "`eager` makes them where the learner's own part of the merge already is, and keeps a share",
+        description="`carry` keeps the steps made while a round ran; `eager` makes them where the learner's own part "
+        "of the merge already is, and keeps a share",
+        json_schema_extra={"enum": list(get_args(RunAdoption))},
     )
     norms: Norms = Field("tensor", description="what `rda` and `robust_rda` give one length: a tensor, or each row")
-    adoption_blend: float = Field(0.5, ge=0, le=1, description="share α that `blend` and `eager` keep")
+    adoption_blend: float = Field(0.5, ge=0, le=1, description="share α that `eager` keeps")
     error_feedback: bool = Field(
         False, description="members add what encoding cut off one contribution to their next one"
     )
@@ -285,9 +288,19 @@ class RunConfig(Wire):
         """Parse TOML text; `source` names it in errors."""
         described = {key: value for key, value in parse_toml(text, source).items() if key != LAB}
         try:
-            return cls.model_validate(described)
+            found = cls.model_validate(described)
         except ValidationError as error:
             raise UsageError(f"{source}: {fault_of(error, cls)}; see docs/reference/config.md") from None
+        found.check_adoption(source)
+        return found
+
+    def check_adoption(self, source: str) -> None:
+        """Raise UsageError for what no run has but those of the lab."""
+        if self.outer.adoption not in get_args(RunAdoption):
+            raise UsageError(
+                f"{source}: outer.adoption = {self.outer.adoption!r} is for `muster lab --adoption` only; "
+                f"a run has {' or '.join(map(repr, get_args(RunAdoption)))}"
+            )
 
     @property
     def tokens_per_step(self) -> int:

@@ -68,7 +68,7 @@ class ModuleAdapter:
     def adopt(
         self, fragment: int, new: Tensor, reference: Tensor | None, counted_steps: int, counted_tokens: int
     ) -> None:
-        """`Learner.adopt` for this module: θ ← new + (θ - reference), or θ ← new or a blend without a reference."""
+        """`Learner.adopt` for this module: θ ← new + (θ - reference), or θ ← new without a reference."""
         layout = self.fragments[fragment]
         theta = gather(layout, self._named)
         if self._withheld is not None:
@@ -77,9 +77,6 @@ class ModuleAdapter:
             scatter(layout, theta.sub_(reference).mul_(self._outer.kept_share(counted_steps)).add_(new), self._named)
             self.count.count(fragment, counted_steps, counted_tokens)
             return
-        if self._outer.adoption == "blend" and counted_steps:
-            share = self._outer.adoption_blend
-            new = theta.mul_(share).add_(new * (1 - share))
         scatter(layout, new, self._named)
         self.count.restart(fragment)
 

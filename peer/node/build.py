@@ -133,6 +133,7 @@ def make_manifest(described: Description, data_digest: bytes, options: NodeOptio
 
     Values of version 0 that others cannot draw are kept in the run's folder.
     """
+    described.config.check_adoption("the run's description")
     config, states = described.config, genesis_states(described.config, described.values)
     genesis = digests_of(states)
     for known in known_manifests(options.data_directory):

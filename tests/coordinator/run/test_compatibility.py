@@ -44,6 +44,16 @@ def test_a_manifest_of_ours_is_read() -> None:
     assert read_manifest(MANIFEST.to_wire(), MANIFEST.run_id) == MANIFEST
 
 
+def test_a_run_with_an_adoption_of_the_lab_is_refused_in_a_sentence() -> None:
+    config = MANIFEST.config
+    lab = config.model_copy(update={"outer": config.outer.model_copy(update={"adoption": "overwrite"})})
+    manifest = MANIFEST.model_copy(update={"config": lab})
+    with pytest.raises(
+        UsageError, match=r"manifest: outer\.adoption = 'overwrite' is for `muster lab --adoption` only"
+    ):
+        read_manifest(manifest.to_wire(), manifest.run_id)
+
+
 def test_bytes_of_another_run_are_nobodys_manifest() -> None:
     for data in (MANIFEST.model_copy(update={"created_unix_seconds": 1}).to_wire(), b"", b"\xc1"):
         with pytest.raises(PeerError, match="of another run"):

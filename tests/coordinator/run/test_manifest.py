@@ -76,6 +76,8 @@ def test_a_whole_number_will_do_where_a_fraction_may_stand():
         ("[pace]\nspeed = 3", ["run.toml", "pace.speed", "is not a known key"]),
         ("pace = 3", ["run.toml", "pace:"]),
         ("seed = '0'", ["run.toml", "seed", "valid integer"]),
+        ("[outer]\nadoption = 'blend'", ["run.toml", "outer.adoption", "'blend'", "muster lab --adoption", "'carry'"]),
+        ("[outer]\nadoption = 'overwrite'", ["run.toml", "outer.adoption", "muster lab --adoption", "'eager'"]),
         ("[trust]\nscore_share = 0.1", ["run.toml", "trust.score_share", "no scores any more", "leave it out"]),
         ("seed = 1.5", ["run.toml", "seed", "valid integer"]),
         ("seed = true", ["run.toml", "seed", "valid integer"]),

@@ -74,14 +74,6 @@ def test_a_snapshot_counts_and_an_adoption_keeps_later_steps():
     assert torch.equal(model.frozen, torch.ones(3))  # type: ignore[arg-type]
 
 
-def test_a_blend_keeps_a_share():
-    outer = BASE.outer.model_copy(update={"adoption": "blend", "adoption_blend": 0.25})
-    replica = replica_of(vision_model(), BASE.model_copy(update={"outer": outer}))
-    before = fragment(replica, 0)
-    replica.adopt(0, torch.zeros_like(before), None, 1, 1)
-    assert torch.equal(fragment(replica, 0), before * 0.25)
-
-
 def test_eager_goes_on_from_its_own_part_and_has_the_rest_back():
     outer = BASE.outer.model_copy(update={"adoption": "eager", "adoption_blend": 0.5})
     model = vision_model()
