@@ -138,12 +138,14 @@ def _display(plain: bool) -> Iterator[ChaosDisplay]:
     from rich.console import Console
 
     from peer.chaos.view import ChaosDisplay
-    from peer.swarm.view import LiveView, PlainLines
+    from peer.observer.terminal import LiveView
+    from peer.swarm.view import LiveSwarm, PlainLines
 
     console = Console(highlight=False, soft_wrap=plain)
-    view = LiveView(console)
-    with nullcontext() if plain else view:
-        yield ChaosDisplay(PlainLines(typer.echo), typer.echo) if plain else ChaosDisplay(view, console.print)
+    live = LiveView(console)
+    with nullcontext() if plain else live:
+        shown = PlainLines(typer.echo) if plain else LiveSwarm(live)
+        yield ChaosDisplay(shown, typer.echo if plain else console.print)
 
 
 def _conclude(watch: ChaosWatch, report: ChaosReport, plain: bool) -> None:

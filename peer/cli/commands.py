@@ -314,14 +314,15 @@ def _run_swarm(options: SwarmOptions, report_path: Path | None, plain: bool) -> 
 
     from rich.console import Console
 
+    from peer.observer.terminal import LiveView
     from peer.swarm.report import disagreement, write_report
     from peer.swarm.run import Swarm
-    from peer.swarm.view import LiveView, PlainLines, summary
+    from peer.swarm.view import LiveSwarm, PlainLines, summary
 
     console = Console(highlight=False, soft_wrap=plain)
-    view = LiveView(console)
-    with nullcontext() if plain else view:
-        run = Swarm(options, PlainLines(typer.echo) if plain else view)
+    live = LiveView(console)
+    with nullcontext() if plain else live:
+        run = Swarm(options, PlainLines(typer.echo) if plain else LiveSwarm(live))
         report = asyncio.run(run.run())
     if report_path is not None:
         write_report(report, report_path)

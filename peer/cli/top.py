@@ -20,12 +20,12 @@ from peer.machine import paths
 from peer.machine.text import printable
 
 if TYPE_CHECKING:
-    from rich.console import Console, RenderableType
+    from rich.console import Console
     from rich.text import Text
 
+    from peer.observer.terminal import Picture
+
 ONCE_SECONDS_MAX = 60.0
-HEAD_LINES = 12  # around the rows of the table
-SPARKLINE_CHARACTERS = 32
 NAME_CHARACTERS = 24
 ID_CHARACTERS = 8
 BANS_SHOWN = 3
@@ -53,7 +53,7 @@ def top(
         log.silence_libraries()
         if once or not console.is_terminal:
             view = asyncio.run(first_view(run, Path(folder)))
-            console.print(picture(view, len(view.peers)))
+            console.print(picture(view).draw(len(view.peers)))
         else:
             asyncio.run(_watch(run, Path(folder), console))
 
@@ -95,73 +95,64 @@ def up_to_date(view: NetworkView) -> bool:
 
 
 async def _watch(run: Invite, directory: Path, console: Console) -> None:
-    from rich.live import Live
-
     from peer.observer.process import observe
+    from peer.observer.terminal import LiveView
 
-    with Live(console=console, auto_refresh=False, screen=True) as live:
+    with LiveView(console, screen=True) as live:
 
         async def show(view: NetworkView) -> None:
-            live.update(picture(view, max(1, console.height - HEAD_LINES)), refresh=True)
+            live.show(picture(view))
 
         await observe(run, directory, show)
 
 
-def picture(view: NetworkView, rows_max: int) -> RenderableType:
-    """The run, and at most `rows_max` peers: those that are there first."""
-    from rich.console import Group
-    from rich.table import Table
-    from rich.text import Text
+def picture(view: NetworkView) -> Picture:
+    """The run and its peers, those first that are there."""
+    from peer.observer.terminal import Column, Picture, Row
 
-    table = Table(box=None, padding=(0, 1, 0, 0), header_style="dim", expand=False)
-    for heading in ("peer", "state"):
-        table.add_column(heading, no_wrap=True)
-    for heading in ("step", "loss", "steps/s", "behind", "credit", "sent"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    table.add_column("device", no_wrap=True)
+    words, numbers = ("peer", "state"), ("step", "loss", "steps/s", "behind", "credit", "sent")
+    columns = [*map(Column, words), *(Column(one, is_number=True) for one in numbers), Column("device")]
     peers = sorted(view.peers, key=lambda peer: (not peer.live, peer.name, peer.peer_id))
-    shown = peers if len(peers) <= rows_max else peers[: max(0, rows_max - 1)]
-    for peer in shown:
-        table.add_row(*map(Text, _cells(peer)), style=None if peer.live else "dim")
-    if len(shown) < len(peers):
-        table.add_row("…", f"{len(peers) - len(shown)} more")
-    return Group(*_run_lines(view), Text(), table)
+    rows = [Row(_cells(peer), None if peer.live else "dim") for peer in peers]
+    return Picture(_run_lines(view), columns, rows)
 
 
 def _run_lines(view: NetworkView) -> Sequence[Text]:
     from rich.text import Text
 
-    from peer.machine.sparkline import sparkline
+    from peer.observer.terminal import labelled, loss_line
 
     heard, point = view.network_seen_unix_seconds, view.history[-1] if view.history else None
     silent_seconds = view.taken_unix_seconds - heard if heard is not None else None
     lines = [Text(f"run {view.name} {view.run_id[:12]}", style="bold")]
-    lines += [Text(printable(f"{label:<9} {text}")) for label, text in view.run.about]
+    lines += [labelled(printable(label), printable(text)) for label, text in view.run.about]
     if view.finished:
-        lines.append(Text("state     finished, with all its versions", style="green"))
+        lines.append(labelled("state", "finished, with all its versions", "green"))
     elif silent_seconds is None or silent_seconds > view.run.presence_lifetime_seconds:
         ago = "not heard of yet" if silent_seconds is None else f"last heard of {quantity.duration(silent_seconds)} ago"
-        lines.append(Text(f"network   {ago}. {printable(view.note)}", style="yellow"))
+        lines.append(labelled("network", f"{ago}. {printable(view.note)}", "yellow"))
     if point is None:
         return lines
-    losses = [one.loss for one in view.evaluations]
-    newest = quantity.loss(losses[-1] if losses else None)
+    losses = loss_line([one.loss for one in view.evaluations])
     new = sum(peer.live and peer.trust == "probation" for peer in view.peers)
     void = sum(one.outcome == "void" for one in view.rounds)
     return [
         *lines,
-        Text(f"versions  {point.versions} of {view.run.versions_target} certified; {_versions(view)} by fragment"),
-        Text(f"held out  {sparkline(losses, SPARKLINE_CHARACTERS)} {newest} nats per token, as the host says"),
-        Text(
-            f"tokens    {quantity.count(point.tokens_certified)} certified, "
+        labelled(
+            "versions", f"{point.versions} of {view.run.versions_target} certified; {_versions(view)} by fragment"
+        ),
+        losses + " nats per token, as the host says",
+        labelled(
+            "tokens",
+            f"{quantity.count(point.tokens_certified)} certified, "
             f"{quantity.count(point.tokens_per_second)}/s certified, "
-            f"{quantity.count(point.trained_tokens_per_second)}/s trained"
+            f"{quantity.count(point.trained_tokens_per_second)}/s trained",
         ),
-        Text(
-            f"peers     {point.peers_live} live of {point.peers_known} known" + (f", {new} on probation" if new else "")
+        labelled(
+            "peers", f"{point.peers_live} live of {point.peers_known} known" + (f", {new} on probation" if new else "")
         ),
-        Text(f"rounds    {len(view.rounds)} remembered, {void} void"),
-        *(Text(f"banned    {_ban(one)}", style="red") for one in view.bans[-BANS_SHOWN:]),
+        labelled("rounds", f"{len(view.rounds)} remembered, {void} void"),
+        *(labelled("banned", _ban(one), "red") for one in view.bans[-BANS_SHOWN:]),
     ]
 
 

@@ -3,51 +3,46 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from types import TracebackType
-from typing import Self
+from dataclasses import dataclass
 
-from rich.console import Console, Group, RenderableType
-from rich.live import Live
-from rich.table import Table
+from rich.console import Group, RenderableType
 from rich.text import Text
 
 from coordinator.views import quantity
 from coordinator.views.report import SwarmReport
 from coordinator.views.snapshot import PeerSnapshot
-from peer.machine.sparkline import sparkline
+from peer.observer.terminal import Column, LiveView, Picture, Row, labelled, loss_line
 from peer.swarm.watch import SwarmWatch
 
 UNIGRAM_NATS, BIGRAM_NATS = 3.22, 2.43  # what a model of byte frequencies reaches on the held-out text
 PLAIN_SECONDS = 5.0
-SPARKLINE_CHARACTERS = 32
 BAR_CHARACTERS = 24
-HEAD_LINES = 8  # around the rows of the table
 LABEL_CHARACTERS = 11
 SAMPLE_LINES_MAX = 12
 BANS_SHOWN = 12
+COLUMNS = (
+    Column("peer"),
+    Column("state", width_max=14),
+    Column("step", is_number=True),
+    Column("loss", is_number=True),
+    Column("tok/s", is_number=True),
+    Column("versions", width_max=20),
+    Column("sent", is_number=True),
+    Column("received", is_number=True),
+)
 NEXT_COMMANDS = """\
 muster host --listen 0.0.0.0 --port 7400    # prints an invite
 muster join INVITE                          # on another machine, which has Muster too"""
 
 
-class LiveView:
-    """Redraws the whole picture in place; a context manager."""
+@dataclass(frozen=True, slots=True)
+class LiveSwarm:
+    """The swarm in a terminal, drawn anew with each look at it."""
 
-    def __init__(self, console: Console) -> None:
-        self._console = console
-        self._live = Live(console=console, auto_refresh=False, transient=True)
-
-    def __enter__(self) -> Self:
-        self._live.__enter__()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._live.__exit__(kind, error, trace)
+    live: LiveView
 
     def show(self, watch: SwarmWatch, phase: str, seconds: float) -> None:
-        self._live.update(picture(watch, phase, seconds, max(1, self._console.height - HEAD_LINES)), refresh=True)
+        self.live.show(picture(watch, phase, seconds))
 
 
 class PlainLines:
@@ -83,9 +78,10 @@ def plain_line(watch: SwarmWatch, phase: str, seconds: float) -> str:
     return ", ".join(part for part in parts if part)
 
 
-def picture(watch: SwarmWatch, phase: str, seconds: float, rows_max: int) -> RenderableType:
-    """The swarm and its peers, at most `rows_max` of them one by one."""
-    return Group(*_swarm_lines(watch, phase, seconds), Text(), _peer_table(watch, rows_max))
+def picture(watch: SwarmWatch, phase: str, seconds: float) -> Picture:
+    """The swarm and its peers."""
+    rows = [Row([name, *_cells(watch, name)], "red" if name in watch.died else None) for name in watch.names]
+    return Picture(_swarm_lines(watch, phase, seconds), COLUMNS, rows)
 
 
 def summary(report: SwarmReport, sample: str, disagreement: str | None) -> RenderableType:
@@ -141,35 +137,14 @@ def _swarm_lines(watch: SwarmWatch, phase: str, seconds: float) -> list[Text]:
     done = int(BAR_CHARACTERS * min(1.0, max(shares)))
     bar = "━" * done + "╌" * (BAR_CHARACTERS - done)
     groups = f"  groups of {_group_size(watch):.1f}" if watch.versions else ""
-    losses = _losses(watch)
     sent, received = _traffic_bytes(watch)
+    traffic = f"{quantity.size(sent)} sent, {quantity.size(received)} received"
     return [
         Text(f"run {run_id}  {phase}  {quantity.duration(seconds)}{goal}", style="bold"),
-        Text(f"versions  {bar} {watch.versions} of {watch.versions_goal}{groups}"),
-        Text(f"held out  {sparkline(losses, SPARKLINE_CHARACTERS)} {quantity.loss(losses[-1] if losses else None)}")
-        + Text(f"  {_scale()}", style="dim"),
-        Text(
-            f"traffic   {quantity.size(sent)} sent, {quantity.size(received)} received, "
-            f"{quantity.count(_tokens_per_second(snapshots))} tokens/s"
-        ),
+        labelled("versions", f"{bar} {watch.versions} of {watch.versions_goal}{groups}"),
+        loss_line(_losses(watch)) + Text(f"  {_scale()}", style="dim"),
+        labelled("traffic", f"{traffic}, {quantity.count(_tokens_per_second(snapshots))} tokens/s"),
     ]
-
-
-def _peer_table(watch: SwarmWatch, rows_max: int) -> Table:
-    table = Table(box=None, padding=(0, 1, 0, 0), header_style="dim", expand=False)
-    table.add_column("peer", no_wrap=True)
-    table.add_column("state", no_wrap=True, max_width=14)
-    for heading in ("step", "loss", "tok/s"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    table.add_column("versions", no_wrap=True, max_width=20)
-    for heading in ("sent", "received"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    names = watch.names if len(watch.names) <= rows_max else watch.names[: rows_max - 1]
-    for name in names:
-        table.add_row(name, *_cells(watch, name), style="red" if name in watch.died else None)
-    if len(names) < len(watch.names):
-        table.add_row("…", f"{len(watch.names) - len(names)} more")
-    return table
 
 
 def _cells(watch: SwarmWatch, name: str) -> list[str]:

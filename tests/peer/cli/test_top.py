@@ -69,7 +69,7 @@ def view(*peers: PeerView, **changes: object) -> NetworkView:
 
 def lines_of(shown: NetworkView, rows_max: int = 40, width: int = 140) -> list[str]:
     console = Console(file=io.StringIO(), width=width, force_terminal=True, color_system=None, highlight=False)
-    console.print(picture(shown, rows_max))
+    console.print(picture(shown).draw(rows_max))
     return console.file.getvalue().splitlines()  # type: ignore[attr-defined]
 
 

@@ -14,9 +14,10 @@ from coordinator.views.evaluation import Evaluation
 from coordinator.views.report import ReportedBan
 from coordinator.views.snapshot import CertifiedWork, FragmentStatus, PeerSnapshot
 from peer.machine.sparkline import BARS, sparkline
+from peer.observer.terminal import AROUND_LINES, LiveView
 from peer.service.status_text import status_line, status_page
 from peer.swarm.report import disagreement, report_of
-from peer.swarm.view import HEAD_LINES, LiveView, PlainLines, picture, plain_line, summary
+from peer.swarm.view import LiveSwarm, PlainLines, picture, plain_line, summary
 from peer.swarm.watch import SwarmWatch
 
 WIDTH, HEIGHT = 80, 50
@@ -68,12 +69,14 @@ def lines_of(renderable: RenderableType) -> list[str]:
 @pytest.mark.parametrize("learners", [1, 4, 40])
 @pytest.mark.parametrize("height", [24, 50])
 def test_the_picture_fits_the_terminal(learners: int, height: int) -> None:
-    shown = lines_of(picture(swarm(learners), "training", 151.0, height - HEAD_LINES))
+    shot = picture(swarm(learners), "training", 151.0)
+    room = height - len(shot.lines) - AROUND_LINES
+    shown = lines_of(shot.draw(room))
     assert max(map(len, shown)) <= WIDTH
     assert len(shown) < height
     assert all(word in "\n".join(shown) for word in ("2:31 of 5:00", "of 400", "groups of 3.9", "unigrams 3.22"))
     rows = [line for line in shown if line.startswith("peer-")]
-    assert len(rows) == min(learners, height - HEAD_LINES - 2)
+    assert len(rows) == min(learners, room - 2)
     assert rows[0].split() == [
         *("peer-1", "training", "123456", "2.346", "3.6k"),
         *("3×13", "4×12", "11", "123", "GB", "999", "MB"),
@@ -82,7 +85,7 @@ def test_the_picture_fits_the_terminal(learners: int, height: int) -> None:
 
 
 def test_nothing_is_cut_off() -> None:
-    assert "…" not in "".join(lines_of(picture(swarm(4), "training", 151.0, 40)))
+    assert "…" not in "".join(lines_of(picture(swarm(4), "training", 151.0).draw(40)))
 
 
 def test_peers_that_have_not_come_or_have_died_are_shown_as_such() -> None:
@@ -90,7 +93,7 @@ def test_peers_that_have_not_come_or_have_died_are_shown_as_such() -> None:
     watch.note("peer-2", told("peer-2", [1]), 0.0)
     watch.note_death("peer-2", "ended by signal 9")
     watch.note_death("peer-3", "this run needs about 9 MiB")
-    rows = [line.split() for line in lines_of(picture(watch, "starting", 3.0, 40))[-4:]]
+    rows = [line.split() for line in lines_of(picture(watch, "starting", 3.0).draw(40))[-4:]]
     assert rows[0] == ["host", "starting"]
     assert rows[1] == ["peer-1", "starting"]
     assert rows[2][:3] == ["peer-2", "died", "123456"]
@@ -99,9 +102,9 @@ def test_peers_that_have_not_come_or_have_died_are_shown_as_such() -> None:
 
 def test_the_live_view_is_gone_when_it_ends() -> None:
     console = Console(file=io.StringIO(), width=WIDTH, height=HEIGHT, force_terminal=True)
-    with LiveView(console) as view:
-        view.show(swarm(4), "training", 1.0)
-        view.show(swarm(4), "draining", 2.0)
+    with LiveView(console) as live:
+        LiveSwarm(live).show(swarm(4), "training", 1.0)
+        LiveSwarm(live).show(swarm(4), "draining", 2.0)
     shown = console.file.getvalue()  # type: ignore[attr-defined]
     assert "training" in shown
     assert "draining" in shown
@@ -134,7 +137,7 @@ def test_what_was_sent_does_not_shrink_when_a_peer_dies() -> None:
         watch.note(name, told(name, [1], bytes_sent=3 << 20, bytes_received=5 << 20), 0.0)
     watch.note_death("peer-2", "ended by signal 9")
     assert plain_line(watch, "training", 2.0).endswith("sent 6.0 MB")
-    assert any("6.0 MB sent, 10 MB received" in line for line in lines_of(picture(watch, "training", 2.0, 40)))
+    assert any("6.0 MB sent, 10 MB received" in line for line in lines_of(picture(watch, "training", 2.0).draw(40)))
 
 
 def test_the_summary_tells_success_from_failure_and_shows_the_sample() -> None:
