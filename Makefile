@@ -35,7 +35,7 @@ run: $(READY) ## train with a swarm of PEERS=4 real peers for MINUTES=5, on this
 # Unit tests share the cores between workers, each with one thread; a swarm wants the cores for itself.
 test: $(INSTALLED) ## run all tests but the slow ones
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not swarm and not slow and not docker" -n $(WORKERS) --dist worksteal
-	$(BIN)/python -m pytest -m "swarm and not slow"
+	$(BIN)/python -m pytest -m "swarm and not slow" tests/real
 
 # Hypothesis marks the tests of properties itself.
 test-slow: $(INSTALLED) ## run what make test leaves out: further seeds and settings, more examples, and long real swarms

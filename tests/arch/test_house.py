@@ -211,6 +211,7 @@ def test_package_is_typed(package: str) -> None:
 
 def test_few_tests_start_a_real_swarm(swarm_tests: list[str]) -> None:
     assert len(swarm_tests) <= SWARM_TESTS_MAX, swarm_tests
+    assert all(test.startswith("tests/real/") for test in swarm_tests), "`make test` looks for them there"
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from coordinator.run.manifest import PEERS_PER_GROUP_MAX, TrustSpec
-from tests.extra import extra
 from tests.sim.ghosts import HONEST, OPEN, Ghosts, largest_share, versions_from_the_start, versions_later
 from tests.sim.worlds import INTERVAL_SECONDS, PACE, machine, run_to_version, swarm
 
@@ -29,7 +28,8 @@ def test_nobody_waits_long_for_the_joins_of_ghosts() -> None:
     assert versions_later(2 * PEERS_PER_GROUP_MAX, intervals=12) > 0.9 * calm / 2
 
 
-@pytest.mark.parametrize("intervals", [10, *extra([34])])
+@pytest.mark.slow
+@pytest.mark.parametrize("intervals", [10, 34])
 def test_leaders_that_leave_honest_peers_out_do_not_win_with_ghosts(intervals: int) -> None:
     """Whoever is left out asks again, as if the ghosts were not there; three of eleven had most of the active set."""
     assert largest_share(2 * PEERS_PER_GROUP_MAX, seed=2, intervals=intervals) < 0.3

@@ -109,6 +109,7 @@ def test_a_crash_on_the_way_costs_only_the_way() -> None:
     world.settle(400.0)
 
 
+@pytest.mark.slow
 def test_the_inviter_may_die_once_the_heads_are_known() -> None:
     world = long_run()
     newcomer = world.peers[3]

@@ -59,11 +59,13 @@ def test_a_side_that_certified_nothing_brings_nothing() -> None:
     assert report.agreement
 
 
+@pytest.mark.slow
 def test_uncut_is_the_run_without_a_partition() -> None:
     whole, uncut = small.run(small.options(2, 56))[0], small.run(parted(2, 1, "uncut"))[0]
     assert small.final_parameters(whole) == small.final_parameters(uncut)
 
 
+@pytest.mark.slow
 def test_a_replay_brings_the_same_again(tmp_path: Path) -> None:
     report = small.run_taped(parted(4, 2, own_text=True), tmp_path / "tape.jsonl")
     assert report.events["branch_carried"] == 4
