@@ -72,7 +72,8 @@ seeds: $(INSTALLED) ## run the next SEEDS=1000 seeds of KIND=attacked that docs/
 
 docs: $(INSTALLED) ## build the site of docs/, with search, into build/site
 	$(BIN)/pip install -q -c constraints.txt -e '.[docs]'
-	$(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo 'to read it, with search: python3 -m http.server --bind 127.0.0.1 --directory build/site'
 
 lock: $(INSTALLED) ## write requirements.lock anew: what a user installs, with the digest of every file
 	$(BIN)/pip install -q -c constraints.txt -e '.[release]'

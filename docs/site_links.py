@@ -18,6 +18,6 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
     def replaced(found: re.Match[str]) -> str:
         target = posixpath.normpath(posixpath.join("docs", here, found[1]))
         inside = target.startswith("docs/") and target.split("/")[1] not in FOLDERS
-        return found[0] if inside else f"]({config.repo_url.rstrip('/')}/blob/main/{target}"
+        return found[0] if inside else f"]({config.extra['repository']}/blob/main/{target}"
 
     return LINK.sub(replaced, markdown)
