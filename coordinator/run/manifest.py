@@ -205,7 +205,7 @@ class TrustSpec(Wire):
     def _unscored(cls, share: float) -> float:
         if share:
             raise ValueError(
-                "trust.score_share: there are no scores any more (docs/adr/0064-no-scores.md); leave it out"
+                "trust.score_share: there are no scores any more (docs/adr/0066-no-scores.md); leave it out"
             )
         return share
 

@@ -39,7 +39,7 @@ from tests.peer.matrix.materials import (
 )
 
 STEPS, CONTEXT, WRITTEN_TOKENS = 8, 16, 8
-TOKENS = 100_000  # of a corpus, at most: the standard library alone has seven million
+TOKENS = 1_000_000  # of a corpus, at most: the standard library alone has seven million
 TOKENIZERS = ("bytes", "bpe")
 KINDS = [*itertools.product(("stdlib", "text", "jsonl", "parquet", "tokens", "hub"), TOKENIZERS)]
 CELLS = [(*kind, family) for kind in KINDS for family in FAMILIES]
@@ -77,10 +77,10 @@ def certified_states(described: Description, steps: int = STEPS) -> list[OuterSt
     options = LabOptions(lab_config(config, 2, steps, {}), 2, steps, eval_every_steps=steps, workers=1)
     with Laboratory(options, data, values=described.values) as lab:
         lab.run()
-        one, other = lab.shop.active.values()
+        one, other = lab.context.active.values()
         assert one.states == other.states
         assert one.versions >= 2
-        return [one.anchors.current(fragment) for fragment in range(len(lab.shop.layouts))]
+        return [one.anchors.current(fragment) for fragment in range(len(lab.context.layouts))]
 
 
 def export(described: Description, target: Path, states: list[OuterState]) -> None:
