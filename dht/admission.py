@@ -5,7 +5,7 @@ invite: the holder of an invite's key signs with it whom it lets in. A *pass* is
 proves itself to anybody who knows the run and its organiser. A *ticket* is what an invite carries: the grant, and the
 key to sign with.
 
-How often an invite was used, and who was shown out, does not follow from a pass: see `coordinator.core.door`.
+How often an invite was used, and who was shown out, does not follow from a pass: see `coordinator.core.admission`.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Grant(Wire):
         return self.uses is not None or self.expires_unix_seconds is not None
 
 
-class Word(Wire):
+class SignedGrant(Wire):
     """A signed grant. A co-organiser names itself as `issuer`, with the organiser's signature that it is one."""
 
     OMITS_NONE: ClassVar[bool] = True
@@ -62,7 +62,7 @@ class Pass(Wire):
 
     OMITS_NONE: ClassVar[bool] = True
 
-    word: Word
+    word: SignedGrant
     admission: bytes | None = Field(None, max_length=64)
 
 
@@ -71,7 +71,7 @@ class Ticket(Wire):
 
     OMITS_NONE: ClassVar[bool] = True
 
-    word: Word
+    word: SignedGrant
     seed: bytes | None = Field(None, min_length=SEED_BYTES, max_length=SEED_BYTES)
 
     @property
@@ -86,7 +86,7 @@ class Delegation(Wire):
 
 
 @dataclass(frozen=True, slots=True)
-class House:
+class AdmissionAuthority:
     """Whose word counts in a run."""
 
     run_id: bytes
@@ -95,7 +95,7 @@ class House:
 
 
 @dataclass(frozen=True, slots=True)
-class Welcome:
+class ProvenPass:
     """What a pass says, its signatures verified. `invite` is the key of the invite by which the peer came, if any."""
 
     grant: Grant
@@ -108,11 +108,11 @@ def place(run_id: bytes, kind: str, group: bytes = b"") -> Context:
     return Context(run_id=run_id, kind=kind, fragment=0, version=0, group=group)
 
 
-def sign_grant(issuer: Signer, run_id: bytes, grant: Grant, delegation: bytes | None = None) -> Word:
+def sign_grant(issuer: Signer, run_id: bytes, grant: Grant, delegation: bytes | None = None) -> SignedGrant:
     """The organiser's word, or with its `delegation` that of a co-organiser."""
     body = grant.to_wire()
     signature = issuer.sign(signed_bytes(place(run_id, "grant"), issuer.peer_id, body))
-    return Word(
+    return SignedGrant(
         grant=body,
         signature=signature,
         issuer=None if delegation is None else issuer.peer_id,
@@ -120,7 +120,7 @@ def sign_grant(issuer: Signer, run_id: bytes, grant: Grant, delegation: bytes | 
     )
 
 
-def let_in(invite: Signer, run_id: bytes, word: Word, peer: PeerId) -> Pass:
+def admit(invite: Signer, run_id: bytes, word: SignedGrant, peer: PeerId) -> Pass:
     """The pass of a peer whom an invite's key lets in."""
     return Pass(word=word, admission=invite.sign(_admission(run_id, word, invite.peer_id, peer)))
 
@@ -129,11 +129,11 @@ def pass_of(ticket: Ticket, run_id: bytes, peer: PeerId) -> Pass:
     """What this peer shows who was given this ticket."""
     if ticket.seed is None:
         return Pass(word=ticket.word)
-    return let_in(Identity(ticket.seed), run_id, ticket.word, peer)
+    return admit(Identity(ticket.seed), run_id, ticket.word, peer)
 
 
 @lru_cache(maxsize=READ_KEPT)  # met with every call and join; what proves nothing is not kept
-def read_pass(data: bytes, peer: PeerId, house: House) -> Welcome:
+def read_pass(data: bytes, peer: PeerId, authority: AdmissionAuthority) -> ProvenPass:
     """What a pass says of the peer that shows it; raises PeerError if it proves nothing. The cheapest is checked first.
 
     Whether its limits are reached, or anything in it was revoked, is not asked here.
@@ -146,29 +146,29 @@ def read_pass(data: bytes, peer: PeerId, house: House) -> Welcome:
     key, named = PeerId(grant.key), shown.admission is None
     if named and key != peer:
         raise PeerError("a pass of another peer")
-    issuer = house.organiser if word.issuer is None else PeerId(word.issuer)
-    if (word.issuer is None) != (word.delegation is None) or word.issuer == house.organiser:
+    issuer = authority.organiser if word.issuer is None else PeerId(word.issuer)
+    if (word.issuer is None) != (word.delegation is None) or word.issuer == authority.organiser:
         raise PeerError("a pass whose issuer is not clear")
-    if word.delegation is not None and not is_deputy(issuer, word.delegation, house):
+    if word.delegation is not None and not is_deputy(issuer, word.delegation, authority):
         raise PeerError("a pass of somebody who may give none")
-    if not house.verifier.verify(
-        issuer, signed_bytes(place(house.run_id, "grant"), issuer, word.grant), word.signature
+    if not authority.verifier.verify(
+        issuer, signed_bytes(place(authority.run_id, "grant"), issuer, word.grant), word.signature
     ):
         raise PeerError("a pass that its issuer did not sign")
     if shown.admission is None:
-        return Welcome(grant, issuer)
-    if not house.verifier.verify(key, _admission(house.run_id, word, key, peer), shown.admission):
+        return ProvenPass(grant, issuer)
+    if not authority.verifier.verify(key, _admission(authority.run_id, word, key, peer), shown.admission):
         raise PeerError("a pass of another peer")
-    return Welcome(grant, issuer, key)
+    return ProvenPass(grant, issuer, key)
 
 
-def _admission(run_id: bytes, word: Word, invite: PeerId, peer: PeerId) -> bytes:
+def _admission(run_id: bytes, word: SignedGrant, invite: PeerId, peer: PeerId) -> bytes:
     return signed_bytes(place(run_id, "admit", digest_of(word.grant)), invite, peer.encode())
 
 
-def is_deputy(deputy: PeerId, signature: bytes, house: House) -> bool:
+def is_deputy(deputy: PeerId, signature: bytes, authority: AdmissionAuthority) -> bool:
     """Whether this is the organiser's signature that a key is a co-organiser."""
     body = Delegation(deputy=deputy).to_wire()
-    return house.verifier.verify(
-        house.organiser, signed_bytes(place(house.run_id, "delegate"), house.organiser, body), signature
+    return authority.verifier.verify(
+        authority.organiser, signed_bytes(place(authority.run_id, "delegate"), authority.organiser, body), signature
     )

@@ -11,7 +11,7 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field
 
-from coordinator.chain.guests import GUESTS_MAX, InviteUses
+from coordinator.chain.used_invites import INVITED_MAX, InviteUses
 from coordinator.chain.weights import creditable
 from coordinator.run.manifest import FRAGMENTS_MAX, PEERS_PER_GROUP_MAX
 from dht.errors import PeerError
@@ -79,7 +79,7 @@ class Outcome(Wire):
     coin: Digest
     active_set: Digest
     trust: Digest
-    guests: tuple[InviteUses, ...] | None = Field(None, max_length=GUESTS_MAX)  # of fragment 0, if there are any
+    used_invites: tuple[InviteUses, ...] | None = Field(None, max_length=INVITED_MAX)  # of fragment 0, if there are any
 
     @cached_property
     def digest(self) -> bytes:

@@ -7,12 +7,12 @@ from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass, field, replace
 
 from coordinator.chain.certificate import Certificate, misfit, refusal
-from coordinator.chain.guests import NO_GUESTS, Guests, extends
 from coordinator.chain.newcomer_limits import most_newcomers
 from coordinator.chain.packed_history import PackedHistory
+from coordinator.chain.used_invites import NONE_USED, UsedInvites, extends
 from coordinator.run.admission_spec import AdmissionSpec
 from coordinator.run.manifest import Manifest, TrustSpec
-from dht.admission import House
+from dht.admission import AdmissionAuthority
 from dht.errors import PeerError
 from dht.identity import PeerId, Verifier
 from dht.statement import digest_of
@@ -56,9 +56,9 @@ class Rules:
         )
 
     @property
-    def house(self) -> House:
+    def authority(self) -> AdmissionAuthority:
         """Whose passes count."""
-        return House(self.run_id, self.organiser, self.verifier)
+        return AdmissionAuthority(self.run_id, self.organiser, self.verifier)
 
     @property
     def keyholders(self) -> frozenset[PeerId]:
@@ -186,9 +186,9 @@ class Chain:
         """Members of the newest certificate; the founders at version 0."""
         return self.certificates[-1].outcome.roster_ids if self.certificates else self.rules.founders
 
-    def guests(self) -> Guests:
+    def used_invites(self) -> UsedInvites:
         """Who came by an invite with limits, as the newest certificate of fragment 0 says."""
-        return (self.certificates[-1].outcome.guests if self.certificates else None) or NO_GUESTS
+        return (self.certificates[-1].outcome.used_invites if self.certificates else None) or NONE_USED
 
     def beacon(self) -> bytes:
         """Public randomness that orders leaders and reducers of the next version."""
@@ -214,7 +214,7 @@ class Chain:
         roster, rules = certificate.outcome.roster_ids, self.rules
         if len(roster - self.known()) > most_newcomers(rules.trust.newcomers_share, len(roster)):
             return "has too many newcomers"
-        if not extends(certificate.outcome.guests or NO_GUESTS, self.guests()):
+        if not extends(certificate.outcome.used_invites or NONE_USED, self.used_invites()):
             return "forgets who came by which invite"
         electors = roster - self.on_probation(roster)
         unfit = misfit(certificate, self.digest, electors, self.active_set(), rules.min_share)

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from coordinator.chain.certificate import more_than_share
 from coordinator.chain.chain import CHAIN_KEPT, Chain, Rules
 from coordinator.core.actions import RoundKey, Send
+from coordinator.core.admission_control import AdmissionControl
 from coordinator.core.answer_budget import FRAGMENT_BYTES_AT_ONCE, AnswerBudget
-from coordinator.core.doorkeeper import Doorkeeper
 from coordinator.core.events import OriginsSeen, ReachSeen, Seen
 from coordinator.core.lateness import Lateness
 from coordinator.core.quorum import GraceEstimates, grace_seconds
@@ -58,7 +58,7 @@ class Core:
     steps_per_second: float = 0.0
     estimates: GraceEstimates = field(default_factory=GraceEstimates)
     bans: Bans = field(default_factory=Bans)
-    door: Doorkeeper = field(init=False)
+    admission: AdmissionControl = field(init=False)
     tardiness: Lateness = field(default_factory=Lateness)
     carries: bool = True  # bring what a losing branch certified of ours again, with what we made of it
     proof_checker: ProofChecker | None = None  # None: nobody is convicted here where that takes tensors
@@ -66,8 +66,10 @@ class Core:
     def __post_init__(self) -> None:
         self.boot = self.random_bytes(NONCE_BYTES)
         self.rules = Rules.of(self.manifest, self.verifier, self.chain_kept)
-        self.door = Doorkeeper(self.rules.admission, self.rules.house, self.rules.keyholders, self.bans.orders)
-        self.door.unix_offset_seconds = self.unix_offset_seconds
+        self.admission = AdmissionControl(
+            self.rules.admission, self.rules.authority, self.rules.keyholders, self.bans.orders
+        )
+        self.admission.unix_offset_seconds = self.unix_offset_seconds
         self.presence = PresenceTable(self.pace.presence_lifetime_seconds)
         self.answering = AnswerBudget(at_once=self.pace.fragments * FRAGMENT_BYTES_AT_ONCE)
 

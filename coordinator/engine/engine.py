@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 from coordinator.chain.certificate import Certificate
 from coordinator.chain.chain import Chain
-from coordinator.chain.guests import GUESTS_FRAGMENT
+from coordinator.chain.used_invites import USES_FRAGMENT
 from coordinator.core.actions import Action, Send, Tell, VoteRecord
 from coordinator.core.context import Core
 from coordinator.core.events import (
@@ -88,8 +88,8 @@ class Engine:
 
     def _step(self, event: Event, now: float) -> list[Action]:
         actions: list[Action] = []
-        if self.core.door.is_closed:
-            self.core.door.guests = self.machines[GUESTS_FRAGMENT].chain.guests()
+        if self.core.admission.is_closed:
+            self.core.admission.used_invites = self.machines[USES_FRAGMENT].chain.used_invites()
         if isinstance(event, Received) and isinstance(event.message, Statement):
             actions += self.enforcement.hear(event.message, now)
         try:

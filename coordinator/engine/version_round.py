@@ -291,7 +291,7 @@ def bound_until(rounds: VersionRound) -> float:
 
 def _refused(core: Core, group: Group, now: float) -> list[Send]:
     """What shows a leader that somebody in its roster is not let in: without it, it might not know."""
-    door, brings = core.door, group.contributors
+    door, brings = core.admission, group.contributors
     refused = [peer for peer, shown in group.passes.items() if door.seat_refusal(peer, shown, peer in brings, now)]
     given = {key: core.bans.order_about(key) for peer in refused for key in door.grounds(peer)}
     shown = [EvidenceNote(evidence=ban.evidence.to_wire()) for ban in given.values() if ban is not None]

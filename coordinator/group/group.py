@@ -8,13 +8,13 @@ from functools import cached_property
 
 from coordinator.chain.certificate import Conviction, are_convictions, enough_votes, is_minor, votes_needed
 from coordinator.chain.chain import Chain, Rules, beacon_order
-from coordinator.chain.guests import GUESTS_FRAGMENT, NO_GUESTS, Guests, joined_by
+from coordinator.chain.used_invites import NONE_USED, USES_FRAGMENT, UsedInvites, joined_by
 from coordinator.chain.weights import is_plausible
 from coordinator.core.actions import RoundKey
 from coordinator.run.manifest import PEERS_PER_GROUP_MAX
 from coordinator.wire.inputs import Committed
 from coordinator.wire.messages import BODY_BYTES_MAX, Bundle, Commit, Join, Roster
-from dht.admission import Welcome, read_pass
+from dht.admission import ProvenPass, read_pass
 from dht.errors import PeerError
 from dht.identity import PeerId
 from dht.statement import Statement
@@ -47,7 +47,7 @@ class Group:
     voids: int | None = None  # void groups that the leader was in; None: it does not say
     networks: Mapping[PeerId, frozenset[bytes]] = field(default_factory=dict)  # as the members' joins name them
     passes: Mapping[PeerId, bytes] = field(default_factory=dict)  # that the members' joins show
-    guests: Guests = NO_GUESTS  # on the list of fragment 0 once this group has made a version of it
+    used_invites: UsedInvites = NONE_USED  # on the list of fragment 0 once this group has made a version of it
     probation: frozenset[PeerId] = frozenset()  # members whose work has no weight, who reduce nothing and do not vote
 
     @cached_property
@@ -145,20 +145,20 @@ def read_join(statement: Statement, chain: Chain, unix_seconds: float) -> Join:
     return join
 
 
-def _welcome(peer: PeerId, join: Join, rules: Rules) -> Welcome | None:
+def _welcome(peer: PeerId, join: Join, rules: Rules) -> ProvenPass | None:
     """What the pass in a join says; None where none is needed. Raises PeerError if it is needed and proves nothing."""
     if rules.admission is None or not rules.admission.asks_for_passes or peer in rules.keyholders:
         return None
-    return read_pass(join.admission or b"", peer, rules.house)
+    return read_pass(join.admission or b"", peer, rules.authority)
 
 
-def _guests(joins: Mapping[PeerId, Join], chain: Chain) -> Guests:
+def _guests(joins: Mapping[PeerId, Join], chain: Chain) -> UsedInvites:
     """Who is on the list of fragment 0 with these; what a pass says was checked when the join was read."""
-    if chain.fragment != GUESTS_FRAGMENT:
-        return NO_GUESTS
+    if chain.fragment != USES_FRAGMENT:
+        return NONE_USED
     shown = {peer: _welcome(peer, join, chain.rules) for peer, join in joins.items()}
     limited = {peer: PeerId(one.grant.key) for peer, one in shown.items() if one is not None and one.grant.is_limited}
-    return joined_by(chain.guests(), limited)
+    return joined_by(chain.used_invites(), limited)
 
 
 def leader_of(chain: Chain, attempt: int) -> PeerId:
@@ -225,7 +225,7 @@ def _group(statement: Statement, roster: Roster, joins: Mapping[PeerId, Join], c
         voids=roster.voids,
         networks={member: frozenset(join.networks) for member, join in joins.items()},
         passes={member: join.admission or b"" for member, join in joins.items()},
-        guests=_guests(joins, chain),
+        used_invites=_guests(joins, chain),
         probation=probation,
     )
 

@@ -105,7 +105,7 @@ class Joining:
             contributes=contributes,
             expires_unix_seconds=int(max(self.core.unix_seconds(expires), 0)),
             networks=self.core.networks[:NETWORKS_MAX],
-            admission=self.core.door.own or None,
+            admission=self.core.admission.own or None,
         )
         return self.core.say("join", RoundKey(self.chain.fragment, self.chain.version, b""), self.chain.digest, body)
 
@@ -181,7 +181,7 @@ class Joining:
         join, sender = read_join(statement, self.chain, self.core.unix_seconds(now)), PeerId(statement.sender)
         if sender in self.core.bans:
             raise PeerError("is banned")
-        if refused := self.core.door.seat_refusal(sender, join.admission or b"", join.contributes, now):
+        if refused := self.core.admission.seat_refusal(sender, join.admission or b"", join.contributes, now):
             raise PeerError(f"is not let in: {refused}")
         if join.attempt > self.attempt_number + ATTEMPTS_AHEAD_MAX:
             raise PeerError("joins an attempt that is far off")
@@ -238,7 +238,7 @@ class Joining:
 
     def check_limits(self, group: Group) -> None:
         """Raises PeerError if no roster may have these members (`coordinator.chain.newcomer_limits`)."""
-        if self.core.door.surplus(group.members, group.passes):
+        if self.core.admission.surplus(group.members, group.passes):
             raise PeerError("a roster with more than an invite lets in")
         refusal = limits_at(self.core, self.chain, group.attempt, group.networks).refusal(group.members)
         if refusal is not None:

@@ -169,12 +169,12 @@ class RosterBuilder:
         all_named = {**joined, **named}
         limits = limits_at(self.core, self.chain, self.attempt, all_named)
         order = beacon_order(self.chain.beacon(), all_named)
-        surplus = self.core.door.surplus(order, {peer: self.joins[peer][1].admission or b"" for peer in joined})
+        surplus = self.core.admission.surplus(order, {peer: self.joins[peer][1].admission or b"" for peer in joined})
         return limits.admitted([peer for peer in order if peer not in surplus]), limits
 
     def turn_away(self, now: float) -> bool:
         """Forget joins of peers that have no seat any more; whether one of them is in our roster."""
-        door = self.core.door
+        door = self.core.admission
         for peer, (_, join) in list(self.joins.items()):
             if door.seat_refusal(peer, join.admission or b"", join.contributes, now):
                 del self.joins[peer]

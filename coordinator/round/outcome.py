@@ -176,7 +176,7 @@ def build_outcome(
         coin=_coin(checks),
         active_set=active_set_digest(group.active),
         trust=trust_digest(group.convictions),
-        guests=group.guests or None,
+        used_invites=group.used_invites or None,
     )
 
 

@@ -155,7 +155,7 @@ class VirtualPeer:
             chain_kept=world.chain_kept,
             mischief=lambda: self.mischief,
         )
-        core.door.own = self.own_pass
+        core.admission.own = self.own_pass
         genesis = enumerate(world.manifest.genesis)
         chains = [Chain.holding(core.rules, index, state, disk.certificates[index]) for index, state in genesis]
         self.life += 1
@@ -359,7 +359,7 @@ class VirtualPeer:
 def _lets_in(host: VirtualPeer, peer: PeerId) -> bool:
     """As the doors of a real peer: records and streams of peers that have no part come no further."""
     shown = host.world.directory[peer].own_pass
-    door = None if host.engine is None else host.engine.core.door
+    door = None if host.engine is None else host.engine.core.admission
     return door is not None and (not door.is_closed or door.refusal(peer, shown, host.world.clock.now) is None)
 
 

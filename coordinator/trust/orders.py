@@ -14,7 +14,7 @@ from pydantic import Field
 
 from coordinator.chain.chain import Rules
 from coordinator.run.model_spec import LINE
-from dht.admission import Delegation, House, place
+from dht.admission import AdmissionAuthority, Delegation, place
 from dht.errors import PeerError
 from dht.identity import PeerId, Signer
 from dht.statement import PeerIdText, Statement, digest_of, make_statement
@@ -63,10 +63,12 @@ def delegate(organiser: Signer, run_id: bytes, deputy: PeerId) -> Statement:
     return make_statement(organiser, place(run_id, "delegate"), Delegation(deputy=deputy))
 
 
-def delegation_of(house: House, deputy: PeerId, signature: bytes) -> Statement:
+def delegation_of(authority: AdmissionAuthority, deputy: PeerId, signature: bytes) -> Statement:
     """The statement to which the organiser put this signature."""
     body = Delegation(deputy=deputy).to_wire()
-    return Statement(context=place(house.run_id, "delegate"), sender=house.organiser, body=body, signature=signature)
+    return Statement(
+        context=place(authority.run_id, "delegate"), sender=authority.organiser, body=body, signature=signature
+    )
 
 
 def read_order(statement: Statement, delegation: bytes, rules: Rules) -> Issued:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 
-from coordinator.core.doorkeeper import Doorkeeper
+from coordinator.core.admission_control import AdmissionControl
 from dht.daemon.calls import DAEMON_ERRORS
 from dht.daemon.process import Daemon
 from dht.errors import LocalError
@@ -23,7 +23,7 @@ CLOSED_AT_ONCE = 256
 class Gate:
     """A `dht.door.Keeper`: the protocol core's judgement, at the time of asking."""
 
-    keeper: Doorkeeper
+    keeper: AdmissionControl
     clock: Callable[[], float]
 
     def refusal(self, peer: PeerId, shown: bytes) -> Refusal | None:

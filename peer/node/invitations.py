@@ -11,14 +11,14 @@ from typing import get_args
 
 from pydantic import ValidationError
 
-from coordinator.chain.guests import uses_of
+from coordinator.chain.used_invites import uses_of
 from coordinator.core.context import Core
 from coordinator.views.members import InviteView
 from dht.admission import Grant, Role, Ticket
 from dht.errors import UsageError
 from dht.identity import SEED_BYTES, Identity, PeerId
 from peer.machine.text import plain
-from peer.node.office import Office
+from peer.node.organiser_rights import OrganiserRights
 from peer.storage.invite_file import NOTE_CHARACTERS_MAX, GivenInvite, keep_invite, read_invites
 
 DURATION_SECONDS = {"m": 60, "h": 3600, "d": 86_400, "w": 604_800}
@@ -56,9 +56,9 @@ class WantedInvite:
 class Invitations:
     """The invites of one peer of one run. `brought` is the ticket of the invite by which it came."""
 
-    def __init__(self, core: Core, office: Office, folder: Path, brought: Ticket | None) -> None:
+    def __init__(self, core: Core, organiser_rights: OrganiserRights, folder: Path, brought: Ticket | None) -> None:
         self._core = core
-        self._office = office
+        self._organiser_rights = organiser_rights
         self._folder = folder
         self._brought = brought
 
@@ -67,14 +67,14 @@ class Invitations:
 
         Raises UsageError if that is not ours to give.
         """
-        if not self._core.door.is_closed:
+        if not self._core.admission.is_closed:
             if words:
                 raise UsageError("anybody may take part in this run, so its invites have no limits")
             return None
         if words:
-            self._office.require()
+            self._organiser_rights.require()
             return self._mint(WantedInvite.parse(words), now)
-        if self._office.may_give():
+        if self._organiser_rights.may_give():
             return self._usual(now)
         if self._brought is None or self._brought.seed is None:
             raise UsageError(
@@ -101,7 +101,7 @@ class Invitations:
             note=given.note,
             role=grant.role,
             uses=grant.uses,
-            used=len(uses_of(self._core.door.guests, key)) if grant.is_limited else None,
+            used=len(uses_of(self._core.admission.used_invites, key)) if grant.is_limited else None,
             expires_unix_seconds=grant.expires_unix_seconds,
             made_unix_seconds=given.made_unix_seconds,
             revoked=self._core.bans.orders.is_revoked(key),
@@ -131,7 +131,7 @@ class Invitations:
             grant = Grant(key=key, role=wanted.role, uses=wanted.uses, expires_unix_seconds=expires)
         except ValidationError as error:
             raise UsageError(f"no such invite can be made: {error.errors()[0]['msg'].lower()}") from None
-        ticket = Ticket(word=self._office.grant(grant), seed=seed)
+        ticket = Ticket(word=self._organiser_rights.grant(grant), seed=seed)
         given = GivenInvite(ticket=ticket.to_wire().hex(), note=wanted.note, made_unix_seconds=int(unix_seconds))
         keep_invite(self._folder, given)
         return ticket

@@ -17,7 +17,7 @@ from dht.identity import PeerId
 from dht.refusal import ADVICE, Refusal
 from peer.machine.text import plain
 from peer.node.invitations import Invitations
-from peer.node.office import Office
+from peer.node.organiser_rights import OrganiserRights
 from peer.rounds.driver import RoundDriver
 
 REFUSED_SECONDS = 30.0
@@ -28,9 +28,9 @@ ENDING_CHARACTERS_MIN = 6  # of a peer id, as `muster members` shows it
 class Membership:
     """Who may be in a run, for its organiser to say."""
 
-    def __init__(self, driver: RoundDriver, office: Office, invitations: Invitations) -> None:
+    def __init__(self, driver: RoundDriver, organiser_rights: OrganiserRights, invitations: Invitations) -> None:
         self._driver = driver
-        self._office = office
+        self._organiser_rights = organiser_rights
         self._invitations = invitations
         self._refused_since = math.inf
 
@@ -46,7 +46,7 @@ class Membership:
     def _turned_away(self, core: Core) -> str:
         """Why nobody gives this peer a seat, once that has been so for a while: what lets it stay may be on its way."""
         now = self._driver.now
-        refused = core.door.seat_refusal(core.me, core.door.own, core.contributes, now)
+        refused = core.admission.seat_refusal(core.me, core.admission.own, core.contributes, now)
         if refused not in LASTING:
             self._refused_since = math.inf
             return ""
@@ -60,7 +60,7 @@ class Membership:
         """
         engine = self._driver.engine
         rules, bans = engine.core.rules, engine.core.bans
-        self._office.require()
+        self._organiser_rights.require()
         invite = self._invitations.find(subject.removeprefix("…"))
         if invite is not None:
             for guest in self._guests(invite) if revoked else ():  # first: so that nobody has to leave in between
@@ -80,7 +80,7 @@ class Membership:
     def deputise(self, subject: str) -> tuple[PeerId, str]:
         """A peer, and the word that makes it a co-organiser; raises UsageError if that is not ours to give."""
         peer = self._named(subject)
-        return peer, self._office.appoint(peer)
+        return peer, self._organiser_rights.appoint(peer)
 
     def _give(self, subject: PeerId, reason: str, revoked: bool) -> None:
         core = self._driver.engine.core
@@ -88,13 +88,13 @@ class Membership:
         now = int(1000 * core.unix_seconds(self._driver.now))
         serial = max(now, 0 if known is None else known.order.serial + 1)
         order = Order(subject=subject, revoked=revoked, serial=serial, reason=plain(reason, REASON_CHARACTERS_MAX))
-        self._driver.feed(Received(core.me, EvidenceNote(evidence=self._office.order(order).to_wire())))
+        self._driver.feed(Received(core.me, EvidenceNote(evidence=self._organiser_rights.order(order).to_wire())))
 
     def _guests(self, invite: PeerId) -> list[PeerId]:
         """Who came by this invite and was not shown out, of those with a certified share in the run or here now."""
         core, engine = self._driver.engine.core, self._driver.engine
         here = {*core.presence.sightings, *_active(engine)}
-        shown = core.door.shown.items()
+        shown = core.admission.shown.items()
         came = [peer for peer, (_, welcome) in shown if welcome.grant.key == invite]
         return [peer for peer in came if peer in here and peer not in core.bans]
 
@@ -137,7 +137,7 @@ class Membership:
 
 
 def _invite_of(core: Core, peer: PeerId) -> str:
-    held = core.door.shown.get(peer)
+    held = core.admission.shown.get(peer)
     return "" if held is None or held[1].invite is None else held[1].invite
 
 

@@ -30,8 +30,8 @@ from peer.node.invitations import Invitations
 from peer.node.learner_supervisor import LearnerDependents, LearnerSupervisor, Starting
 from peer.node.live_limits import LiveLimits
 from peer.node.membership import Membership
-from peer.node.office import Office
 from peer.node.options import NodeOptions
+from peer.node.organiser_rights import OrganiserRights
 from peer.node.parts import Entered, Parts, Role, assemble, enter
 from peer.node.reachability import watch_reach
 from peer.node.status import mark_of, peer_snapshot, told_status
@@ -58,9 +58,9 @@ class Node:
         self._driver = parts.driver
         self._life = parts.entered.life
         core, entered = parts.driver.engine.core, parts.entered
-        self.office = Office(core, entered.identity, parts.directory.path)
-        self.invitations = Invitations(core, self.office, parts.directory.path, entered.ticket)
-        self.membership = Membership(parts.driver, self.office, self.invitations)
+        self.organiser_rights = OrganiserRights(core, entered.identity, parts.directory.path)
+        self.invitations = Invitations(core, self.organiser_rights, parts.directory.path, entered.ticket)
+        self.membership = Membership(parts.driver, self.organiser_rights, self.invitations)
 
     # -- starting
 
@@ -140,7 +140,7 @@ class Node:
             spawn(self.evaluator.run())
         spawn(self._watch())
         spawn(parts.checkpointer.run())
-        if driver.engine.core.door.is_closed:
+        if driver.engine.core.admission.is_closed:
             spawn(Usher(network.dht.daemon).run())
 
     async def _watch(self) -> None:

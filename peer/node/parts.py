@@ -110,10 +110,10 @@ async def assemble(entered: Entered, manifest: Manifest) -> Parts:
     driver = build_driver(core, held, network, directory, options)
     core.answering.strangers.is_member = partial(is_known, driver.engine)
     core.answering.strangers.is_shut_out = core.bans.__contains__
-    if core.door.is_closed:
-        core.door.own = network.dht.daemon.door.show(entered.identity.peer_id)
-        network.dht.daemon.door.keeper = Gate(core.door, asyncio.get_running_loop().time)
-        driver.requests.may_have_states = core.door.may_have_states
+    if core.admission.is_closed:
+        core.admission.own = network.dht.daemon.door.show(entered.identity.peer_id)
+        network.dht.daemon.door.keeper = Gate(core.admission, asyncio.get_running_loop().time)
+        driver.requests.may_have_states = core.admission.may_have_states
     life.closing.callback(driver.tape.close)
     life.closing.push_async_callback(driver.close)
     driver.engine.bind(held.votes, driver.now)  # before anybody can ask us to vote again

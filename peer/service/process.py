@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from peer.node.checkpointer import Checkpointer
     from peer.node.live_limits import LiveLimits
     from peer.node.membership import Membership
-    from peer.node.office import Office
+    from peer.node.organiser_rights import OrganiserRights
 
 STOP_SECONDS_MAX = 20.0
 SAVE_SECONDS_QUIET = 5.0  # then the user is told what takes so long
@@ -66,7 +66,7 @@ class Served(Protocol):
     @property
     def membership(self) -> Membership: ...
     @property
-    def office(self) -> Office: ...
+    def organiser_rights(self) -> OrganiserRights: ...
     async def wait(self) -> None: ...
     async def save_last(self) -> None: ...
     async def stop(self) -> None: ...
@@ -322,7 +322,7 @@ async def _obey(node: Served, requests: ShutdownRequests, request: Request) -> A
     elif command == "limits" and request.changes:
         return {"limits": (await node.limits.change(request.changes)).model_dump(mode="json")}
     elif command == "accept":
-        node.office.accept(request.changes[0] if request.changes else "")
+        node.organiser_rights.accept(request.changes[0] if request.changes else "")
     elif command in ("revoke", "readmit"):
         return {"peer": node.membership.order(*_subject(request), revoked=command == "revoke")}
     else:

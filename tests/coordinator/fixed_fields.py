@@ -22,8 +22,8 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from coordinator.chain.certificate import Certificate, Contributor, Conviction, Outcome, PartitionOutcome
-from coordinator.chain.guests import InviteUses
 from coordinator.chain.proof import FragmentProof, Proof
+from coordinator.chain.used_invites import InviteUses
 from coordinator.run.about import AboutSpec
 from coordinator.run.adapter_spec import AdapterSpec, BaseTensor
 from coordinator.run.admission_spec import AdmissionSpec
@@ -35,7 +35,7 @@ from coordinator.trust.evidence import Evidence, OpenedLeaf
 from coordinator.trust.orders import Order
 from coordinator.wire.messages import CellYield
 from coordinator.wire.openings import OpenedInput, Refutation
-from dht.admission import Delegation, Grant, Pass, Word
+from dht.admission import Delegation, Grant, Pass, SignedGrant
 from dht.statement import Context, Statement
 from dht.wire import Wire
 
@@ -75,7 +75,7 @@ FIXED_FIELDS: Mapping[type[Wire], str] = MappingProxyType(
         TrustSpec: "newcomers_share network_share probation_rounds audit_share score_share",
         Outcome: (
             "fragment version parent attempt minor roster_id roster input_set contributors partitions coin active_set "
-            "trust guests"
+            "trust used_invites"
         ),
         InviteUses: "invite peers",
         Contributor: "peer tokens steps cell",
@@ -86,7 +86,7 @@ FIXED_FIELDS: Mapping[type[Wire], str] = MappingProxyType(
         Order: "subject revoked serial reason",
         Delegation: "deputy",
         Grant: "key role uses expires_unix_seconds",
-        Word: "grant signature issuer delegation",
+        SignedGrant: "grant signature issuer delegation",
         Pass: "word admission",
         Evidence: "charge statements exhibit",
         OpenedLeaf: "partition index piece path",

@@ -11,12 +11,12 @@ from dht.addresses import PeerAddress
 from dht.admission import (
     PASS_BYTES_MAX,
     USES_MAX,
+    AdmissionAuthority,
     Grant,
-    House,
     Pass,
+    SignedGrant,
     Ticket,
-    Word,
-    let_in,
+    admit,
     pass_of,
     read_pass,
     sign_grant,
@@ -28,7 +28,7 @@ from tests.dht.conftest import ALICE, BOB, CAROL, DAVE, RUN_ID
 
 ORGANISER, DEPUTY, INVITE_SEED = ALICE, BOB, b"i" * 32
 INVITE_KEY = Identity(INVITE_SEED)
-HOUSE = House(RUN_ID, ORGANISER.peer_id, KeyVerifier())
+AUTHORITY = AdmissionAuthority(RUN_ID, ORGANISER.peer_id, KeyVerifier())
 DELEGATION = delegate(ORGANISER, RUN_ID, DEPUTY.peer_id).signature
 
 grants = st.builds(
@@ -47,7 +47,7 @@ words = st.builds(
 )
 
 
-def shown(word: Word, peer: PeerId = CAROL.peer_id) -> bytes:
+def shown(word: SignedGrant, peer: PeerId = CAROL.peer_id) -> bytes:
     return pass_of(Ticket(word=word, seed=INVITE_SEED), RUN_ID, peer).to_wire()
 
 
@@ -56,9 +56,9 @@ PASS = shown(WORD)
 
 
 @given(words)
-def test_who_holds_an_invite_is_let_in_as_it_says(word: Word) -> None:
+def test_who_holds_an_invite_is_let_in_as_it_says(word: SignedGrant) -> None:
     data = shown(word)
-    found = read_pass(data, CAROL.peer_id, HOUSE)
+    found = read_pass(data, CAROL.peer_id, AUTHORITY)
     assert len(data) <= PASS_BYTES_MAX
     assert found.grant.to_wire() == word.grant
     assert found.invite == INVITE_KEY.peer_id
@@ -66,14 +66,14 @@ def test_who_holds_an_invite_is_let_in_as_it_says(word: Word) -> None:
 
 
 @given(words)
-def test_a_pass_is_of_one_peer_and_one_run(word: Word) -> None:
+def test_a_pass_is_of_one_peer_and_one_run(word: SignedGrant) -> None:
     data = shown(word)
     with pytest.raises(PeerError, match="another peer"):
-        read_pass(data, DAVE.peer_id, HOUSE)
+        read_pass(data, DAVE.peer_id, AUTHORITY)
     with pytest.raises(PeerError):
-        read_pass(data, CAROL.peer_id, House(bytes(32), ORGANISER.peer_id, KeyVerifier()))
+        read_pass(data, CAROL.peer_id, AdmissionAuthority(bytes(32), ORGANISER.peer_id, KeyVerifier()))
     with pytest.raises(PeerError):
-        read_pass(data, CAROL.peer_id, House(RUN_ID, DAVE.peer_id, KeyVerifier()))
+        read_pass(data, CAROL.peer_id, AdmissionAuthority(RUN_ID, DAVE.peer_id, KeyVerifier()))
 
 
 @given(st.integers(0, 8 * len(PASS) - 1))
@@ -81,21 +81,21 @@ def test_no_bit_of_a_pass_may_be_another(bit: int) -> None:
     changed = bytearray(PASS)
     changed[bit // 8] ^= 1 << bit % 8
     with pytest.raises(PeerError):
-        read_pass(bytes(changed), CAROL.peer_id, HOUSE)
+        read_pass(bytes(changed), CAROL.peer_id, AUTHORITY)
 
 
 @given(st.binary(max_size=PASS_BYTES_MAX + 8))
 def test_arbitrary_bytes_raise_only_peer_errors(data: bytes) -> None:
     with pytest.raises(PeerError):
-        read_pass(data, CAROL.peer_id, HOUSE)
+        read_pass(data, CAROL.peer_id, AUTHORITY)
 
 
 def test_a_grant_that_names_its_peer_is_a_pass_by_itself() -> None:
     word = sign_grant(ORGANISER, RUN_ID, Grant(key=CAROL.peer_id))
     data = pass_of(Ticket(word=word), RUN_ID, CAROL.peer_id).to_wire()
-    assert read_pass(data, CAROL.peer_id, HOUSE).invite is None
+    assert read_pass(data, CAROL.peer_id, AUTHORITY).invite is None
     with pytest.raises(PeerError, match="another peer"):
-        read_pass(data, DAVE.peer_id, HOUSE)
+        read_pass(data, DAVE.peer_id, AUTHORITY)
 
 
 def test_only_the_organiser_and_its_deputies_grant() -> None:
@@ -109,24 +109,24 @@ def test_only_the_organiser_and_its_deputies_grant() -> None:
     ]
     for word in forged:
         with pytest.raises(PeerError):
-            read_pass(shown(word), CAROL.peer_id, HOUSE)
+            read_pass(shown(word), CAROL.peer_id, AUTHORITY)
 
 
 def test_the_limits_of_an_invite_cannot_be_widened() -> None:
     wider = Grant(key=INVITE_KEY.peer_id, uses=USES_MAX)
     with pytest.raises(PeerError, match="did not sign"):
-        read_pass(shown(WORD.model_copy(update={"grant": wider.to_wire()})), CAROL.peer_id, HOUSE)
+        read_pass(shown(WORD.model_copy(update={"grant": wider.to_wire()})), CAROL.peer_id, AUTHORITY)
 
 
 def test_an_admission_to_one_grant_is_none_to_another_of_the_same_key() -> None:
     narrow, wide = WORD, sign_grant(ORGANISER, RUN_ID, Grant(key=INVITE_KEY.peer_id))
-    moved = Pass(word=wide, admission=let_in(INVITE_KEY, RUN_ID, narrow, CAROL.peer_id).admission)
+    moved = Pass(word=wide, admission=admit(INVITE_KEY, RUN_ID, narrow, CAROL.peer_id).admission)
     with pytest.raises(PeerError, match="another peer"):
-        read_pass(moved.to_wire(), CAROL.peer_id, HOUSE)
+        read_pass(moved.to_wire(), CAROL.peer_id, AUTHORITY)
 
 
 @given(words)
-def test_an_invite_carries_its_ticket_and_still_fits_a_line(word: Word) -> None:
+def test_an_invite_carries_its_ticket_and_still_fits_a_line(word: SignedGrant) -> None:
     here = PeerAddress.parse(f"/ip4/203.0.113.7/tcp/7331/p2p/{ORGANISER.peer_id}")
     ticket = Ticket(word=word, seed=INVITE_SEED)
     text = str(Invite(RUN_ID, ORGANISER.peer_id, (here,), ticket=ticket))
@@ -134,4 +134,4 @@ def test_an_invite_carries_its_ticket_and_still_fits_a_line(word: Word) -> None:
     assert len(ticket.to_wire()) <= TOKEN_BYTES_MAX
     assert len(text) < 900
     assert found.ticket == ticket
-    assert read_pass(found.pass_for(CAROL.peer_id), CAROL.peer_id, HOUSE).invite == INVITE_KEY.peer_id
+    assert read_pass(found.pass_for(CAROL.peer_id), CAROL.peer_id, AUTHORITY).invite == INVITE_KEY.peer_id

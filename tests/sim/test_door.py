@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from coordinator.chain.guests import tag_of
+from coordinator.chain.used_invites import tag_of
 from coordinator.core.events import Received
 from coordinator.run.admission_spec import AdmissionMode, AdmissionSpec
 from coordinator.run.manifest import PaceSpec
@@ -16,7 +16,7 @@ from coordinator.simulator.simulation import World
 from coordinator.trust.evidence import order_evidence
 from coordinator.trust.orders import Order, delegate, sign_order
 from coordinator.wire.messages import EvidenceNote
-from dht.admission import Grant, Pass, Role, let_in, sign_grant
+from dht.admission import Grant, Pass, Role, admit, sign_grant
 from dht.identity import PeerId
 from dht.statement import Statement
 from tests.sim.worlds import INTERVAL_SECONDS, LINKS, PACE, STEPS_PER_SECOND, machine, run_until, version
@@ -58,7 +58,7 @@ class Gathering:
         delegation = None if by is None else self.delegation(by).signature
         word = sign_grant(issuer.signer, self.run_id, grant, delegation)
         for peer in peers:
-            peer.own_pass = let_in(key, self.run_id, word, peer.me).to_wire()
+            peer.own_pass = admit(key, self.run_id, word, peer.me).to_wire()
         return key.peer_id
 
     def name(self, *peers: VirtualPeer) -> None:
@@ -115,7 +115,7 @@ def test_an_invite_without_limits_leaves_no_trace_in_certificates() -> None:
     run.invite(*run.others)
     run.start()
     run.go_on(run.world.peers)
-    assert machine(run.organiser).chain.certificates[-1].outcome.guests is None
+    assert machine(run.organiser).chain.certificates[-1].outcome.used_invites is None
 
 
 @pytest.mark.parametrize(("fragments", "seed"), [(1, 0), (1, 1), (2, 2)])
@@ -127,8 +127,8 @@ def test_an_invite_lets_in_as_many_as_it_says(seed: int, fragments: int) -> None
     invite = run.invite(*crowd, uses=3)
     run.start()
     run.go_on([run.organiser, *friends])
-    guests = machine(run.organiser).chain.guests()
-    (uses,) = guests
+    used_invites = machine(run.organiser).chain.used_invites()
+    (uses,) = used_invites
     assert uses.invite == tag_of(invite)
     assert len(uses.peers) == 3
     inside = {peer.me for peer in crowd if tag_of(peer.me) in uses.peers}
@@ -182,15 +182,15 @@ def test_a_list_lets_in_whom_it_names_only() -> None:
 def test_a_withdrawn_invite_takes_its_peers_along_but_for_those_that_are_named(seed: int) -> None:
     """In the middle of whatever round is under way."""
     run = Gathering(6, seed=seed)
-    friends, guests = run.others[:3], run.others[3:]
+    friends, used_invites = run.others[:3], run.others[3:]
     run.invite(*friends)
-    invite = run.invite(*guests)
+    invite = run.invite(*used_invites)
     run.start()
     run.go_on(run.world.peers)
     run.world.run(0.37 * INTERVAL_SECONDS)
     run.order(invite, revoked=True, serial=1)
-    run.order(guests[0].me, revoked=False, serial=2)
-    staying = [run.organiser, *friends, guests[0]]
+    run.order(used_invites[0].me, revoked=False, serial=2)
+    staying = [run.organiser, *friends, used_invites[0]]
     before = version(run.organiser)
     run.go_on(staying)
     assert run.seated(before + 3) == ids(*staying)
@@ -216,14 +216,14 @@ def test_who_was_away_hears_that_its_invite_was_withdrawn() -> None:
 
 def test_what_a_co_organiser_grants_ends_with_its_office() -> None:
     run = Gathering(6)
-    deputy, friends, guests = run.others[0], run.others[1:4], run.others[4:]
+    deputy, friends, used_invites = run.others[0], run.others[1:4], run.others[4:]
     run.invite(deputy, *friends)
-    run.invite(*guests, by=deputy)
+    run.invite(*used_invites, by=deputy)
     run.start()
     run.go_on(run.world.peers)
     run.order(deputy.me, revoked=True, serial=1)
-    run.order(guests[0].me, revoked=False, serial=2)  # which the organiser keeps
-    staying = [run.organiser, *friends, guests[0]]
+    run.order(used_invites[0].me, revoked=False, serial=2)  # which the organiser keeps
+    staying = [run.organiser, *friends, used_invites[0]]
     before = version(run.organiser)
     run.go_on(staying)
     assert run.seated(before + 3) == ids(*staying)
@@ -248,7 +248,7 @@ def test_both_sides_of_a_partition_withdraw_invites_and_count_uses() -> None:
     run.world.network.heal()
     honest = [run.organiser, *near[1:], deputy]
     run.go_on(honest, versions=16)
-    (uses,) = machine(run.organiser).chain.guests()
+    (uses,) = machine(run.organiser).chain.used_invites()
     assert uses.invite == tag_of(invite)
     assert len(uses.peers) == 1
     inside = {peer.me for peer in limited if tag_of(peer.me) in uses.peers}

@@ -10,13 +10,13 @@ import pytest
 
 from coordinator.run.admission_spec import AdmissionMode, AdmissionSpec
 from coordinator.simulator.simulation import World
-from dht.admission import House, Ticket, pass_of, read_pass
+from dht.admission import AdmissionAuthority, Ticket, pass_of, read_pass
 from dht.errors import LocalError, UsageError
 from dht.identity import Identity, PeerId
 from dht.refusal import Refusal
 from peer.node.invitations import Invitations, WantedInvite
 from peer.node.membership import REFUSED_SECONDS, Membership
-from peer.node.office import Office
+from peer.node.organiser_rights import OrganiserRights
 from peer.storage.invite_file import INVITES_FILE, read_invites
 from tests.peer.node.test_membership import Driven
 from tests.sim.worlds import LINKS, PACE
@@ -36,10 +36,10 @@ class Home:
         assert self.peer.engine is not None
         self.core = self.peer.engine.core
         self.folder = folder
-        self.office = Office(self.core, self.peer.signer, folder)
-        self.invitations = Invitations(self.core, self.office, folder, None)
+        self.organiser_rights = OrganiserRights(self.core, self.peer.signer, folder)
+        self.invitations = Invitations(self.core, self.organiser_rights, folder, None)
         driver: Any = Driven(self.world, self.peer)
-        self.membership = Membership(driver, self.office, self.invitations)
+        self.membership = Membership(driver, self.organiser_rights, self.invitations)
 
     def ticket(self, *words: str) -> Ticket:
         found = self.invitations.ticket(words, self.world.clock.now)
@@ -48,7 +48,7 @@ class Home:
 
     def refusal(self, ticket: Ticket, peer: PeerId = GUEST.peer_id) -> Refusal | None:
         shown = pass_of(ticket, self.core.rules.run_id, peer).to_wire()
-        return self.core.door.refusal(peer, shown, self.world.clock.now)
+        return self.core.admission.refusal(peer, shown, self.world.clock.now)
 
 
 @pytest.fixture
@@ -105,12 +105,12 @@ def test_where_anybody_may_come_no_invite_has_limits(tmp_path: Path) -> None:
 def test_who_came_by_an_invite_hands_it_on_and_limits_nothing(home: Home) -> None:
     assert home.other.engine is not None
     core, ticket = home.other.engine.core, home.ticket()
-    office = Office(core, home.other.signer, home.folder / "other")
-    theirs = Invitations(core, office, home.folder / "other", ticket)
+    organiser_rights = OrganiserRights(core, home.other.signer, home.folder / "other")
+    theirs = Invitations(core, organiser_rights, home.folder / "other", ticket)
     assert theirs.ticket((), 0.0) == ticket
     with pytest.raises(UsageError, match="only the organiser"):
         theirs.ticket(("uses=5",), 0.0)
-    alone = Invitations(core, office, home.folder / "other", home.ticket(f"peer={home.other.me}"))
+    alone = Invitations(core, organiser_rights, home.folder / "other", home.ticket(f"peer={home.other.me}"))
     with pytest.raises(UsageError, match="for it alone; ask the organiser"):
         alone.ticket((), 0.0)
 
@@ -149,12 +149,12 @@ def test_who_came_by_a_withdrawn_invite_stays_unless_all_shall_go(home: Home, ev
     home.other.crash()
     home.other.start()
     home.world.run(10.0)
-    assert guest in home.core.door.shown
+    assert guest in home.core.admission.shown
     (row,) = (one for one in home.membership.view({}).members if one.peer_id == guest)
     assert row.invite == ticket.grant.key
     home.membership.order(ticket.grant.key, "leaked", everybody, revoked=True)
     now = home.world.clock.now
-    assert home.core.door.refusal(guest, shown, now) is (Refusal.SHOWN_OUT if everybody else None)
+    assert home.core.admission.refusal(guest, shown, now) is (Refusal.SHOWN_OUT if everybody else None)
     assert home.refusal(ticket) is Refusal.WITHDRAWN
     assert ticket.grant.key not in {one.peer_id for one in home.membership.view({}).members}
     home.membership.order(ticket.grant.key, "", revoked=False)
@@ -168,10 +168,10 @@ def test_a_co_organiser_gives_invites_and_orders_until_it_is_shown_out(home: Hom
     other.crash()
     other.start()
     assert other.engine is not None
-    office = Office(other.engine.core, other.signer, folder)
-    invitations = Invitations(other.engine.core, office, folder, None)
+    organiser_rights = OrganiserRights(other.engine.core, other.signer, folder)
+    invitations = Invitations(other.engine.core, organiser_rights, folder, None)
     driver: Any = Driven(home.world, other)
-    membership = Membership(driver, office, invitations)
+    membership = Membership(driver, organiser_rights, invitations)
     home.world.run(5.0)
     with pytest.raises(UsageError, match="only the organiser of the run and its co-organisers"):
         membership.order(home.peer.me, "", revoked=True)
@@ -181,8 +181,8 @@ def test_a_co_organiser_gives_invites_and_orders_until_it_is_shown_out(home: Hom
     assert peer == other.me
     for wrong in ("", "zz", word[2:], bytes(64).hex()):
         with pytest.raises(UsageError, match="not the organiser's word"):
-            office.accept(wrong)
-    office.accept(word)
+            organiser_rights.accept(wrong)
+    organiser_rights.accept(word)
     ticket = invitations.ticket(("uses=2",), home.world.clock.now)
     assert ticket is not None
     assert home.refusal(ticket) is None
@@ -204,9 +204,9 @@ def test_a_peer_that_may_only_look_ends_with_what_to_do_and_not_at_once(home: Ho
     other.crash()
     other.start()
     assert other.engine is not None
-    office = Office(other.engine.core, other.signer, home.folder)
+    organiser_rights = OrganiserRights(other.engine.core, other.signer, home.folder)
     driver: Any = Driven(home.world, other)
-    theirs = Membership(driver, office, Invitations(other.engine.core, office, home.folder, None))
+    theirs = Membership(driver, organiser_rights, Invitations(other.engine.core, organiser_rights, home.folder, None))
     assert theirs.shown_out == ""
     home.world.run(REFUSED_SECONDS + 1)
     assert "--role trainer" in theirs.shown_out
@@ -220,5 +220,7 @@ def test_what_is_asked_for_has_a_short_form() -> None:
 
 def test_a_ticket_proves_itself_to_whoever_knows_the_organiser(home: Home) -> None:
     ticket = home.ticket("uses=2")
-    house = House(home.core.rules.run_id, home.peer.me, home.core.verifier)
-    assert read_pass(pass_of(ticket, house.run_id, GUEST.peer_id).to_wire(), GUEST.peer_id, house).grant.uses == 2
+    authority = AdmissionAuthority(home.core.rules.run_id, home.peer.me, home.core.verifier)
+    assert (
+        read_pass(pass_of(ticket, authority.run_id, GUEST.peer_id).to_wire(), GUEST.peer_id, authority).grant.uses == 2
+    )

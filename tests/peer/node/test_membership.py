@@ -12,7 +12,7 @@ from coordinator.simulator.simulation import World
 from dht.errors import UsageError
 from peer.node.invitations import Invitations
 from peer.node.membership import Membership
-from peer.node.office import Office
+from peer.node.organiser_rights import OrganiserRights
 from tests.sim.worlds import INTERVAL_SECONDS, run_to_version, swarm
 
 NOWHERE = Path("/nonexistent")  # in which no invite lies
@@ -41,8 +41,8 @@ def membership(world: World, number: int = 0, folder: Path = NOWHERE) -> Members
     peer = world.peers[number]
     driver: Any = Driven(world, peer)
     assert peer.engine is not None
-    office = Office(peer.engine.core, peer.signer, folder)
-    return Membership(driver, office, Invitations(peer.engine.core, office, folder, None))
+    organiser_rights = OrganiserRights(peer.engine.core, peer.signer, folder)
+    return Membership(driver, organiser_rights, Invitations(peer.engine.core, organiser_rights, folder, None))
 
 
 def test_a_peer_is_shown_out_by_the_end_of_its_id_and_let_in_again(world: World) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from coordinator.core.context import Core
 from coordinator.trust.evidence import Evidence, order_evidence
 from coordinator.trust.orders import Order, delegate, delegation_of, sign_order
-from dht.admission import Grant, Word, is_deputy, sign_grant
+from dht.admission import Grant, SignedGrant, is_deputy, sign_grant
 from dht.errors import LocalError, UsageError
 from dht.files import write_whole
 from dht.identity import SIGNATURE_BYTES, PeerId, Signer
@@ -18,7 +18,7 @@ from dht.identity import SIGNATURE_BYTES, PeerId, Signer
 WORD_FILE = "co-organiser"
 
 
-class Office:
+class OrganiserRights:
     """One peer's part in organising one run."""
 
     def __init__(self, core: Core, signer: Signer, folder: Path) -> None:
@@ -55,7 +55,7 @@ class Office:
             word = bytes.fromhex(text)
         except ValueError:
             word = b""
-        if len(word) != SIGNATURE_BYTES or not is_deputy(self._signer.peer_id, word, self._core.rules.house):
+        if len(word) != SIGNATURE_BYTES or not is_deputy(self._signer.peer_id, word, self._core.rules.authority):
             raise UsageError("this is not the organiser's word for this peer and this run; ask for it again")
         try:
             write_whole(self._path, text.encode())
@@ -65,10 +65,10 @@ class Office:
     def order(self, order: Order) -> Evidence:
         """An order of ours, with what shows that we may give it."""
         rules, word = self._core.rules, None if self.organises else self._word()
-        shown = b"" if word is None else delegation_of(rules.house, self._signer.peer_id, word).to_wire()
+        shown = b"" if word is None else delegation_of(rules.authority, self._signer.peer_id, word).to_wire()
         return order_evidence(sign_order(self._signer, rules.run_id, order), shown)
 
-    def grant(self, grant: Grant) -> Word:
+    def grant(self, grant: Grant) -> SignedGrant:
         """A grant of ours, likewise."""
         return sign_grant(self._signer, self._core.rules.run_id, grant, None if self.organises else self._word())
 
@@ -77,4 +77,4 @@ class Office:
             word = bytes.fromhex(self._path.read_text())
         except (OSError, ValueError):
             return None
-        return word if is_deputy(self._signer.peer_id, word, self._core.rules.house) else None
+        return word if is_deputy(self._signer.peer_id, word, self._core.rules.authority) else None

@@ -10,10 +10,10 @@ from collections import OrderedDict
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 
-from coordinator.chain.guests import GUESTS_MAX, NO_GUESTS, Guests, count_of, surplus, tag_of, uses_of
+from coordinator.chain.used_invites import INVITED_MAX, NONE_USED, UsedInvites, count_of, surplus, tag_of, uses_of
 from coordinator.run.admission_spec import AdmissionSpec
 from coordinator.trust.orders import Orders
-from dht.admission import USES_MAX, House, Welcome, read_pass
+from dht.admission import USES_MAX, AdmissionAuthority, ProvenPass, read_pass
 from dht.errors import PeerError
 from dht.identity import PeerId
 from dht.refusal import Refusal
@@ -23,17 +23,17 @@ CLOCK_TOLERANCE_SECONDS = 30  # of a peer that checks whether an invite has expi
 
 
 @dataclass(slots=True)
-class Doorkeeper:
+class AdmissionControl:
     """One peer's door. Without a `spec` that asks for passes, all may come that were not shown out."""
 
     spec: AdmissionSpec | None
-    house: House
+    authority: AdmissionAuthority
     keyholders: Set[PeerId]  # the organiser and the founders, whose keys are their passes
     orders: Orders
     own: bytes = b""  # our pass
-    guests: Guests = NO_GUESTS  # as the newest certificate of fragment 0 has them
+    used_invites: UsedInvites = NONE_USED  # as the newest certificate of fragment 0 has them
     unix_offset_seconds: float = 0.0  # unix time = monotonic time + this
-    shown: OrderedDict[PeerId, tuple[bytes, Welcome]] = field(default_factory=OrderedDict)
+    shown: OrderedDict[PeerId, tuple[bytes, ProvenPass]] = field(default_factory=OrderedDict)
 
     @property
     def is_closed(self) -> bool:
@@ -72,11 +72,11 @@ class Doorkeeper:
             return Refusal.ONLY_LOOKS
         return Refusal.ONLY_VOTES if contributes and role == "witness" else None
 
-    def read(self, peer: PeerId, shown: bytes) -> Welcome:
+    def read(self, peer: PeerId, shown: bytes) -> ProvenPass:
         """What this pass says; raises PeerError. One that was found good is not looked at again."""
         held = self.shown.get(peer)
         if held is None or held[0] != shown:
-            held = self.shown[peer] = shown, read_pass(shown, peer, self.house)
+            held = self.shown[peer] = shown, read_pass(shown, peer, self.authority)
             while len(self.shown) > PASSES_KEPT:
                 self.shown.popitem(last=False)
         self.shown.move_to_end(peer)
@@ -109,9 +109,9 @@ class Doorkeeper:
             grant = self.read(peer, shown).grant
             if grant.is_limited:
                 limited[peer] = PeerId(grant.key), grant.uses or USES_MAX
-        return surplus(self.guests, order, limited)
+        return surplus(self.used_invites, order, limited)
 
-    def _standing(self, peer: PeerId, welcome: Welcome, unix_seconds: float) -> Refusal | None:
+    def _standing(self, peer: PeerId, welcome: ProvenPass, unix_seconds: float) -> Refusal | None:
         if self._is_let_in(peer):
             return None
         if welcome.invite is not None and self.spec is not None and self.spec.mode == "list":
@@ -119,14 +119,14 @@ class Doorkeeper:
         if any(self.orders.is_revoked(key) for key in (PeerId(welcome.grant.key), welcome.issuer)):
             return Refusal.WITHDRAWN
         grant = welcome.grant
-        used = uses_of(self.guests, PeerId(grant.key))
+        used = uses_of(self.used_invites, PeerId(grant.key))
         if not grant.is_limited or tag_of(peer) in used:
             return None
         if (grant.expires_unix_seconds or unix_seconds) < unix_seconds - CLOCK_TOLERANCE_SECONDS:
             return Refusal.EXPIRED
         if grant.uses is not None and len(used) >= grant.uses:
             return Refusal.USED_UP
-        return Refusal.FULL if count_of(self.guests) >= GUESTS_MAX else None
+        return Refusal.FULL if count_of(self.used_invites) >= INVITED_MAX else None
 
     def _is_let_in(self, peer: PeerId) -> bool:
         """Whether an order names it: that goes before whatever has become of its invite."""

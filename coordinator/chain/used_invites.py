@@ -15,8 +15,8 @@ from dht.identity import PeerId
 from dht.statement import digest_of
 from dht.wire import Wire
 
-GUESTS_FRAGMENT = 0
-GUESTS_MAX = 256  # of a run, by invites with limits
+USES_FRAGMENT = 0
+INVITED_MAX = 256  # of a run, by invites with limits
 TAG_BYTES = 12
 
 Tag = Annotated[bytes, Field(min_length=TAG_BYTES, max_length=TAG_BYTES)]
@@ -26,11 +26,11 @@ class InviteUses(Wire):
     """Whom one invite has let in, in the order of their tags."""
 
     invite: Tag
-    peers: tuple[Tag, ...] = Field(min_length=1, max_length=GUESTS_MAX)
+    peers: tuple[Tag, ...] = Field(min_length=1, max_length=INVITED_MAX)
 
 
-Guests = tuple[InviteUses, ...]
-NO_GUESTS: Guests = ()
+UsedInvites = tuple[InviteUses, ...]
+NONE_USED: UsedInvites = ()
 
 
 def tag_of(key: PeerId) -> bytes:
@@ -38,21 +38,21 @@ def tag_of(key: PeerId) -> bytes:
     return digest_of(b"muster-guest", key.encode())[:TAG_BYTES]
 
 
-def uses_of(guests: Guests, invite: PeerId) -> frozenset[bytes]:
+def uses_of(used_invites: UsedInvites, invite: PeerId) -> frozenset[bytes]:
     """The tags of the peers that this invite has let in."""
     tag = tag_of(invite)
-    return next((frozenset(one.peers) for one in guests if one.invite == tag), frozenset())
+    return next((frozenset(one.peers) for one in used_invites if one.invite == tag), frozenset())
 
 
-def count_of(guests: Guests) -> int:
+def count_of(used_invites: UsedInvites) -> int:
     """How many are on the list."""
-    return sum(len(one.peers) for one in guests)
+    return sum(len(one.peers) for one in used_invites)
 
 
-def joined_by(guests: Guests, newcomers: Mapping[PeerId, PeerId]) -> Guests:
-    """The list with these peers, each with its invite; beyond `GUESTS_MAX` nobody is added."""
-    held = {one.invite: set(one.peers) for one in guests}
-    room = GUESTS_MAX - count_of(guests)
+def joined_by(used_invites: UsedInvites, newcomers: Mapping[PeerId, PeerId]) -> UsedInvites:
+    """The list with these peers, each with its invite; beyond `INVITED_MAX` nobody is added."""
+    held = {one.invite: set(one.peers) for one in used_invites}
+    room = INVITED_MAX - count_of(used_invites)
     for peer, invite in sorted(newcomers.items()):
         uses = held.setdefault(tag_of(invite), set())
         if tag_of(peer) not in uses and room > 0:
@@ -61,17 +61,19 @@ def joined_by(guests: Guests, newcomers: Mapping[PeerId, PeerId]) -> Guests:
     return tuple(InviteUses(invite=tag, peers=tuple(sorted(uses))) for tag, uses in sorted(held.items()) if uses)
 
 
-def extends(later: Guests, earlier: Guests) -> bool:
+def extends(later: UsedInvites, earlier: UsedInvites) -> bool:
     """Whether nobody has been forgotten, and nobody is on the list twice."""
     sets = {one.invite: set(one.peers) for one in later}
     return (
         len(sets) == len(later)
-        and count_of(later) == sum(map(len, sets.values())) <= GUESTS_MAX
+        and count_of(later) == sum(map(len, sets.values())) <= INVITED_MAX
         and all(set(one.peers) <= sets.get(one.invite, set()) for one in earlier)
     )
 
 
-def surplus(guests: Guests, order: Sequence[PeerId], invites: Mapping[PeerId, tuple[PeerId, int]]) -> frozenset[PeerId]:
+def surplus(
+    used_invites: UsedInvites, order: Sequence[PeerId], invites: Mapping[PeerId, tuple[PeerId, int]]
+) -> frozenset[PeerId]:
     """Who of these, in order, is more than an invite lets in; `invites` has the invite of each, and its uses."""
     coming: dict[PeerId, set[bytes]] = {}
     found = set()
@@ -79,7 +81,7 @@ def surplus(guests: Guests, order: Sequence[PeerId], invites: Mapping[PeerId, tu
         if peer not in invites:
             continue
         invite, uses = invites[peer]
-        used, new = uses_of(guests, invite), coming.setdefault(invite, set())
+        used, new = uses_of(used_invites, invite), coming.setdefault(invite, set())
         if tag_of(peer) in used:
             continue
         if len(used) + len(new) >= uses:
