@@ -12,7 +12,7 @@ from tests.checkout import ROOT
 
 DASHBOARD = ROOT / "dashboard"
 MODULES = sorted(DASHBOARD.rglob("*.py"))
-DEMO = "demo"  # a process of its own, with a simulator in it
+APART = ("demo", "publish")  # processes of their own: with a simulator in it, and the writer of the public page
 
 NO_MARKUP = frozenset({"text", "dataframe", "vega_lite_chart"})  # what they are given stays text
 NO_TEXT = frozenset(
@@ -42,6 +42,7 @@ IMPORTS = frozenset(
             "datetime",
             "functools",
             "hmac",
+            "html",
             "ipaddress",
             "itertools",
             "json",
@@ -72,7 +73,7 @@ def name_of(path: Path) -> str:
 
 
 def pages() -> list[Path]:
-    return [path for path in MODULES if not name_of(path).startswith(DEMO)]
+    return [path for path in MODULES if not name_of(path).startswith(APART)]
 
 
 def calls_on_streamlit(tree: ast.Module) -> Iterator[tuple[str, ast.Call]]:
