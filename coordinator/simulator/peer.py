@@ -358,9 +358,12 @@ class VirtualPeer:
 
 def _lets_in(host: VirtualPeer, peer: PeerId) -> bool:
     """As the doors of a real peer: records and streams of peers that have no part come no further."""
-    shown = host.world.directory[peer].own_pass
-    door = None if host.engine is None else host.engine.core.admission
-    return door is not None and (not door.is_closed or door.refusal(peer, shown, host.world.clock.now) is None)
+    if host.engine is None:
+        return False
+    admission = host.engine.core.admission
+    if not admission.is_closed:
+        return True
+    return admission.refusal(peer, host.world.directory[peer].own_pass, host.world.clock.now) is None
 
 
 def _carried(mischief: Mischief | None, action: Send) -> bytes | None:

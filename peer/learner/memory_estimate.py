@@ -121,7 +121,10 @@ def host_bytes(config: RunConfig) -> int:
 
 def sequences_per_pass(context_tokens: int, vocabulary: int, parameters: int) -> int:
     """How many sequences an evaluation brings through a model at once: what it says of each is the largest piece."""
-    most = LOGITS_PER_PASS // (context_tokens * vocabulary), OPERATIONS_PER_PASS // (2 * parameters * context_tokens)
+    most = (
+        LOGITS_PER_PASS // (context_tokens * vocabulary),
+        OPERATIONS_PER_PASS // max(1, 2 * parameters * context_tokens),
+    )
     return max(1, min(SEQUENCES_PER_PASS, *most))
 
 

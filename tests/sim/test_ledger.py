@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.sim.own_work import LEDGER, ROOT, Entry, read, record, seeds_of, spans, totals, unrecorded
 
 from coordinator.simulator.chaos import SeedReport
 from coordinator.simulator.seeds import KINDS, Kind, SeedOutcome
+from tests.sim.ledger import LEDGER, ROOT, Entry, read, record, seeds_of, spans, totals, unrecorded
 
 HEAD = "# Seeds\n\n| kind | seeds | count | failed | commit |\n| --- | --- | --- | --- | --- |\n"
 OLD = HEAD + "| attacked | 0–2, 5 | 4 | none | abc |\n| honest | 0–9 | 10 | 3–4, 9 | abc |\n"

@@ -145,7 +145,7 @@ def test_only_honest_peers_are_held_to_what_they_said(hostile: bool) -> None:
 def test_restarts_that_look_like_contradictions(monkeypatch: pytest.MonkeyPatch) -> None:
     """If joins did not name the life that says them, whoever restarts would be convicted."""
     nameless = {**statement_slots._SLOTS, "join": lambda statement: (statement.read(Join).attempt,)}
-    monkeypatch.setattr(statement_slots, "_PLACES", nameless)
+    monkeypatch.setattr(statement_slots, "_SLOTS", nameless)
     world = swarm(4)
     run_to_version(world, 2)
     lose_all(world, "roster")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -234,8 +235,8 @@ def test_wrong_use_is_one_sentence_and_exit_code_2(
 def test_a_device_must_have_room_for_those_that_scavenge_too(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     needed = []
 
-    def choose(wanted: str, needed_bytes: int, memory_share: float) -> tuple[tuple[str, ...], str]:
-        needed.append(needed_bytes)
+    def choose(wanted: str, needed_bytes: Callable[[int], int], memory_share: float) -> tuple[tuple[str, ...], str]:
+        needed.append(needed_bytes(1))
         return ("cpu",), ""
 
     monkeypatch.setattr("peer.learner.devices.choose_devices", choose)

@@ -192,7 +192,7 @@ EVERY_STEP = {
 
 @pytest.fixture
 def inner_sgd(monkeypatch: pytest.MonkeyPatch) -> None:
-    def make_sgd(parameters: object, spec: InnerSpec, embeddings: object = ()) -> torch.optim.Optimizer:
+    def make_sgd(parameters: object, spec: InnerSpec, *_: object) -> torch.optim.Optimizer:
         return torch.optim.SGD(parameters, lr=spec.learning_rate)  # type: ignore[arg-type]
 
     monkeypatch.setattr("peer.learner.learner.make_optimizer", make_sgd)
