@@ -239,8 +239,9 @@ def _parts_here(layout: FragmentLayout, group: Ranks) -> list[tuple[slice, Tenso
         start, stop = max(first, here.start), min(first + tensor.rows, here.stop)
         if start < stop:
             span = slice(offset + (start - first) * tensor.row_elements, offset + (stop - first) * tensor.row_elements)
-            whole = TensorSpec(tensor.name, (here.stop - here.start, *tensor.shape[1:]))
-            found.append((span, whole.part(start - here.start, stop - start)))
+            ours = TensorSpec(tensor.name, (here.stop - here.start, *tensor.shape[1:]))
+            is_all = stop - start == ours.rows  # then `paired` gives the parameter itself, which has moments
+            found.append((span, ours if is_all else ours.part(start - here.start, stop - start)))
     return found
 
 
