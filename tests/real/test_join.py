@@ -140,7 +140,7 @@ def test_who_says_yes_takes_part_in_the_background_and_the_doctor_finds_the_host
         assert data.stat().st_mode & 0o077 == 0
         assert (data / SOCKET_NAME).stat().st_mode & 0o077 == 0
         assert main.run(["logs", "--data", str(data)], PYTHON) == 0
-        assert "{" in capsys.readouterr().out
+        assert "peer begins process=" in capsys.readouterr().out
         _until_training(data)
         ask(data, "stop")
         ready, _, _ = select.select([process], [], [], PATIENCE_SECONDS)
