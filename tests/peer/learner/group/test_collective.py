@@ -57,7 +57,7 @@ def life(learner: Learner, group: Ranks, folder: Path) -> dict[str, Tensor]:
     if group.leads:
         write_tensors(path, state)
     group.add(torch.zeros(1))
-    again = make_learner(learner.config, Uneven(), Placement(), group)
+    again = make_learner(learner.config, Uneven(), learner.placement, group)
     again.import_state(read_state(str(path)))
     for one in (learner, again):
         losses += [one.step().loss for _ in range(2)]
@@ -109,7 +109,7 @@ def test_several_processes_make_the_steps_of_one(size: int, sharded: bool, tmp_p
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("size", "sharded"), [(2, True), (4, False)])
-@pytest.mark.parametrize(("work", "apart"), [(in_pieces, 1e-5), (eager, 1e-4), (muon, 2e-2), (rounded, 2e-2)])
+@pytest.mark.parametrize(("work", "apart"), [(in_pieces, 1e-5), (eager, 1e-4), (muon, 2e-2), (rounded, 5e-2)])
 def test_whatever_they_compute(work, apart: float, size: int, sharded: bool, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     """Matrices in 8 bits have other blocks where they are shared out, and bfloat16 is rounded by other draws."""
     found = together(work, size, sharded, tmp_path)
