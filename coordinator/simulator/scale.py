@@ -62,22 +62,20 @@ class BoardPeer(VirtualPeer):
         steps = self.tensors.learner.steps(now)
         presence, shards = engine.core.presence, self.shards
         needed = active_sets(machine.chain for machine in engine.machines)
-        ours = self.presence(steps).model_copy(update={"shard_depth": shards.depth or None})
+        ours = self.presence(steps).model_copy(update={"shard_depth": shards.said})
         board.put(self.me, ours, shards.written(needed), now)
         presence.forget(now, lifetimes=1.0)
         versions = engine.heads()[0]
-        missing = sorted(needed - presence.live(now) - {self.me})
-        read = board.get(shards.read(missing, world.random.getrandbits(32)), now)
+        read = board.get(shards.read(needed - presence.live(now), world.random.getrandbits(32)), now)
         found = sorted({peer for peers in read.values() for peer in peers} - {self.me})
         for peer in found:
             seen, at = board.records[peer]
             presence.see(peer, seen, at)
             if seen.versions > versions:
                 self.handle(PresenceSeen(peer, seen))
-        said = {peer: board.records[peer][0].shard_depth or 0 for peer in found}
-        believed = [depth for peer, depth in said.items() if peer in needed]
-        shards.found({place: len(peers) for place, peers in read.items()}, believed or list(said.values()))
-        presence.sample(shards.population if shards.depth else 1.0, now)
+        said = {peer: board.records[peer][0].shard_depth for peer in found}
+        shards.found({place: len(peers) for place, peers in read.items()}, said, needed)
+        presence.sample(shards.everybody, now)
         self.handle(Progress(steps, self.tensors.learner.steps_per_second))
         self.handle(Tick())
         again = lambda: self.heartbeat() if self.life == life and self.alive else None  # noqa: E731

@@ -61,22 +61,36 @@ class PresenceShards:
         return sorted(places | {ROOT} if self.me in needed else places)
 
     def read(self, missing: Iterable[PeerId], draw: int) -> list[int]:
-        """The root, one of our own places, another one by `draw` (any number), and that of the first who is missing."""
+        """The root, one of our own places, and by `draw` (any number) another one and that of somebody missing."""
         own = self._own_depths()[self._looks % 2]
         self._looks += 1
         shards = shards_at(self.depth)
-        wanted = [shard_of(peer, self.depth) for peer in missing][:1]
-        return sorted({ROOT, shard_of(self.me, own), shards[draw % len(shards)], *wanted})
+        places = {ROOT, shard_of(self.me, own), shards[draw % len(shards)]}
+        if others := sorted(peer for peer in missing if peer != self.me):
+            places.add(shard_of(others[draw % len(others)], self.depth))
+        return sorted(places)
 
-    def found(self, counts: Mapping[int, int], said: Collection[int]) -> None:
-        """Follow what was read: records by place, and at which depth those whom we believe most say to be."""
+    def found(self, counts: Mapping[int, int], said: Mapping[PeerId, int | None], needed: Collection[PeerId]) -> None:
+        """Follow what was read: records by place, and the depth that peers say; the active sets `needed` go first."""
         own = {shard_of(self.me, depth): 2**depth for depth in self._own_depths()}
         self._counts = {place: counts.get(place, self._counts.get(place, 0)) for place in own}
         self.population = max(1.0, *(count * own[place] for place, count in self._counts.items()))
         suits = depth_for(self.population, self.depth)
-        usual = median_low(said) if said else suits
+        believed = [depth or 0 for peer, depth in said.items() if peer in needed]
+        depths = believed or [depth or 0 for depth in said.values()]
+        usual = median_low(depths) if depths else suits
         self.depth = min(max(suits, usual - 1), usual + 1)  # further apart we would not see each other
         self.population = max(self.population, RECORDS_PER_SHARD * 2 ** (self.depth - 1) if self.depth else 1.0)
+
+    @property
+    def said(self) -> int | None:
+        """Our depth, as our record says it: nothing where all is in one place."""
+        return self.depth or None
+
+    @property
+    def everybody(self) -> float:
+        """Of how many peers the records that we read are a part; 1 where we read them all."""
+        return self.population if self.depth else 1.0
 
     def _own_depths(self) -> tuple[int, int]:
         return self.depth, max(0, self.depth - 1)
@@ -98,6 +112,6 @@ class Survey:
         now, self._left = self._left[:SURVEYED_SHARDS], self._left[SURVEYED_SHARDS:]
         return sorted({ROOT, *now})
 
-    def found(self, said: Collection[int]) -> None:
+    def found(self, said: Collection[int | None]) -> None:
         """Follow the depth at which most say to be."""
-        self.depth = median_low(said) if said else self.depth
+        self.depth = median_low([depth or 0 for depth in said]) if said else self.depth

@@ -75,26 +75,25 @@ class PresenceLoop:
     async def _once(self, lifetime_seconds: float) -> None:
         """Say that we are here, and look who else is: each also when the other one fails."""
         needed = self._readers.needed()
-        ours = self._ours().model_copy(update={"shard_depth": self.shards.depth or None}).to_wire()
+        ours = self._ours().model_copy(update={"shard_depth": self.shards.said}).to_wire()
         try:
             for place in self.shards.written(needed):
                 await self._store.put(presence_key(self._run_id, place), ours, lifetime_seconds)
         except NetworkError as error:
             log.info("presence_not_told", reason=str(error))
-        missing = sorted(self._readers.missing(needed))
+        places = self.shards.read(self._readers.missing(needed), secrets.randbits(32))
         try:
-            read = await read_places(self._store, self._run_id, self.shards.read(missing, secrets.randbits(32)))
+            read = await read_places(self._store, self._run_id, places)
             hosts = await self._daemon.hosts()
         except NetworkError as error:
             log.info("presence_not_read", reason=str(error))
             return
         found = presences(distinct(read), self._daemon, hosts)
-        said = {record.sender: presence.shard_depth or 0 for record, presence in found}
-        believed = [depth for peer, depth in said.items() if peer in needed]
-        self.shards.found({place: len(records) for place, records in read.items()}, believed or list(said.values()))
+        said = {record.sender: presence.shard_depth for record, presence in found}
+        self.shards.found({place: len(records) for place, records in read.items()}, said, needed)
         for record, presence in found:
             self._readers.seen(record.sender, presence)
-        self._readers.counted(self.shards.population if self.shards.depth else 1.0)
+        self._readers.counted(self.shards.everybody)
         self.rounds += 1
 
 

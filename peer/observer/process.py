@@ -147,7 +147,7 @@ class Observer:
             except NetworkError as error:
                 read, self._note = {}, str(error)
             found = presences(distinct(read), network.dht.daemon, await network.dht.daemon.hosts())
-            survey.found([presence.shard_depth or 0 for _, presence in found])
+            survey.found([presence.shard_depth for _, presence in found])
             heard = [HeardPresence(record.sender, one, record.issued_unix_seconds) for record, one in found]
             self._set_clock(observation.chains)
             observation.read(heard, self._now())

@@ -47,13 +47,9 @@ class Swarm:
         for peer, shards in self.all.items():
             read = {place: self.places.get(place, {}) for place in shards.read((), self.random.randrange(1 << 30))}
             known = {one: depth for records in read.values() for one, depth in records.items()}
-            shards.found({place: len(records) for place, records in read.items()}, said(known, self.active))
+            shards.found({place: len(records) for place, records in read.items()}, known, self.active)
             found[peer] = set(known)
         return found
-
-
-def said(known: dict[PeerId, int], active: set[PeerId]) -> list[int]:
-    return [depth for peer, depth in known.items() if peer in active] or list(known.values())
 
 
 @given(depths)
@@ -140,6 +136,8 @@ def test_whoever_is_missing_is_looked_for_in_its_own_place() -> None:
     shards = PresenceShards(PeerId("me"), 6)
     missing = PeerId("somebody")
     assert shard_of(missing, 6) in shards.read([missing], 0)
+    assert shard_of(missing, 6) in shards.read([missing, shards.me], 1)
+    assert PresenceShards(shards.me, 6).read([shards.me], 0) == PresenceShards(shards.me, 6).read([], 0)
 
 
 @pytest.mark.parametrize(("depth", "looks"), [(0, 2), (3, 2), (5, 6)])
