@@ -67,9 +67,8 @@ class CertificateLog:
         if (self._records or 0) > RECORDS_MAX:
             records = self._log.read()
             kept = records[-CHAIN_KEPT:]
-            dropped = {Certificate.from_wire(data).digest for data in records[:-CHAIN_KEPT]}
-            branch = _branch(records, Certificate.from_wire(records[-1]).digest)
-            passed = skipping(self._read_passed(), (one for one in branch if one.digest in dropped))
+            newest = _branch(kept, Certificate.from_wire(kept[-1]).digest)
+            passed = skipping(self._read_passed(), _branch(records[:-CHAIN_KEPT], newest[0].outcome.parent))
             self._passed.replace([one.to_wire() for one in passed])
             self._log.replace(kept)
             self._records = len(kept)
