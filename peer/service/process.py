@@ -197,7 +197,9 @@ async def _serve_started(
                 say(f"it takes {takes(node.manifest.config)}")
             if options.show_invite:
                 say(f"invite: {node.invite()}")
-            async with _metrics(node, options), _pages(options, say), _page(options, say):
+            served = [] if options.pages is None else options.pages.arguments()
+            written = [] if options.page is None else ["--page", str(options.page)]
+            async with _metrics(node, options), _pages(options, served, say), _pages(options, written, say):
                 await _live(node, requests, options, say)
         finally:
             await control.close()
@@ -226,16 +228,11 @@ def _metrics(node: Served, options: ServiceOptions) -> AbstractAsyncContextManag
     return serve_metrics(options.metrics_port, node.snapshot, options.metrics_listen)
 
 
-def _pages(options: ServiceOptions, say: Callable[[str], None]) -> AbstractAsyncContextManager[None]:
-    if options.pages is None:
-        return nullcontext()
-    return dashboard_beside(options.data_directory, options.pages.arguments(), say)
-
-
-def _page(options: ServiceOptions, say: Callable[[str], None]) -> AbstractAsyncContextManager[None]:
-    if options.page is None:
-        return nullcontext()
-    return dashboard_beside(options.data_directory, ["--page", str(options.page)], say)
+def _pages(
+    options: ServiceOptions, arguments: Sequence[str], say: Callable[[str], None]
+) -> AbstractAsyncContextManager[None]:
+    """`muster dashboard` beside the peer, with these arguments; nothing without any."""
+    return dashboard_beside(options.data_directory, arguments, say) if arguments else nullcontext()
 
 
 async def _start_unless_told_to_leave(start: Start, requests: ShutdownRequests) -> Served | None:
