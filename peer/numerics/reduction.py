@@ -179,18 +179,6 @@ class MergedPartition:
     coefficients: list[tuple[float, ...] | None]
 
 
-def reduce_partition(
-    vectors: Mapping[int, Tensor],
-    members: Mapping[int, Member],
-    rule: MergeRule,
-    partitioning: Partitioning,
-    partition: int,
-    codec: Codec,
-) -> ReducedPartition:
-    """`merge_partition` and `publish`, on one core."""
-    return publish(merge_partition(vectors, members, rule, partitioning, partition), partitioning, partition, codec)
-
-
 def merge_partition(
     vectors: Mapping[int, Tensor],
     members: Mapping[int, Member],

@@ -13,7 +13,15 @@ from peer.numerics.codec import CODECS, Codec
 from peer.numerics.fragments import FragmentLayout, Partitioning, TensorSpec
 from peer.numerics.merge import MergeRule
 from peer.numerics.outer_step import AgreedResult, joined
-from peer.numerics.reduction import Contribution, Member, ReducedPartition, admit, encode_contribution, reduce_partition
+from peer.numerics.reduction import (
+    Contribution,
+    Member,
+    ReducedPartition,
+    admit,
+    encode_contribution,
+    merge_partition,
+    publish,
+)
 
 FP32 = CODECS["fp32"]
 LAYOUT = FragmentLayout(
@@ -114,3 +122,15 @@ def merge_all(
 
 def relative(one: Tensor, other: Tensor) -> float:
     return float((one.double() - other.double()).norm()) / max(float(other.double().norm()), 1e-30)
+
+
+def reduce_partition(
+    vectors: Mapping[int, Tensor],
+    members: Mapping[int, Member],
+    rule: MergeRule,
+    partitioning: Partitioning,
+    partition: int,
+    codec: Codec,
+) -> ReducedPartition:
+    """A reducer's work in one go, on one core."""
+    return publish(merge_partition(vectors, members, rule, partitioning, partition), partitioning, partition, codec)

@@ -23,10 +23,10 @@ from peer.numerics.codec import CODECS
 from peer.numerics.fragments import FragmentLayout, Partitioning
 from peer.numerics.leaves import Leaves
 from peer.numerics.merge import MERGES, MergeRule
-from peer.numerics.reduction import ReducedPartition, reduce_partition, segment_inputs
+from peer.numerics.reduction import ReducedPartition, segment_inputs
 from peer.rounds.spot_checks import SpotChecker
 from peer.storage.blobs import BlobStore
-from tests.peer.merging import Made
+from tests.peer.merging import Made, reduce_partition
 
 KEY = RoundKey(0, 0, digest_of(b"roster"))
 OTHERS = PeerId("others")

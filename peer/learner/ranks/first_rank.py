@@ -35,7 +35,6 @@ from peer.learner.messages import (
 )
 from peer.learner.spawn import EXIT_LOST, LEARNER_PROGRAM, LearnerLostError, last_line, start_child
 from peer.learner.work_counters import Counters
-from peer.machine.silence import work_done
 from peer.numerics.fragments import FragmentLayout
 
 NOTICE_SECONDS = 5.0  # after which the kernel has told us of a process whose connections are closed
@@ -98,11 +97,6 @@ class Others:
             if self._found.wait(NOTICE_SECONDS):
                 raise LearnerLostError(self._lost) from error
             raise
-
-    def cpu_seconds(self) -> float:
-        """Of all of them."""
-        ticks = sum(work_done(other.process.pid)[0] for other in self._others)
-        return ticks / os.sysconf("SC_CLK_TCK")
 
     def end(self) -> None:
         """Have them end, and wait for that."""

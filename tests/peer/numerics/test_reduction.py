@@ -16,7 +16,7 @@ from peer.numerics.fragments import FragmentLayout, Partitioning, TensorSpec
 from peer.numerics.merge import MERGES, combine, squared_norm
 from peer.numerics.outer_optimizer import OuterState, outer_step
 from peer.numerics.outer_step import AgreedResult, apply_merged, joined
-from peer.numerics.reduction import Admitted, admit, encode_contribution, merge_plan, reduce_partition, segment_inputs
+from peer.numerics.reduction import Admitted, admit, encode_contribution, merge_plan, segment_inputs
 from peer.numerics.robust.segments import merge_segment
 from tests.peer.merging import (
     FP32,
@@ -29,6 +29,7 @@ from tests.peer.merging import (
     merge_all,
     merged_gradients,
     reduce_all,
+    reduce_partition,
     relative,
 )
 from tests.peer.reference import reference_mean, reference_rda

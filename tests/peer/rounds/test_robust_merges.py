@@ -19,9 +19,18 @@ from peer.numerics.codec import CODECS
 from peer.numerics.fragments import FragmentLayout, Partitioning, TensorSpec
 from peer.numerics.merge import MERGES, MergeRule
 from peer.numerics.outer_step import joined
-from peer.numerics.reduction import admit, reduce_partition
+from peer.numerics.reduction import admit
 from tests.extra import extra
-from tests.peer.merging import FP32, contribute, members_of, merge_all, merged_gradients, reduce_all, relative
+from tests.peer.merging import (
+    FP32,
+    contribute,
+    members_of,
+    merge_all,
+    merged_gradients,
+    reduce_all,
+    reduce_partition,
+    relative,
+)
 
 torch.set_num_threads(1)
 RULES = [pytest.param(rule, id=name) for name, rule in MERGES.items()]
