@@ -135,6 +135,7 @@ def test_whoever_came_later_shows_the_newest_ones() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)  # eight hundred thousand signatures
 def test_a_hundred_thousand_versions_are_proven_by_less_than_a_megabyte_in_five_seconds() -> None:
     """Eight at a time of twenty-four peers, one of whom goes every two hundred versions on average."""
     club, rng = Club.of(24, founders=8, real_keys=True), random.Random(3)
