@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -139,3 +140,12 @@ class CertifiedRun:
         """An export of this moment, written by this key."""
         write_export(target, self.exported(), key, WRITTEN)
         return target
+
+
+def logits_of(model: Any, ids: torch.Tensor) -> torch.Tensor:
+    """Where numbers lie in memory decides how products of matrices are rounded: here all of them lie alike."""
+    for parameter in model.parameters():
+        parameter.data = parameter.data.clone()
+    with torch.inference_mode():
+        result: torch.Tensor = model(input_ids=ids).logits
+    return result

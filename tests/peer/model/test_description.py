@@ -21,6 +21,7 @@ from peer.model.description import describe
 from peer.model.families import make_module
 from peer.numerics.fragments import gather
 from peer.storage.anchors import genesis_states, layouts_of
+from tests.peer.exporting import logits_of
 
 SMALL: dict[str, Any] = {"hidden_size": 16, "layers": 1, "heads": 2, "intermediate_size": 24, "vocabulary": 64}
 DATA = DataSpec(context_tokens=16, sequences_per_step=2, evaluation_tokens=256)
@@ -170,7 +171,7 @@ def test_an_export_of_a_family_loads(tmp_path: Path, family: str):
     loaded = AutoModelForCausalLM.from_pretrained(tmp_path, local_files_only=True)
     ours = build_model(described.model, 16, seed=2).eval()
     tokens = torch.arange(16)[None]
-    assert torch.equal(loaded(input_ids=tokens).logits, ours(input_ids=tokens).logits)
+    assert torch.equal(logits_of(loaded, tokens), logits_of(ours, tokens))
 
 
 def test_damaged_weights_are_named(tmp_path: Path):
