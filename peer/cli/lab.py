@@ -18,6 +18,7 @@ from coordinator.run.manifest import LAB
 from coordinator.run.toml_file import parse_toml, read_text
 from dht.errors import UsageError
 from peer.cli import arguments
+from peer.cli.common import Compiled
 from peer.cli.progress import loading, shown
 from peer.machine import paths
 
@@ -191,6 +192,7 @@ def lab(
     eval_every: EvalEvery = 100,
     workers: Workers = 0,
     device: Device = "cpu",
+    compiled: Compiled = None,
     report: Report = None,
     curve: Curve = None,
     plot: Plot = None,
@@ -279,6 +281,7 @@ def _options(given: Mapping[str, Any]) -> LabOptions:
         dirichlet_alpha=given["noniid"],
         eval_every_steps=given["eval_every"],
         workers=given["workers"],
+        compiled=given["compiled"],
         cache=str(paths.token_cache()),
     )
     return replace(options, device=_device(given["device"], options))

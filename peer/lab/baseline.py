@@ -49,6 +49,7 @@ class BaselinePlan:
     schedule: tuple[JointStep, ...]
     steps: int
     eval_every_steps: int
+    compiled: bool = False
 
 
 def full_schedule(learners: int, steps: int) -> tuple[JointStep, ...]:
@@ -101,7 +102,9 @@ def train_jointly(
     """Train at this rate; the curve, whose last loss is infinite if training diverged."""
     inner = plan.config.inner.model_copy(update={"learning_rate": learning_rate})
     config = plan.config.model_copy(update={"inner": inner})
-    learner = make_learner(config, JointBatches(plan.sources, plan.schedule), Placement(plan.device))
+    learner = make_learner(
+        config, JointBatches(plan.sources, plan.schedule), Placement(plan.device, compiled=plan.compiled)
+    )
     learner.load_all(torch.cat(plan.start))
     evaluator = Evaluator(config, plan.heldout, plan.device)
     curve: list[CurvePoint] = []

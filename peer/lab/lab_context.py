@@ -18,6 +18,8 @@ from peer.attacks.zoo import AttackChoice
 from peer.lab.learners import LazyLearner, Tally
 from peer.learner.devices import Placement
 from peer.learner.gradient.batch_ahead import Batches
+from peer.learner.learner import Learner
+from peer.learner.setup import compile_steps
 from peer.model.description import Named
 from peer.numerics.outer_optimizer import OuterState
 from peer.rounds.tape import Record, version_line
@@ -56,6 +58,8 @@ class LabContext:
     device: str = "cpu"
     values: Named | None = None  # of version 0, unless they are seeded
     jitter: float = 0.0  # of the length of learners' steps
+    compiles: bool = False  # learners' models, until the compiler fails
+    compiling: str = ""  # what came of that, in words
     attacks: dict[PeerId, AttackChoice] = field(default_factory=dict)
     placements: dict[PeerId, Placement] = field(default_factory=dict)  # where it is not the lab's
     founders: frozenset[PeerId] = frozenset()  # as soon as the run has a manifest
@@ -72,6 +76,13 @@ class LabContext:
         self.states: list[OrderedDict[bytes, OuterState]] = [OrderedDict() for _ in self.layouts]
         self._recorded: set[bytes] = set()
         self.worker = ThreadPoolExecutor(1)  # what `TensorWorker` would do beside an event loop; here it stays idle
+
+    def compile(self, learner: Learner) -> None:
+        """Have torch compile its steps; if it cannot, those of nobody from now on."""
+        found = compile_steps(learner)
+        self.compiles = learner.placement.compiled
+        if not (self.compiling and self.compiles):
+            self.compiling = found
 
     def keep(self, fragment: int, digest: bytes, state: OuterState) -> None:
         """Remember a state for all others that adopt it, or fetch it because they are behind."""

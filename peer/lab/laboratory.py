@@ -73,6 +73,7 @@ class Laboratory:
             options.device,
             values,
             options.speed_jitter,
+            options.compiles,
         )
         setting = VirtualRun(self._describe, partial(make_tensors, self.context))
         founders = range(options.learners)
@@ -153,6 +154,7 @@ class Laboratory:
             "peers": [peer.me for peer in self.world.peers],
             "attacks": {peer: [attack.name, attack.strength] for peer, attack in self.context.attacks.items()},
             "device": self.options.device,
+            "compiled": self.context.compiles,
             "dirichlet_alpha": self.options.dirichlet_alpha,
             "second_side": self.options.second_side,
         }

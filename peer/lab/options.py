@@ -104,6 +104,7 @@ class LabOptions:
     eval_every_steps: int = 100
     workers: int = 0  # threads that make inner steps; 0: one per core
     device: str = "cpu"  # where they are made, by torch's name
+    compiled: bool | None = None  # as `join --compile`; None: on a GPU
     cache: str = ""  # where tokens of text are kept for the next time
 
     def __post_init__(self) -> None:
@@ -155,6 +156,11 @@ class LabOptions:
     @property
     def threads(self) -> int:
         return self.workers or min(len(os.sched_getaffinity(0)), self.total_learners)
+
+    @property
+    def compiles(self) -> bool:
+        """Whether torch compiles learners' models."""
+        return self.device != "cpu" if self.compiled is None else self.compiled
 
     def rates(self) -> list[float]:
         """Steps per virtual second, by learner. The one that sets the pace makes one step per `STEP_SECONDS`."""

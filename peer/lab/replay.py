@@ -50,6 +50,8 @@ def replay_tape(path: Path, data: TokenData | None = None, base: str = "") -> Ta
         raise UsageError(f"{path} began with values that a tape does not hold; replay tapes of seeded runs")
     if head.get("device", "cpu") != "cpu":
         raise UsageError(f"{path} was recorded on {head['device']}; only a processor's steps can be made again")
+    if head.get("compiled"):
+        raise UsageError(f"{path} was recorded with --compile; only steps as they are written can be made again")
     if data is None:
         files = LocalFiles(head.get("corpus", ""), head.get("tokenizer", ""))
         data = load_tokens(manifest.config.data, manifest.config.model.vocabulary, files)

@@ -58,6 +58,8 @@ def run_session(
     with ExitStack() as stack:
         record = keep_no_tape if tape is None else stack.enter_context(TapeWriter(tape)).write
         lab = stack.enter_context(Laboratory(options, data, record, described.values))
+        if lab.context.compiling:
+            loading.tell(f"steps {lab.context.compiling}", None)
         shown = 0
 
         def show_lab(step: int) -> None:
@@ -102,6 +104,7 @@ def _plan(lab: Laboratory, method: Method) -> BaselinePlan:
         sources=[lab.draws(peer.me) for peer in founders],
         heldout=lab.heldout,
         device=options.device,
+        compiled=lab.context.compiles,
         schedule=(
             elastic_schedule(lab.absences[: options.learners], options.steps)
             if method == "elastic"

@@ -292,6 +292,8 @@ def make_tensors(context: LabContext, learner: VirtualLearner, disk: Disk) -> La
     batches = context.batches(learner.peer)
     placement = context.placements.get(learner.peer, Placement(context.device, rounding_key=learner.peer.encode()))
     trained = make_learner(context.config, batches if attack is None else attack.read(batches), placement)
+    if context.compiles:
+        context.compile(trained)
     if context.values is not None:
         trained.load_all(torch.cat([state.anchor for state in context.genesis]))
     if context.config.data.is_in_passes:

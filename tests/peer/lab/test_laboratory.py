@@ -16,6 +16,7 @@ from peer.lab.laboratory import Laboratory
 from peer.lab.options import STEP_SECONDS, Failures, LabOptions, Scavenge
 from peer.learner.gradient.loss_scale import SKIPPED_IN_A_ROW_MAX
 from peer.learner.gradient.objective import Objective
+from peer.learner.learner import Learner
 from tests.extra import extra
 from tests.peer.lab import small
 
@@ -33,6 +34,28 @@ def test_a_lab_learns_and_everybody_agrees() -> None:
         digests = [peer.anchors.digest(fragment) for fragment in range(2)]  # hashed from the tensors now
         assert digests == peer.states
     assert lab.curve[-1].eval_loss == lab.evaluator.loss(lab.newest().anchors.all_anchors())
+
+
+def test_a_lab_whose_compiler_fails_says_so_once_and_trains_as_without(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried = list[int]()
+
+    def fail(_learner: Learner, sequences: int) -> None:
+        tried.append(sequences)
+        raise RuntimeError("no compiler here\nand more")
+
+    plain, _ = small.run(small.options(2, 8))
+    monkeypatch.setattr(Learner, "try_sequences", fail)
+    monkeypatch.setattr(Objective, "compile", lambda _self, _wanted: None)  # loading the compiler takes seconds
+    lab, _ = small.run(small.options(2, 8, compiled=True))
+    assert lab.context.compiling == "not compiled, because no compiler here"
+    assert tried == [2]  # the second learner is not even tried
+    assert small.final_parameters(lab) == small.final_parameters(plain)
+
+
+@pytest.mark.parametrize(("device", "asked"), [("cpu", False), ("cuda:0", True)])
+def test_learners_of_a_lab_are_compiled_as_a_peers_is(device: str, asked: bool) -> None:
+    assert small.options(2, 8, device=device).compiles is asked
+    assert small.options(2, 8, device=device, compiled=not asked).compiles is not asked
 
 
 @pytest.mark.gpu

@@ -155,6 +155,10 @@ def test_what_is_no_tape_or_of_other_text_is_refused(tmp_path: Path) -> None:
     small.run_taped(small.options(1, 4), path)
     with pytest.raises(UsageError, match="another Python"):
         replay_tape(path)
-    path.write_text(path.read_text().replace('"device": "cpu"', '"device": "cuda:0"', 1))
+    said = path.read_text()
+    path.write_text(said.replace('"compiled": false', '"compiled": true', 1))
+    with pytest.raises(UsageError, match="with --compile"):
+        replay_tape(path, small.text())
+    path.write_text(said.replace('"device": "cpu"', '"device": "cuda:0"', 1))
     with pytest.raises(UsageError, match="recorded on cuda:0"):
         replay_tape(path, small.text())
