@@ -83,6 +83,31 @@ def test_a_newcomer_gets_in_where_the_host_and_all_bootstrap_nodes_but_one_are_d
     machines.wait(two, lambda now: now.credited_tokens.get(new, 0) > 0)
 
 
+def test_a_newcomer_whose_host_dies_during_the_fetch_of_version_0_goes_on_from_others(machines: Machines) -> None:
+    """It gave up at once and kept nothing, though others held the same values."""
+    for small, large in LARGER.items():
+        machines.run = machines.run.replace(small, large)
+    machines.run = machines.run.replace("[model]\n", '[model]\nweights = "given"\nfamily = "gpt2"\n')
+    machines.run = machines.run.replace("[pace]\n", "[pace]\nquorum = 2\n")  # one alone certifies nothing
+    host = machines.host()
+    first = machines.learner("first", invite_of(host))
+    machines.wait(first, lambda now: now.state == "training")
+    ask(first, "pause")
+    for holder in (host, first):
+        limits(holder, SLOWLY)
+
+    invite = invite_of(host)
+    sent, before = snapshot(host).bytes_sent, snapshot(first).bytes_sent
+    newcomer = machines.learner("newcomer", invite)
+    machines.wait(host, lambda now: now.bytes_sent - sent > PIECE_BYTES)
+    machines.kill("host")
+    joined = machines.wait(newcomer, lambda now: now.state == "training")
+    assert snapshot(first).bytes_sent - before > PIECE_BYTES
+    known = {one.head for one in snapshot(first).fragments}
+    assert {one.head for one in joined.fragments} == known
+    assert all(one.version == 0 for one in joined.fragments)
+
+
 def test_a_join_goes_on_when_the_donor_that_gives_is_killed(machines: Machines) -> None:
     for small, large in LARGER.items():
         machines.run = machines.run.replace(small, large)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -113,6 +114,7 @@ def start(folder: Path, seed: int, *invite: str, loop: str = LOOP) -> subprocess
     return subprocess.Popen(
         [sys.executable, str(script), str(folder), str(seed), *invite],
         env={**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(folder.parent)},
+        stdin=subprocess.PIPE,  # ends a loop that waits for a line
         stdout=subprocess.PIPE,
         text=True,
     )
@@ -156,3 +158,57 @@ def test_a_session_whose_peer_is_stopped_in_a_long_step_ends_in_order(tmp_path: 
     loop = start(tmp_path / "peer", 0, loop=STOPPED)
     said, _ = loop.communicate(timeout=180)
     assert (loop.returncode, said.split()) == (0, ["4", "False", "True", "False"])
+
+
+FROZEN = """
+import sys
+from pathlib import Path
+import torch
+from torch import nn
+from coordinator.run.data_spec import DataSpec
+from coordinator.run.manifest import PaceSpec, RunConfig
+from dht.errors import UsageError
+from peer import Place, Session
+
+folder, seed, invite = Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3:]
+run = invite[0] if invite else RunConfig(
+    versions=400, data=DataSpec(source="own", context_tokens=8, sequences_per_step=8), pace=PaceSpec(fragments=1)
+)
+torch.manual_seed(seed)
+model = nn.Sequential(nn.Linear(8, 16), nn.Linear(16, 2))
+model[0].requires_grad_(False)
+try:
+    with Session(run, model, Place(folder)) as session:
+        print(session.invite, flush=True)
+        sys.stdin.readline()
+except UsageError as error:
+    print(error)
+    sys.exit(2)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.swarm
+@pytest.mark.timeout(400)
+def test_a_session_over_another_frozen_base_is_refused() -> None:
+    """Two trained together without a word, each on top of another model."""
+    with tempfile.TemporaryDirectory() as folder:  # pytest's own is too long for sockets
+        _refuse_another_base(Path(folder))
+
+
+def _refuse_another_base(folder: Path) -> None:
+    first = start(folder / "first", 1, loop=FROZEN)
+    try:
+        assert first.stdout is not None
+        invite = first.stdout.readline().strip()
+        said = {}
+        for name, seed in (("same", 1), ("other", 2)):
+            loop = start(folder / name, seed, invite, loop=FROZEN)
+            said[name] = (loop.communicate(timeout=180)[0], loop.returncode)
+        first.communicate(timeout=180)
+    finally:
+        first.kill()
+        first.wait()
+    assert said["same"][1] == 0, said
+    assert said["other"][1] == 2
+    assert "that are not trained have other values" in said["other"][0]

@@ -17,7 +17,9 @@ from peer.export.regular import LATEST
 from peer.export.verifier import verify_export
 from peer.model.families import make_module
 from peer.storage.tokenizer_file import TOKENIZER_FILE
+from tests.checkout import ROOT
 from tests.peer.matrix.materials import VOCABULARY, model_keys, write_corpus, write_tokenizer
+from tests.peer.matrix.test_run_files import CUT
 from tests.real.conftest import Machines, invite_of
 
 pytestmark = [pytest.mark.slow, pytest.mark.swarm, pytest.mark.timeout(500)]
@@ -25,7 +27,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.swarm, pytest.mark.timeout(500)]
 PYTHON = (3, 11)
 VERSIONS = 6
 CONTEXT = 32
-ENDING_SECONDS_MAX = 150.0
+ENDING_SECONDS_MAX = 300.0
+LEARNERS = ("ann", "bob")
 
 
 def run_over_text(folder: Path, base: str) -> str:
@@ -43,21 +46,28 @@ def run_over_text(folder: Path, base: str) -> str:
     return head + "".join(lines) + data.replace("[pace]\n", "[pace]\nquorum = 2\n").replace("= 4.0", "= 20.0")
 
 
-def test_a_host_over_text_exports_what_its_learners_certify(machines: Machines, tmp_path: Path) -> None:
-    """The host died at its first export: the model card knew the standard library only."""
-    machines.run = run_over_text(tmp_path, machines.run.replace("= 100000\n", f"= {VERSIONS}\n"))
-    exports = tmp_path / "exports"
-    (machines.folder / "run.toml").write_text(machines.run)
-    host = machines.peer("host", "host", str(machines.folder / "run.toml"), "--export", str(exports))
+def exported(machines: Machines, run: Path, *settings: str) -> Path:
+    """What a host of this run exports when it and two learners, who bring the same files, have come to its end."""
+    exports = machines.folder / "exports"
+    host = machines.peer("host", "host", str(run), "--export", str(exports), *settings)
     machines.wait(host, lambda now: now.state == "hosting")
-    invite, files = invite_of(host), ["--corpus", str(tmp_path / "corpus.text")]
-    joined = ["join", invite, "--yes", *files, "--tokenizer", str(tmp_path / "tokenizer.json")]
-    learners = [machines.peer(name, *joined) for name in ("ann", "bob")]
-    for name in ("host", "ann", "bob"):  # each ends by itself when the run is over
+    invite, folder = invite_of(host), run.parent
+    files = ["--corpus", str(folder / "corpus.text"), "--tokenizer", str(folder / "tokenizer.json")]
+    for name in LEARNERS:
+        machines.peer(name, "join", invite, "--yes", *files)
+    for name in ("host", *LEARNERS):  # each ends by itself when the run is over
         assert machines.processes[name].wait(ENDING_SECONDS_MAX) == 0, machines.said(name)
     found = verify_export(exports / LATEST, KeyVerifier())
     assert sum(one.version for one in found.fragments) >= VERSIONS
     assert found.fixes_config
+    return exports
+
+
+def test_a_host_over_text_exports_what_its_learners_certify(machines: Machines, tmp_path: Path) -> None:
+    """The host died at its first export: the model card knew the standard library only."""
+    machines.run = run_over_text(tmp_path, machines.run.replace("= 100000\n", f"= {VERSIONS}\n"))
+    (tmp_path / "run.toml").write_text(machines.run)
+    exports = exported(machines, tmp_path / "run.toml")
 
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -68,7 +78,37 @@ def test_a_host_over_text_exports_what_its_learners_certify(machines: Machines, 
     written = loaded.generate(**tokenizer("The river", return_tensors="pt"), max_new_tokens=8, do_sample=False)
     assert tokenizer.decode(written[0]).startswith("The river")
     (tmp_path / "tokenizer.json").unlink()  # a learner has kept the run's
-    ann = learners[0]
+    ann = machines.folder / LEARNERS[0]
     assert main.run(["export", str(tmp_path / "from-ann"), "--data", str(ann)], PYTHON) == 0
     assert main.run(["verify", str(tmp_path / "from-ann"), "--strict"], PYTHON) == 0
     assert (tmp_path / "from-ann" / TOKENIZER_FILE).read_bytes() == (exports / LATEST / TOKENIZER_FILE).read_bytes()
+
+
+@pytest.mark.parametrize("name", ["gpt2-124m", "continue"])
+def test_a_shipped_run_file_goes_to_its_export_with_sizes_cut_by_flags(
+    machines: Machines, tmp_path: Path, name: str
+) -> None:
+    corpus, tokenizer = write_corpus(tmp_path, "text", 400), write_tokenizer(tmp_path)
+    small: dict[str, object] = {
+        "model.hidden_size": 16,
+        "model.layers": 2,
+        "model.heads": 2,
+        "model.vocabulary": VOCABULARY,
+    }
+    if name == "continue":
+        torch.manual_seed(5)
+        spec = ModelSpec(family="gpt2", hidden_size=16, layers=2, heads=2, vocabulary=VOCABULARY)
+        make_module(spec, CONTEXT).save_pretrained(tmp_path / "given")
+        small = {"model.source": tmp_path / "given"}
+    paced: dict[str, object] = {
+        "versions": VERSIONS,
+        "pace.quorum": 2,
+        "pace.presence_seconds": 1,
+        "pace.presence_lifetime_seconds": 3,
+    }
+    own: dict[str, object] = {"data.path": corpus, "data.tokenizer": tokenizer, "pace.round_seconds": 20}
+    settings = {**CUT, **small, **paced, **own}
+    (tmp_path / "run.toml").write_text((ROOT / "examples" / f"{name}.toml").read_text())
+    cut = [part for key, value in settings.items() for part in ("--set", f"{key}={value}")]
+    exports = exported(machines, tmp_path / "run.toml", *cut)
+    assert main.run(["eval", str(exports / LATEST), "--corpus", corpus], PYTHON) == 0
