@@ -6,15 +6,17 @@ hivemind carries a multiaddress class of its own; addresses cross over to it as 
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from functools import lru_cache
 
 from multiaddr import Multiaddr
 
 from dht.errors import PeerError, UsageError
 from dht.identity import PeerId, public_key_of
 
+PARSED_KEPT = 2048
 ADDRESS_CHARACTERS_MAX = 384  # a relayed address with a long DNS name still fits
 _HOST_PROTOCOLS = ("ip4", "ip6", "dns", "dns4", "dns6")
 _PORT_PROTOCOLS = ("tcp", "udp")
@@ -70,6 +72,11 @@ class PeerAddress:
         return int(self._parts()[1][1] or 0)
 
     @property
+    def called(self) -> str:
+        """Who has to answer at this place: the peer, or its relay."""
+        return next((value or "" for name, value in self._parts() if name == "p2p"), "")
+
+    @property
     def relayed(self) -> bool:
         """True if the peer is reached through another one."""
         return any(name == "p2p-circuit" for name, _ in self._parts())
@@ -84,7 +91,7 @@ class PeerAddress:
             return Reach.LOOPBACK
         return Reach.PUBLIC if address.is_global else Reach.PRIVATE
 
-    def _parts(self) -> list[Part]:
+    def _parts(self) -> tuple[Part, ...]:
         return _parts_of(self.text)
 
 
@@ -164,18 +171,19 @@ def endpoint_at(endpoint: str, port: int) -> str:
     return check_endpoint(_join([first, (transport, str(port)), *rest]))
 
 
-def _parts_of(text: str) -> list[Part]:
+@lru_cache(maxsize=PARSED_KEPT)  # presence is read again and again
+def _parts_of(text: str) -> tuple[Part, ...]:
     if len(text) > ADDRESS_CHARACTERS_MAX:
         raise UsageError(f"an address of {len(text)} characters is too long; the limit is {ADDRESS_CHARACTERS_MAX}")
     if not text.isascii():  # nobody can call it, and multiaddr stumbles over some of these
         raise UsageError(f"{text!r} is not an address; write its name as DNS does, as in xn--mnchen-3ya.example")
     try:
-        return [(protocol.name, value) for protocol, value in Multiaddr(text).items()]
+        return tuple((protocol.name, value) for protocol, value in Multiaddr(text).items())
     except ValueError:  # every parse error of multiaddr is one; its texts repeat the whole address
         raise UsageError(f"{text!r} is not an address; one looks like {_EXAMPLE}/p2p/12D3Koo…") from None
 
 
-def _check_endpoint(text: str, parts: list[Part]) -> None:
+def _check_endpoint(text: str, parts: Sequence[Part]) -> None:
     names = [name for name, _ in parts]
     if not names or names[0] not in _HOST_PROTOCOLS:
         raise UsageError(f"{text!r} must begin with a host, as in {_EXAMPLE}")
@@ -183,7 +191,7 @@ def _check_endpoint(text: str, parts: list[Part]) -> None:
         raise UsageError(f"{text!r} has no port; write the host and then the port, as in {_EXAMPLE}")
 
 
-def _join(parts: list[Part]) -> str:
+def _join(parts: Iterable[Part]) -> str:
     return "".join(f"/{name}" if value is None else f"/{name}/{value}" for name, value in parts)
 
 

@@ -13,6 +13,7 @@ from dht.records import Record
 
 ENTRIES_PER_KEY_MAX = 256
 ENTRIES_MAX = 16384  # 64 MiB of the largest records
+ENTRIES_PER_SENDER_MAX = 16  # a peer writes at a few places, at others while a swarm grows; places cost nothing
 SWEEP_SECONDS = 1.0
 
 
@@ -21,11 +22,15 @@ class RecordTable:
 
     def __init__(self) -> None:
         self._places: dict[bytes, dict[PeerId, Record]] = {}
+        self._places_of: dict[PeerId, dict[bytes, None]] = {}  # the place written to longest ago first
         self._entries = 0
         self._swept_unix_seconds = float("-inf")
 
     def put(self, place: bytes, record: Record, now_unix_seconds: float) -> bool:
-        """Keep `record` if it was issued later than what its sender has here and there is room; True if it is here."""
+        """Keep `record` if it was issued later than what its sender has here and there is room; True if it is here.
+
+        Beyond `ENTRIES_PER_SENDER_MAX` it takes the room of another one of its sender's.
+        """
         held = self._places.get(place, {}).get(record.sender)
         if held is not None:
             if held.value == record.value:
@@ -37,6 +42,11 @@ class RecordTable:
         else:
             self._entries += 1
         self._places.setdefault(place, {})[record.sender] = record
+        own = self._places_of.setdefault(record.sender, {})
+        own.pop(place, None)
+        own[place] = None
+        if len(own) > ENTRIES_PER_SENDER_MAX:
+            self._forget(next(iter(own)), record.sender)
         return True
 
     def get(self, place: bytes, now_unix_seconds: float) -> list[Record]:
@@ -64,9 +74,13 @@ class RecordTable:
     def _sweep(self, now_unix_seconds: float) -> None:
         self._swept_unix_seconds = now_unix_seconds
         for place, records in tuple(self._places.items()):
-            live = {sender: r for sender, r in records.items() if r.expires_unix_seconds > now_unix_seconds}
-            self._entries -= len(records) - len(live)
-            if live:
-                self._places[place] = live
-            else:
-                del self._places[place]
+            for sender in [one for one, record in records.items() if record.expires_unix_seconds <= now_unix_seconds]:
+                self._forget(place, sender)
+
+    def _forget(self, place: bytes, sender: PeerId) -> None:
+        del self._places[place][sender], self._places_of[sender][place]
+        if not self._places[place]:
+            del self._places[place]
+        if not self._places_of[sender]:
+            del self._places_of[sender]
+        self._entries -= 1

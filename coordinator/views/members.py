@@ -18,6 +18,7 @@ class RunMember(BaseModel):
     name: str = ""
     role: Role
     live: bool
+    since_unix_seconds: float | None = None  # since when it has been seen without a break, while it is live
     tokens: int = 0  # certified, as far as this peer holds certificates
     out: str = ""
     invite: str = ""  # the key of the invite by which it came, where this peer has seen its pass

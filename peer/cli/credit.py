@@ -12,7 +12,7 @@ import typer
 from coordinator.views import quantity
 from coordinator.views.control import NobodyRunsError, ask, members_of
 from coordinator.views.credit import CreditReport, team_tokens
-from coordinator.views.members import InviteView, MemberList
+from coordinator.views.members import InviteView, MemberList, RunMember
 from dht.errors import LocalError
 from peer.machine import paths
 from peer.machine.text import printable
@@ -144,7 +144,7 @@ def deputise(
 def _member_rows(found: MemberList) -> Iterator[str]:
     yield f"{'peer':<14} {'name':<20} {'role':<10} {'tokens':>8}"
     for one in found.members:
-        state = f"out: {one.out}" if one.out else "live" if one.live else "away"
+        state = f"out: {one.out}" if one.out else f"live{_since(one)}" if one.live else "away"
         name = one.name[:20]
         by = f"  by …{one.invite[-ID_CHARACTERS:]}" if one.invite else ""
         row = f"…{one.peer_id[-ID_CHARACTERS:]:<13} {name:<20} {one.role:<10} {quantity.count(one.tokens):>8}"
@@ -155,12 +155,16 @@ def _member_rows(found: MemberList) -> Iterator[str]:
         yield from map(_invite_row, found.invites)
 
 
+def _since(one: RunMember) -> str:
+    return "" if one.since_unix_seconds is None else f" since {_local_time(one.since_unix_seconds)}"
+
+
+def _local_time(unix_seconds: float) -> str:
+    return f"{datetime.fromtimestamp(unix_seconds, UTC).astimezone():%F %R}"
+
+
 def _invite_row(one: InviteView) -> str:
     used = "" if one.used is None else f"{one.used} of {one.uses}" if one.uses else str(one.used)
-    until = (
-        ""
-        if one.expires_unix_seconds is None
-        else f"until {datetime.fromtimestamp(one.expires_unix_seconds, UTC).astimezone():%F %R}"
-    )
+    until = "" if one.expires_unix_seconds is None else f"until {_local_time(one.expires_unix_seconds)}"
     state = "withdrawn" if one.revoked else until
     return f"…{one.key[-ID_CHARACTERS:]:<13} {one.note[:20]:<20} {one.role:<10} {used:>8}  {state}".rstrip()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -16,11 +17,14 @@ from dht.daemon.process import Daemon
 from dht.errors import NetworkError, PeerError, UsageError
 from dht.identity import PeerId
 from dht.records import presence_key
+from dht.statement import digest_of
 from dht.store import RecordStore, StoredRecord
 from peer.machine.timed_wait import pause
 
 log = structlog.get_logger(__name__)
 
+CLAIMANTS_MAX = 4  # peers for which one place is called: it is one peer's, and who else claims it has others call it
+CLAIM_SECONDS = 60  # after which others among them are called
 EAGER_SECONDS = 0.5  # between looks while we know nobody or less than a lifetime has passed since the start
 
 
@@ -130,9 +134,11 @@ def presences(
     """What others say of themselves; the daemon remembers where they are, for when it has to start again.
 
     `hosts` are the IP addresses from which peers are connected. An address that its peer could not itself have is left
-    out: nobody has us call a machine of our own network, or a name.
+    out, and one that many claim is kept for a few: nobody has us call a machine of our own network, a name, or somebody
+    who has nothing to do with the run again and again.
     """
-    found, addresses = [], []
+    heard: list[tuple[StoredRecord, Presence]] = []
+    claimed: dict[PeerId, list[PeerAddress]] = {}
     for record in records:
         try:
             presence = Presence.from_wire(record.payload)
@@ -141,10 +147,32 @@ def presences(
         if record.sender != daemon.peer_id:
             near = {*daemon.near_hosts, hosts.get(record.sender, "")}
             usable = [one for one in _parsed(presence.addresses, record.sender) if could_be_of(one, near)]
-            found.append((record, presence.model_copy(update={"addresses": tuple(map(str, usable))})))
-            addresses += usable
-    daemon.remember(addresses)
-    return found
+            claimed[record.sender] = usable
+            heard.append((record, presence))
+    minute = max((int(record.issued_unix_seconds) for record, _ in heard), default=0) // CLAIM_SECONDS
+    crowded = _crowded(claimed, hosts, minute)
+    called = {peer: [one for one in usable if one not in crowded] for peer, usable in claimed.items()}
+    daemon.remember(address for usable in called.values() for address in usable)
+    return [
+        (record, presence.model_copy(update={"addresses": tuple(map(str, called[record.sender]))}))
+        for record, presence in heard
+    ]
+
+
+def _crowded(
+    claimed: Mapping[PeerId, Sequence[PeerAddress]], hosts: Mapping[PeerId, str], minute: int
+) -> frozenset[PeerAddress]:
+    """Addresses that lead where too many others say to be, drawn anew each minute; not of who calls us from there."""
+    places: dict[tuple[str, int], dict[str, set[PeerAddress]]] = defaultdict(lambda: defaultdict(set))
+    for peer, addresses in claimed.items():
+        for one in addresses:
+            if one.host != hosts.get(peer):
+                places[one.host, one.port][one.called].add(one)
+    found: set[PeerAddress] = set()
+    for claimants in places.values():
+        drawn = sorted(claimants, key=lambda called: digest_of(minute.to_bytes(8, "big"), called.encode()))
+        found.update(*(claimants[called] for called in drawn[CLAIMANTS_MAX:]))
+    return frozenset(found)
 
 
 def _parsed(texts: tuple[str, ...], peer: PeerId) -> list[PeerAddress]:

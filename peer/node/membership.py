@@ -113,11 +113,13 @@ class Membership:
     def _member(self, peer: PeerId, tokens: int, now: float) -> RunMember:
         core = self._driver.engine.core
         sighting, ban = core.presence.sightings.get(peer), core.bans.held.get(peer)
+        live = core.presence.is_live(peer, now)
         return RunMember(
             peer_id=peer,
             name="" if sighting is None else plain(sighting.presence.name),
             role=_role(self._driver.engine, peer, tokens),
-            live=peer == core.me or core.presence.is_live(peer, now),
+            live=peer == core.me or live,
+            since_unix_seconds=core.unix_seconds(sighting.since_seconds) if sighting is not None and live else None,
             tokens=tokens,
             out="" if ban is None else plain(ban.guilt.reason),
             invite=_invite_of(core, peer),

@@ -7,7 +7,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from dht import table as table_module
 from dht.identity import Identity, PeerId
 from dht.records import Record, RecordBody, make_record, presence_key
-from dht.table import ENTRIES_PER_KEY_MAX, RecordTable
+from dht.table import ENTRIES_PER_KEY_MAX, ENTRIES_PER_SENDER_MAX, RecordTable
 from tests.dht.conftest import ALICE, BOB, NOW, RUN_ID
 
 KEY = presence_key(RUN_ID)
@@ -97,3 +97,24 @@ def test_the_whole_table_is_capped(monkeypatch) -> None:
     assert table.put(b"new", record(ALICE, NOW + 9, 9), NOW + 9)
     assert len(table) == 1
     assert list(table.places()) == [b"new"]
+
+
+def test_one_key_cannot_fill_the_table_by_writing_everywhere() -> None:
+    table = RecordTable()
+    assert table.put(b"presence", record(BOB, NOW, 9), NOW)
+    for number in range(10 * ENTRIES_PER_SENDER_MAX):
+        assert table.put(number.to_bytes(2, "big"), record(ALICE, NOW, 9), NOW)
+    assert len(table) == ENTRIES_PER_SENDER_MAX + 1
+    assert table.get(b"presence", NOW) != []
+    assert table.get((10 * ENTRIES_PER_SENDER_MAX - 1).to_bytes(2, "big"), NOW) != []
+    assert table.get(b"\0\0", NOW) == []  # its own, written first
+
+
+def test_a_place_that_is_written_again_and_again_stays(monkeypatch) -> None:
+    monkeypatch.setattr(table_module, "ENTRIES_PER_SENDER_MAX", 2)
+    table = RecordTable()
+    for second in range(5):
+        assert table.put(b"always", record(ALICE, NOW + second, 9), NOW + second)
+        assert table.put(bytes([second]), record(ALICE, NOW + second, 9), NOW + second)
+    assert table.get(b"always", NOW + 5) != []
+    assert len(table) == 2

@@ -15,7 +15,7 @@ from coordinator.core.timeline import CHECK_SHARE, OPEN_SHARE, SECOND_PROPOSE_SH
 from coordinator.round.opening_server import OpeningServer
 from coordinator.round.outcome import partitions_to_redo
 from coordinator.round.refutations import inspection_of
-from coordinator.wire.messages import Check, Proposal, Redo, Result
+from coordinator.wire.messages import Check, NeedNote, Proposal, Redo, Result
 from coordinator.wire.openings import OpenedInput, OpeningNote, OpenNote, Refutation, leaves_per_voter, seed_of
 from dht.errors import PeerError
 from dht.identity import PeerId
@@ -455,6 +455,17 @@ def test_a_member_is_answered_for_one_seed_and_not_for_ever() -> None:
     assert member.attempt.on_opened(Opened(member.group.key, member.order[3], answered)) == [
         Send(member.order[3], answered)
     ]
+
+
+def test_who_is_not_of_the_group_gets_nothing_that_a_single_member_brought() -> None:
+    """Observers have no seat in any (`AdmissionControl.seat_refusal`), so they see what all together have made."""
+    member, _ = ready()
+    group, looks_on = member.group.key.roster_id, PEERS[9]
+    parts = [NeedNote(what="part", group=group, partition=partition, turn=0) for partition in range(5)]
+    inputs = OpenNote(group=group, partition=member.partition, turn=0, seed=bytes(32), own=False)
+    notes = [*parts, inputs, inputs.model_copy(update={"partition": 0, "own": True})]
+    assert [member.attempt.answer(looks_on, note) for note in notes] == [[]] * 7
+    assert [bool(member.attempt.answer(member.order[4], note)) for note in notes[5:]] == [True, True]
 
 
 def test_both_sides_know_that_the_only_voter_of_a_cell_is_shown_inputs_of_all_members() -> None:

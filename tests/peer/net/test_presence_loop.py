@@ -19,7 +19,7 @@ from dht.identity import Identity, KeyVerifier, PeerId
 from dht.records import presence_key
 from dht.statement import digest_of
 from dht.validation import RecordRules
-from peer.net.presence_loop import PresenceLoop, PresenceReaders, presences
+from peer.net.presence_loop import CLAIM_SECONDS, CLAIMANTS_MAX, PresenceLoop, PresenceReaders, presences
 from tests.coordinator.builders import presence
 from tests.dht.memory_store import MemoryDirectory, MemoryStore
 from tests.peer.virtual_loop import run_virtual
@@ -118,9 +118,46 @@ def test_only_addresses_that_a_peer_could_have_are_called(near: set[str], connec
     theirs = presence(1).model_copy(update={"addresses": tuple(f"{one}/p2p/{OTHER.peer_id}" for one in claimed)})
     daemon: Any = Daemon()
     daemon.near_hosts = frozenset(near)
-    record: Any = SimpleNamespace(sender=OTHER.peer_id, payload=theirs.to_wire())
+    record: Any = SimpleNamespace(sender=OTHER.peer_id, payload=theirs.to_wire(), issued_unix_seconds=UNIX)
     ((_, found),) = presences([record], daemon, {OTHER.peer_id: connected} if connected else {})
     assert {one.removesuffix(f"/p2p/{OTHER.peer_id}") for one in found.addresses} == believed
+
+
+CROWD = [Identity(digest_of(b"crowd", bytes([number]))).peer_id for number in range(60)]
+
+
+def called_for(place: str, unix_seconds: float, hosts: dict[PeerId, str] | None = None) -> set[PeerId]:
+    """For whom of a crowd an address is kept that all of them claim."""
+    records: list[Any] = [
+        SimpleNamespace(
+            sender=peer,
+            payload=presence(1).model_copy(update={"addresses": (f"{place}/p2p/{peer}",)}).to_wire(),
+            issued_unix_seconds=unix_seconds,
+        )
+        for peer in CROWD
+    ]
+    daemon: Any = Daemon()
+    return {record.sender for record, found in presences(records, daemon, hosts or {}) if found.addresses}
+
+
+def test_a_place_that_many_claim_is_called_for_a_few_of_them_in_turn() -> None:
+    """Each key that named it had every peer call it four times in forty seconds."""
+    first, later = called_for(PUBLIC, UNIX), called_for(PUBLIC, UNIX + CLAIM_SECONDS)
+    assert len(first) == len(later) == CLAIMANTS_MAX
+    assert first != later
+    assert called_for(PUBLIC, UNIX) == first
+    everybody = [called_for(PUBLIC, UNIX + minute * CLAIM_SECONDS) for minute in range(200)]
+    assert set.union(*everybody) == set(CROWD)  # the peer that is there, too, if it has not called us first
+
+
+def test_who_calls_from_a_place_is_called_there_whoever_else_claims_it() -> None:
+    hosts = {peer: "93.184.216.34" for peer in CROWD[:10]}
+    assert len(called_for(PUBLIC, UNIX, hosts)) == 10 + CLAIMANTS_MAX
+    assert set(CROWD[:10]) <= called_for(PUBLIC, UNIX, hosts)
+
+
+def test_peers_behind_one_relay_are_all_called_through_it() -> None:
+    assert called_for(f"{PUBLIC}/p2p/{OTHER.peer_id}/p2p-circuit", UNIX) == set(CROWD)
 
 
 def test_a_record_that_came_too_late_says_nothing_about_the_clock() -> None:
