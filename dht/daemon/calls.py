@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
+from functools import lru_cache
 from typing import Any, TypeAlias
 
 from hivemind.p2p import PeerID
@@ -17,6 +18,7 @@ from hivemind.proto import p2pd_pb2
 
 from dht.identity import PeerId
 
+NAMES_KEPT = 2048
 DAEMON_ERRORS = (OSError, EOFError, P2PDaemonError)
 
 ByteStream: TypeAlias = tuple[asyncio.StreamReader, asyncio.StreamWriter]
@@ -38,7 +40,12 @@ async def own_addresses(p2p: Any, seconds: float) -> list[bytes]:
 async def connected_peers(p2p: Any, seconds: float) -> list[tuple[PeerId, list[bytes]]]:
     """Who is connected, and the multiaddrs of these connections."""
     found = await _ask(p2p, p2pd_pb2.Request(type=p2pd_pb2.Request.LIST_PEERS), seconds)
-    return [(PeerId(PeerID(one.id).to_base58()), list(one.addrs)) for one in found.peers]
+    return [(_name(one.id), list(one.addrs)) for one in found.peers]
+
+
+@lru_cache(maxsize=NAMES_KEPT)  # the same peers are connected at each look, and base58 takes its time
+def _name(raw: bytes) -> PeerId:
+    return PeerId(PeerID(raw).to_base58())
 
 
 async def addresses_of(p2p: Any, peer: PeerId, seconds: float) -> list[bytes]:

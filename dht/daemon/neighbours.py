@@ -6,6 +6,7 @@ import asyncio
 import math
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from functools import lru_cache
 from typing import Any
 
 from hivemind.p2p import PeerID
@@ -22,6 +23,7 @@ REFRESH_SECONDS_MIN = 0.25  # also where somebody looks for a peer that may just
 CALL_SECONDS_MAX = 2.0
 LOOKUPS_AT_ONCE = 32  # of peers that have come since the last look; the others follow with the next one
 PEERS_KEPT = 512
+HOSTS_KEPT = 2048
 
 
 class ConnectedPeers:
@@ -59,11 +61,12 @@ class ConnectedPeers:
             claimed = await calls.addresses_of(self._p2p, peer, CALL_SECONDS_MAX)
         except DAEMON_ERRORS:  # it has just gone
             return ()
-        seen = [host for host in map(_host_of, connections) if host]
+        seen = [host for host in map(host_in, connections) if host]
         return tuple(one for one in claimed if any(_fits(one, peer, host) for host in seen))
 
 
-def _host_of(connection: bytes) -> str:
+@lru_cache(maxsize=HOSTS_KEPT)  # asked at each look, of the same connections
+def host_in(connection: bytes) -> str:
     """The IP address that a connection comes from; empty through a relay."""
     place = Multiaddr(connection)
     protocol, value = next(iter(place.items()))

@@ -29,7 +29,7 @@ from dht.daemon.config import (
 from dht.daemon.kademlia import PROTOCOL as KADEMLIA_PROTOCOL
 from dht.daemon.kademlia import Kademlia
 from dht.daemon.knocking import knock
-from dht.daemon.neighbours import ConnectedPeers
+from dht.daemon.neighbours import ConnectedPeers, host_in
 from dht.daemon.p2pd import DaemonProcess
 from dht.daemon.ports import check_ports_free, keep_ports, with_chosen_ports, with_last_ports
 from dht.door import KNOCK, Door
@@ -165,10 +165,8 @@ class Daemon:
             return {}
         found: dict[PeerId, str] = {}
         for peer, addresses in known:
-            for place in map(Multiaddr, addresses):
-                protocol, value = next(iter(place.items()))
-                if "p2p-circuit" not in str(place) and protocol.name in ("ip4", "ip6"):
-                    found.setdefault(peer, str(value))
+            for host in filter(None, map(host_in, addresses)):
+                found.setdefault(peer, host)
         return found
 
     async def knock(self, peer: PeerId) -> Refusal | None:

@@ -60,7 +60,7 @@ class Promising:
             self._promise(peer, action.message)
 
     def _promise(self, leader: VirtualPeer, roster: Statement) -> None:
-        chain = machine(leader).chain
+        chain = machine(leader, roster.context.fragment).chain
         group = read_group(roster, chain, 0.0)
         run_id, key = self.world.manifest.run_id, group.key
         context = Context(run_id=run_id, kind="commit", fragment=key.fragment, version=key.version, group=key.roster_id)

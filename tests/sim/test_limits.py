@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from coordinator.chain.certificate import Certificate
+from coordinator.chain.chain import Chain
 from coordinator.run.manifest import TrustSpec
 from coordinator.simulator.keys import KeyedSigner, virtual_peer_id
 from coordinator.simulator.simulation import World
@@ -28,7 +29,7 @@ class SybilFarm:
         self.signers = [KeyedSigner(name, secret) for name in names]
         self.world = world
         self.networks = networks
-        self.asked: set[tuple[bytes, int]] = set()
+        self.asked: set[tuple[bytes, int, int]] = set()
         self.ask()
 
     @property
@@ -38,16 +39,19 @@ class SybilFarm:
     def ask(self) -> None:
         """Into the attempts in which honest peers are now, everybody once; and again soon."""
         for peer in self.world.peers:
-            joining = machine(peer).rounds.joining
-            place = (machine(peer).chain.digest, joining.attempt_number)
-            if place not in self.asked:
-                self.asked.add(place)
-                self._join(place[0], joining.attempt_number, joining.leader, machine(peer).chain.version)
+            for fragment in range(self.world.pace.fragments):
+                joining, chain = machine(peer, fragment).rounds.joining, machine(peer, fragment).chain
+                place = (chain.digest, joining.attempt_number, fragment)
+                if place not in self.asked:
+                    self.asked.add(place)
+                    self._join(chain, joining.attempt_number, joining.leader)
         self.world.clock.after(ASK_SECONDS, self.ask)
 
-    def _join(self, base: bytes, attempt: int, leads: PeerId, at_version: int) -> None:
+    def _join(self, chain: Chain, attempt: int, leads: PeerId) -> None:
         run_id = self.world.manifest.run_id
-        context = Context(run_id=run_id, kind="join", fragment=0, version=at_version, group=base)
+        context = Context(
+            run_id=run_id, kind="join", fragment=chain.fragment, version=chain.version, group=chain.digest
+        )
         for signer in self.signers:
             body = Join(
                 attempt=attempt,

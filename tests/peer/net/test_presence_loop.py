@@ -151,7 +151,7 @@ def test_a_place_that_many_claim_is_called_for_a_few_of_them_in_turn() -> None:
 
 
 def test_who_calls_from_a_place_is_called_there_whoever_else_claims_it() -> None:
-    hosts = {peer: "93.184.216.34" for peer in CROWD[:10]}
+    hosts = dict.fromkeys(CROWD[:10], "93.184.216.34")
     assert len(called_for(PUBLIC, UNIX, hosts)) == 10 + CLAIMANTS_MAX
     assert set(CROWD[:10]) <= called_for(PUBLIC, UNIX, hosts)
 

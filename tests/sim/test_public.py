@@ -1,0 +1,71 @@
+"""The preset `public` against a hundred keys of strangers: as many versions as without them, or nearly (design §9)."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Callable
+
+import pytest
+
+from coordinator.run.admission_spec import AdmissionSpec
+from coordinator.run.manifest import PaceSpec, TrustSpec
+from coordinator.simulator.simulation import World
+from peer.cli.presets import preset_text
+from tests.extra import extra
+from tests.sim.crowding import Promising
+from tests.sim.ghosts import Ghosts
+from tests.sim.test_limits import SybilFarm
+from tests.sim.worlds import LINKS, STEPS_PER_SECOND, version
+
+PRESET = tomllib.loads(preset_text("public"))
+HONEST, FOUNDERS, STRANGERS = 8, 4, 100
+INTERVALS = 12
+LEFT = 0.8
+
+
+def swarm(seed: int) -> World:
+    """As the preset says: founders who hold it, and others who are known by now."""
+    pace = PaceSpec(**PRESET["pace"])
+    world = World(
+        pace,
+        [STEPS_PER_SECOND] * HONEST,
+        range(FOUNDERS),
+        seed,
+        LINKS,
+        trust=TrustSpec(**PRESET["trust"]),
+        admission=AdmissionSpec(**PRESET["admission"]),
+    )
+    for peer in world.peers:
+        peer.start()
+    return world
+
+
+def versions(seed: int, attack: Callable[[World], object] = lambda _: None) -> int:
+    """Of all fragments together."""
+    world = swarm(seed)
+    attack(world)
+    world.run(INTERVALS * world.pace.steps_per_version / STEPS_PER_SECOND)
+    return sum(version(world.peers[0], fragment) for fragment in range(world.pace.fragments))
+
+
+def ask(world: World) -> object:
+    return SybilFarm(world, (), STRANGERS)
+
+
+def promise(world: World) -> object:
+    return Promising(world, SybilFarm(world, (), STRANGERS))
+
+
+def appear(world: World) -> object:
+    return Ghosts(world, STRANGERS)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("seed", [0, *extra([1, 2])])
+def test_a_hundred_keys_of_strangers_cost_a_fifth_of_the_versions_at_most(seed: int) -> None:
+    """Whether they ask into every group, also promise something there, or only say to be training."""
+    calm = versions(seed)
+    assert calm >= 8 * (INTERVALS - 2)
+    found = {attack.__name__: versions(seed, attack) for attack in (ask, promise, appear)}
+    assert min(found.values()) >= LEFT * calm, (calm, found)
