@@ -80,6 +80,7 @@ def load_weights(spec: ModelSpec, context_tokens: int, folder: Path, precision: 
         raise UsageError(f"model.source: the weights in {folder} cannot be loaded: {first_line(error)}") from None
     _check_told(told, folder)
     _check_ties(spec, context_tokens, folder)
+    _keep_unpacked(module)
     for name, parameter in module.named_parameters():
         if not bool(torch.isfinite(parameter).all()):
             raise UsageError(f"model.source: {name} in {folder} holds values that are no finite numbers")
@@ -99,6 +100,17 @@ def _held_as(precision: HeldPrecision) -> dict[str, Any]:
         bnb_4bit_compute_dtype=torch.bfloat16,
     )
     return {"dtype": torch.bfloat16, "quantization_config": shortened}
+
+
+def _keep_unpacked(module: nn.Module) -> None:
+    """Have bitsandbytes evaluate with what it trains with.
+
+    On some processors it packs matrices anew at their first use in evaluation: that rounds scales once more, and fails
+    where a row is no whole number of blocks.
+    """
+    for layer in cast(Iterable[Any], module.modules()):
+        if hasattr(layer, "support_avx512bf16_for_cpu"):
+            layer.support_avx512bf16_for_cpu = False
 
 
 def _check_told(told: dict[str, Any], folder: Path) -> None:

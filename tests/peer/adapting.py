@@ -15,12 +15,15 @@ from coordinator.run.model_spec import ModelSpec
 CONTEXT = 32
 
 
-def write_base(folder: Path, seed: int = 1, family: str = "llama", dtype: torch.dtype = torch.float32) -> Path:
-    """A folder with a model over bytes of two layers of width 64."""
+def write_base(
+    folder: Path, seed: int = 1, family: str = "llama", dtype: torch.dtype = torch.float32, inner: int = 128
+) -> Path:
+    """A folder with a model over bytes of two layers of width 64; `inner` is a Llama's within its layers."""
     from transformers import AutoConfig, AutoModelForCausalLM
 
     sizes: dict[str, Any] = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
-    own = {"intermediate_size": 128, "num_key_value_heads": 2, "tie_word_embeddings": True} if family == "llama" else {}
+    llama = {"intermediate_size": inner, "num_key_value_heads": 2, "tie_word_embeddings": True}
+    own = llama if family == "llama" else {}
     config = AutoConfig.for_model(
         family, vocab_size=256, max_position_embeddings=64, bos_token_id=None, eos_token_id=None, **sizes, **own
     )

@@ -199,6 +199,19 @@ def test_nf4_starts_near_the_base_and_takes_a_fifth_of_its_memory(base: Path):
     assert held == pytest.approx(short.adapter.base_bytes, rel=0.05)
 
 
+def test_nf4_evaluates_with_what_it_trains_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Hosts died of rows that are no whole number of blocks, on processors where bitsandbytes packs them anew."""
+    import bitsandbytes.nn.modules
+
+    monkeypatch.setattr(bitsandbytes.nn.modules, "has_avx512bf16", lambda: True)
+    base = write_base(tmp_path / "base", inner=96)
+    run = located(describe(adapter_run(base, base_precision="nf4")).config, str(base))
+    evaluated = FlatModel(run)
+    anchors = [state.anchor for state in genesis_states(run, None)]
+    with evaluated.under(anchors) as model, torch.inference_mode():
+        assert loss(model, TOKENS).item() == loss(build_run_model(run).train(), TOKENS).item()
+
+
 def test_evaluation_sees_the_adapter_exactly(base: Path):
     """A base in bfloat16 does not round what is certified in float32."""
     run = located(describe(adapter_run(base, base_precision="bfloat16")).config, str(base))
