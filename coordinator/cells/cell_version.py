@@ -13,10 +13,10 @@ from coordinator.wire.messages import CellYield
 from dht.identity import PeerId
 
 
-def supply(rounds: CellRounds) -> tuple[PeerId | None, tuple[PeerId, ...]]:
+def state_route(rounds: CellRounds) -> tuple[PeerId | None, tuple[PeerId, ...]]:
     """From whom we get that version, and whom we tell once we have it: as the work went up."""
-    led, supplier = rounds.leading, rounds.joined.group.leader if rounds.joined is not None and rounds.told else None
-    return supplier, () if led is None else tuple(one for one in led.group.members if one != rounds.core.me)
+    led, upstream = rounds.leading, rounds.joined.group.leader if rounds.joined is not None and rounds.told else None
+    return upstream, () if led is None else tuple(one for one in led.group.members if one != rounds.core.me)
 
 
 def adoption(rounds: CellRounds, certificate: Certificate, own: Adopt | None) -> Adopt | None:

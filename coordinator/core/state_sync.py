@@ -31,7 +31,7 @@ LACKING_INTERVALS = 4.0  # expected ones until a version that nobody serves does
 UNSERVED_INTERVALS = 3.0  # for how long it does not exist then
 UNSERVED_INTERVALS_MAX = 48.0  # of the latter, which doubles each time that it is not served again
 UNSERVED_MAX = 16
-SUPPLY_DEADLINES = 0.5  # of a round: how long to wait for the supplier
+UPSTREAM_DEADLINES = 0.5  # of a round: how long to wait for the upstream
 HOLDERS_MAX = 16
 STRANGERS_MAX = HOLDERS_MAX // 2  # of these; who only publishes presence leaves room for who signed
 
@@ -58,8 +58,8 @@ class StateSync:
     included_unseen: bool = False  # a version that we lack has work of ours of which we have no snapshot
     again_at: float | None = None
     lacking_since: float = 0.0  # the newest one
-    supplier: PeerId | None = None  # the leader of the cell that brought our work, who tells us when it has the state
-    customers: tuple[PeerId, ...] = ()  # whom we tell
+    upstream: PeerId | None = None  # the leader of the cell that brought our work, who tells us when it has the state
+    downstream: tuple[PeerId, ...] = ()  # whom we tell
     unserved: dict[bytes, Unserved] = field(default_factory=dict)
     tries: int = 0
 
@@ -86,7 +86,7 @@ class StateSync:
         seed = digest_of(b"muster-holders", self.core.me.encode(), newest.digest, self.tries.to_bytes(8, "big"))
         known, strangers = claimants & chain.known(), beacon_order(seed, claimants - chain.known())
         ordered = (
-            *([] if self.supplier is None else [self.supplier]),
+            *([] if self.upstream is None else [self.upstream]),
             *beacon_order(seed, signers & live),
             *beacon_order(seed, known),
             *strangers[:STRANGERS_MAX],
@@ -95,19 +95,19 @@ class StateSync:
         )
         return [FetchState(newest, tuple(dict.fromkeys(ordered))[:HOLDERS_MAX])]
 
-    def await_supplier(self, now: float) -> None:
-        """Our supplier tells us when it has the newest state; if it does not, we ask others."""
-        self.again_at = now + SUPPLY_DEADLINES * self.core.pace.round_seconds
+    def await_upstream(self, now: float) -> None:
+        """The peer upstream tells us when it has the newest state; if it does not, we ask others."""
+        self.again_at = now + UPSTREAM_DEADLINES * self.core.pace.round_seconds
 
-    def supply(self, certificate: Certificate) -> list[Action]:
+    def pass_on(self, certificate: Certificate) -> list[Action]:
         """We hold the newest version: tell those whose work went through us that they can have it here, once."""
-        customers, self.customers = self.customers, ()
+        downstream, self.downstream = self.downstream, ()
         note = CertificateNote(certificate=certificate)
-        return [Send(peer, note) for peer in customers]
+        return [Send(peer, note) for peer in downstream]
 
     def offered(self, sender: PeerId, digest: bytes, chain: Chain, now: float) -> list[Action]:
-        """Somebody says that a version exists: if it is the newest and our supplier says it, it is to be had there."""
-        awaited = not self.complete and sender == self.supplier and digest == chain.digest
+        """Fetch the newest version from the peer upstream once it says that it has it."""
+        awaited = not self.complete and sender == self.upstream and digest == chain.digest
         return self.fetch(chain, now) if awaited else []
 
     def fetched(self, chain: Chain, returned: Returned | None = None) -> list[Action]:

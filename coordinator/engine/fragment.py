@@ -171,7 +171,7 @@ class FragmentMachine:
         self.tempo.counted_from = step.counted_from
         if not certificate.outcome.minor:
             self.tempo.certified_at = now
-        state_sync.supplier, state_sync.customers = step.supplier, step.customers
+        state_sync.upstream, state_sync.downstream = step.upstream, step.downstream
         if not step.held:
             state_sync.fall_behind(self.held_chain, now)  # this chain, before it moves on
         self.chain.append(certificate)
@@ -179,7 +179,7 @@ class FragmentMachine:
         if adopt is not None and step.held:
             if adopt.snapshot is not None:
                 self.own_work.count(adopt.snapshot.roster_id, certificate.outcome)
-            actions += [adopt, *state_sync.supply(certificate)]
+            actions += [adopt, *state_sync.pass_on(certificate)]
         elif adopt is not None and adopt.snapshot is not None:
             state_sync.unadopted = adopt
         state_sync.included_unseen |= step.unseen
@@ -195,12 +195,12 @@ class FragmentMachine:
     # -- catching up, changing over
 
     def fetch_if_behind(self, now: float) -> list[Action]:
-        """Get the newest state if we lack it; where somebody is to supply us, as soon as it has it itself."""
+        """Get the newest state if we lack it; where a peer upstream tells us, as soon as it has it itself."""
         if self.ready:
             return []
-        if self.state_sync.supplier is None:
+        if self.state_sync.upstream is None:
             return self.state_sync.fetch(self.chain, now)
-        self.state_sync.await_supplier(now)
+        self.state_sync.await_upstream(now)
         return []
 
     def fetch_later(self, now: float) -> None:
@@ -218,7 +218,7 @@ class FragmentMachine:
             self.own_work.count_all(self.core.steps_now(now))
         elif self.core.carries:
             returned = self.own_work.take_back(self.chain)
-        return self.state_sync.fetched(self.chain, returned) + self.state_sync.supply(self.chain.certificates[-1])
+        return self.state_sync.fetched(self.chain, returned) + self.state_sync.pass_on(self.chain.certificates[-1])
 
     def fetch_failed(self, digest: bytes, now: float) -> list[Action]:
         """Nobody gave the state; after a while it counts as not existing, and we go on from what we hold."""
@@ -245,7 +245,7 @@ class FragmentMachine:
     def switch(self, rival: Chain, fork: int, now: float) -> list[Action]:
         """Leave our branch, from version `fork` on, for a rival one (design §8); its state has to be fetched."""
         self.rounds.leave(now)
-        self.state_sync.supplier = None
+        self.state_sync.upstream = None
         self.state_sync.fall_behind(self.chain, now)
         unadopted = self.state_sync.unadopted
         dropped = unadopted is not None and unadopted.certificate.version > fork

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from coordinator.cells.cell_version import adoption, supply
+from coordinator.cells.cell_version import adoption, state_route
 from coordinator.chain.certificate import Certificate
 from coordinator.core.actions import Adopt
 from coordinator.core.quorum import GraceEstimates
@@ -21,8 +21,8 @@ class Transition:
     attempt: Attempt | None  # ours that made it
     adopt: Adopt | None  # with the state, if we hold it, or with our snapshot that is in it
     unseen: bool  # it has work of ours of which we have no snapshot
-    supplier: PeerId | None  # who tells us when it has the state
-    customers: tuple[PeerId, ...]  # whom we tell
+    upstream: PeerId | None  # who tells us when it has the state
+    downstream: tuple[PeerId, ...]  # whom we tell
     counted_from: float  # since when inner steps count towards the next one
     estimates: GraceEstimates
 
@@ -38,7 +38,7 @@ def transition(rounds: VersionRound, certificate: Certificate, now: float) -> Tr
     attempt = rounds.find(outcome.roster_id)
     adopt = adoption(cells, certificate, None if attempt is None else attempt.adoption(certificate))
     missed = adopt is None or (adopt.applied is None and adopt.snapshot is None)
-    supplier, customers = supply(cells)
+    upstream, downstream = state_route(cells)
     # with cells from when all hear of it, so that heads and wards come to the next version together
     counted_from = now if attempt is None or cells.needed(now) else attempt.timeline.start
     return Transition(
@@ -46,8 +46,8 @@ def transition(rounds: VersionRound, certificate: Certificate, now: float) -> Tr
         attempt,
         adopt,
         unseen=missed and not rounds.own_work.knows(outcome),
-        supplier=supplier,
-        customers=customers,
+        upstream=upstream,
+        downstream=downstream,
         counted_from=counted_from,
         estimates=_estimates(rounds, attempt, now),
     )

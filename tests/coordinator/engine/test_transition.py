@@ -56,7 +56,7 @@ def test_who_holds_the_state_adopts_it_and_tells_its_customers(included: bool) -
     machine = machine_of(5)
     key, found = key_of(machine.chain), next_of(machine)
     adopt = Adopt(found.certificate, applied=key, ours=Included(key, (True,)) if included else NotIncluded())
-    actions = machine.apply(replace(found, adopt=adopt, customers=(PeerId("ward"),)), NOW)
+    actions = machine.apply(replace(found, adopt=adopt, downstream=(PeerId("ward"),)), NOW)
     assert [one for one in actions if isinstance(one, Adopt)] == [adopt]
     assert [
         one.to for one in actions if getattr(one, "message", None) == CertificateNote(certificate=found.certificate)
