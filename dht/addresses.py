@@ -72,6 +72,11 @@ class PeerAddress:
         return int(self._parts()[1][1] or 0)
 
     @property
+    def over_tcp(self) -> bool:
+        """Whether a call goes over TCP, as to all who listen as Muster does."""
+        return self._parts()[1][0] == "tcp"
+
+    @property
     def called(self) -> str:
         """Who has to answer at this place: the peer, or its relay."""
         return next((value or "" for name, value in self._parts() if name == "p2p"), "")
@@ -134,8 +139,11 @@ def could_be_of(address: PeerAddress, hosts: Iterable[str]) -> bool:
     """Whether a stranger can be at the address that it claims, for somebody who reaches these IP addresses.
 
     A public IP address can be anybody's. One of this machine or of a private network is, for a peer that has or calls
-    one in the same network; a name is nobody's, since only its resolver knows where it leads.
+    one in the same network; a name is nobody's, since only its resolver knows where it leads. Nor is one over UDP:
+    nobody here listens there, and the daemon's QUIC is full of known holes (docs/adr/0057).
     """
+    if not address.over_tcp:
+        return False
     try:
         claimed = _mapped(ipaddress.ip_address(address.host))
     except ValueError:

@@ -115,6 +115,7 @@ PUBLIC, ELSEWHERE = "/ip4/93.184.216.34/tcp/7400", "/ip4/192.168.9.1/tcp/7400"
 def test_only_addresses_that_a_peer_could_have_are_called(near: set[str], connected: str, believed: set[str]) -> None:
     """Two forged records had every peer call a machine of its own network thirty times in forty seconds."""
     claimed = [LOOPBACK, HOME, PUBLIC, ELSEWHERE, "/dns4/router.example/tcp/80", "/ip4/0.0.0.0/tcp/1"]
+    claimed += ["/ip4/93.184.216.34/udp/7400/quic-v1", "/ip4/93.184.216.34/udp/7400/quic-v1/webtransport"]
     theirs = presence(1).model_copy(update={"addresses": tuple(f"{one}/p2p/{OTHER.peer_id}" for one in claimed)})
     daemon: Any = Daemon()
     daemon.near_hosts = frozenset(near)
