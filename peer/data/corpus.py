@@ -134,7 +134,7 @@ def _make(
             loading.tell("making tokens of the text", min(1.0, share))
         if writer.room < least:
             tally.notes.append(f"read no further than {spec.tokens_max:,} tokens (data.tokens_max)")
-        if writer.heldout_tokens < spec.evaluation_tokens:
+        if 0 < writer.heldout_tokens < spec.evaluation_tokens:
             tally.notes.append(
                 f"evaluations use all {writer.heldout_tokens:,} held-out tokens, fewer than data.evaluation_tokens"
             )

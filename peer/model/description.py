@@ -143,7 +143,11 @@ def own_model(config: RunConfig, module: nn.Module) -> Description:
     model = config.model.model_copy(update={"family": "own", "settings": "", "source": ""})
     data = config.data.model_copy(update={"source": "own", "path": "", "tokenizer": ""})
     own = with_rule_digest(config).model_copy(update={"model": model, "data": data})
-    return _with_tensors(own, named_values(module), _embeddings(module))
+    values = named_values(module)
+    for name, value in values.items():
+        if not bool(torch.isfinite(value).all()):
+            raise UsageError(f"{name} holds values that are no finite numbers, and no run begins with those")
+    return _with_tensors(own, values, _embeddings(module))
 
 
 def _with_tensors(

@@ -150,7 +150,9 @@ def split_fragments(
     if len({spec.name for spec in specs}) != len(specs):
         raise ValueError("tensor names must be distinct")
     if not 1 <= fragments <= len(specs):
-        raise UsageError(f"a model of {len(specs)} tensors cannot be cut into {fragments} fragments; ask for fewer")
+        raise UsageError(
+            f"a model of {len(specs)} tensors cannot be cut into {fragments} fragments; lower pace.fragments"
+        )
     ordered = sorted(specs, key=lambda spec: (-spec.elements, spec.name))
     share = sum(spec.elements for spec in specs) / fragments
     tables = [spec for spec in ordered if spec.embedding and spec.elements > share] if cut_embeddings else []
@@ -164,7 +166,7 @@ def split_fragments(
             bins[smallest].append(spec)
             filled[smallest] += spec.elements
     if 0 in filled:
-        raise UsageError(f"a model of such tensors cannot be cut into {fragments} fragments; ask for fewer")
+        raise UsageError(f"a model of such tensors cannot be cut into {fragments} fragments; lower pace.fragments")
     return tuple(
         FragmentLayout(index, (*(cut[index] if index < len(cut) else ()), *sorted(rest, key=lambda spec: spec.name)))
         for index, rest in enumerate(bins)

@@ -33,7 +33,7 @@ from peer.learner.loop import CommandLoop, cpu_seconds
 from peer.learner.messages import Failed, Message, Ready, SessionStart, Start, StepEntry
 from peer.learner.module_adapter import ModuleAdapter
 from peer.learner.shared_memory import SharedSlots, new_memory
-from peer.learner.spawn import start_child
+from peer.learner.spawn import last_line, start_child
 from peer.machine.log import LOG_NAME
 from peer.machine.paths import data_directory as default_directory
 from peer.model.description import OWN_DATA, own_model
@@ -266,6 +266,7 @@ class _PeerProcess:
     process: subprocess.Popen[bytes]
     connection: socket.socket
     output: IO[bytes]
+    words: str = ""  # its last, once it has ended
 
     @classmethod
     def begin(cls, slots_descriptor: int) -> Self:
@@ -279,12 +280,13 @@ class _PeerProcess:
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
+        if not self.output.closed:
+            self.words = last_line(self.output)
+            self.output.close()
 
     def failure(self) -> LocalError:
         """Why it has ended unasked, in its own last words."""
-        self.output.seek(0)
-        lines = self.output.read().decode(errors="replace").strip().splitlines()
-        words = lines[-1] if lines else f"it ended with exit code {self.process.returncode}"
+        words = self.words or f"it ended with exit code {self.process.returncode}"
         return LocalError(f"the peer of this session has ended: {words}")
 
 

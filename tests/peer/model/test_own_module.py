@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
@@ -12,6 +14,7 @@ from peer.learner.module_adapter import ModuleAdapter
 from peer.model.description import own_model
 from peer.model.own_module import BufferWatch, frozen_digest, named_values
 from peer.storage.anchors import layouts_of
+from tests.checkout import ROOT
 
 RUN = RunConfig(pace=PaceSpec(fragments=2))
 
@@ -20,6 +23,21 @@ def with_parameter(value: torch.Tensor, trained: bool = True) -> nn.Module:
     model = nn.Linear(3, 2)
     model.register_parameter("extra", nn.Parameter(value, requires_grad=trained))
     return model
+
+
+def test_the_loop_of_the_readme_begins_a_run() -> None:
+    """Its model had fewer tensors than a run has fragments."""
+    shown = (ROOT / "README.md").read_text(encoding="utf-8").split("```python\n")[1].split("```")[0]
+    names: dict[str, Any] = {}
+    exec(shown.split("with Session")[0], names)
+    described = own_model(names["run"], names["model"])
+    ModuleAdapter(names["model"], layouts_of(described.config), described.config)
+
+
+def test_a_run_does_not_begin_with_nan() -> None:
+    """It began, and each peer was told that its own training had diverged."""
+    with pytest.raises(UsageError, match="extra holds values that are no finite numbers"):
+        own_model(RUN, with_parameter(torch.tensor([1.0, float("nan")])))
 
 
 def test_an_empty_parameter_is_left_out() -> None:
