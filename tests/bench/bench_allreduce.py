@@ -147,7 +147,7 @@ async def compare(parameters: int, rounds: int) -> dict[str, Any]:
         theirs = {name: await HivemindSide.start(processes, setting) for name, setting in YARDSTICKS.items()}
         for number in range(WARM_UP_ROUNDS + rounds):
             for side in (muster, *theirs.values()):
-                await side.round(number >= WARM_UP_ROUNDS)
+                await side.round(number >= WARM_UP_ROUNDS)  # type: ignore[attr-defined]
         return {
             "peers": PEERS,
             "parameters": parameters,

@@ -25,7 +25,8 @@ import torch
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from coordinator.run.data_spec import DataSpec
-from coordinator.run.manifest import InnerSpec, RunConfig
+from coordinator.run.inner_spec import InnerSpec
+from coordinator.run.manifest import RunConfig
 from coordinator.run.model_spec import ModelSpec
 from peer.cli.consent import measured_flops
 from peer.learner.devices import devices_name

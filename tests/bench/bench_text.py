@@ -28,7 +28,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
-from coordinator.run.manifest import DataSpec
+from coordinator.run.data_spec import DataSpec
 from coordinator.views.control import ask, snapshot
 from coordinator.views.snapshot import PeerSnapshot
 from dht.errors import LocalError, UsageError

@@ -191,9 +191,9 @@ def test_a_probe_calls_a_peer_that_nobody_leads_to_any_more(swarm: Swarm, runner
     async def scenario() -> None:
         alice, lost = swarm.stores[0], PeerID.from_base58(CAROL.peer_id)
         swarm.daemons[0].remember(await swarm.daemons[2].visible_addresses())
-        table = alice._protocol.routing_table
+        table = alice._protocol.routing_table  # type: ignore[attr-defined]
         del table[table[lost]]
-        await alice.probe()
+        await alice.probe()  # type: ignore[attr-defined]
         assert lost in table
 
     runner.run(scenario())
@@ -257,7 +257,7 @@ def test_one_late_entry_does_not_hide_the_others(swarm: Swarm, runner: asyncio.R
         key = presence_key(RUN_ID, 12)
         await swarm.stores[1].put(key, b"Bob", 30)
         assert True in await push(swarm.stores[0], signed(ALICE, 12, b"Alice", swarm.clock(), lifetime=300))
-        protocol, place = swarm.stores[0]._node.protocol, DHTID.generate(source=key.text)
+        protocol, place = swarm.stores[0]._node.protocol, DHTID.generate(source=key.text)  # type: ignore[attr-defined]
         for daemon in swarm.daemons[1:]:
             answer = await protocol.call_find(daemon.p2p.peer_id, [place])
             assert {sender for sender, _ in answer[place][0].value.items()} == {ALICE.peer_id, BOB.peer_id}

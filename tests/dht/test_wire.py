@@ -185,4 +185,4 @@ def test_values_are_frozen_and_strict() -> None:
     with pytest.raises(ValidationError):
         Inner(name="a", size="1")
     with pytest.raises(ValidationError):
-        Inner(name="a", size=1, other=2)
+        Inner(name="a", size=1, other=2)  # type: ignore[call-arg]

@@ -111,7 +111,7 @@ class Looker:
         members = [one for one in held.result.included if one != self.case.others[0]]
         inputs = self.exchange.inputs.partition(PARTITION, members)
         place = (PARTITION, MEMBERS, 0, seed, len(group.voters), len(group.members))
-        return self.auditor.open(Open(group.key, self.member.me, *place, inputs)).note
+        return self.auditor.open(Open(group.key, self.member.me, *place, inputs)).note  # type: ignore[call-arg]
 
     def audit(self, held: HeldResult) -> Inspected:
         """At all leaves."""

@@ -17,11 +17,11 @@ def main() -> None:
     wire.PROTOCOL_MINOR += 1
     Presence.model_fields["protocol_minor"].default = wire.PROTOCOL_MINOR
     Presence.model_rebuild(force=True)
-    context.make_statement = next_minor_statement
+    context.make_statement = next_minor_statement  # type: ignore[attr-defined]
     Presence.to_wire = next_minor_bytes
     frames = importlib.import_module("peer.net.frames")
     encode_older = frames.encode_header
-    frames.encode_header = lambda message: encode_older(message)[:1] + next_minor_bytes(message)
+    frames.encode_header = lambda message: encode_older(message)[:1] + next_minor_bytes(message)  # type: ignore[attr-defined]
     importlib.import_module("peer.cli").main()  # not before: whatever sends takes `encode_header` from there
 
 

@@ -136,7 +136,7 @@ def test_who_asks_a_moment_too_late_does_not_stop_a_swarm_of_unlike_machines() -
     world = swarm(7, rates=[1.0, 2.0, 3.0, 4.0, 5.0, 2.0, 2.0])
     run_to_version(world, 4)
     *honest, idler, late = world.peers
-    world.watcher.hostile |= {idler.me, late.me}
+    world.watcher.hostile |= {idler.me, late.me}  # type: ignore[attr-defined]
     idler.mischief = mischief_of(idler.signer, ["never_commit"], ())
     world.network.filter = lambda by, to, message: by != late.me
 

@@ -76,7 +76,7 @@ def test_a_vote_after_an_abstention(monkeypatch: pytest.MonkeyPatch) -> None:
     world.network.filter = Drop(
         lambda _, to, message: statement_of(message, "vote") or (to == last.me and statement_of(message, "result"))
     )
-    run_until(world, lambda: last.me in set().union(*world.watcher.abstained.values()), 60.0)
+    run_until(world, lambda: last.me in set().union(*world.watcher.abstained.values()), 60.0)  # type: ignore[attr-defined]
     lose_all(world, "vote")
     with pytest.raises(InvariantError, match="in a group in which it abstained"):
         world.run(PACE.round_seconds)
@@ -93,7 +93,7 @@ def test_a_certificate_with_too_few_votes(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_minorities_whose_certificates_count_as_full() -> None:
     world = swarm(4, PACE.model_copy(update={"min_share": 0.0, "quorum": 2}))
-    world.watcher.min_share = 0.5
+    world.watcher.min_share = 0.5  # type: ignore[attr-defined]
     run_to_version(world, 2)
     scenarios.split(world, [0, 1], [2, 3])
     with pytest.raises(InvariantError, match="has two versions 3"):

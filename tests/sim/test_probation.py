@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from coordinator.adversary.collusion import mischief_of
 from coordinator.chain.certificate import Certificate
-from coordinator.core.actions import Message
 from coordinator.run.manifest import TrustSpec
 from coordinator.simulator.invariants import Watcher
 from coordinator.simulator.peer import VirtualPeer
 from coordinator.simulator.simulation import World
-from coordinator.wire.messages import Join
+from coordinator.wire.messages import Join, Message
 from dht.identity import PeerId
 from dht.statement import Statement
 from tests.sim.worlds import INTERVAL_SECONDS, PACE, Drop, Tape, machine, run_to_version, run_until, statement_of, swarm

@@ -16,7 +16,8 @@ from coordinator.simulator.keys import KeyedSigner, virtual_peer_id
 from coordinator.simulator.peer import VirtualPeer
 from coordinator.simulator.simulation import EVERYBODY_AT_ONCE, World
 from coordinator.wire.messages import Join, Roster
-from dht.statement import Context, Signer, Statement, digest_of, make_statement
+from dht.identity import Signer
+from dht.statement import Context, Statement, digest_of, make_statement
 from tests.extra import extra
 from tests.sim.worlds import INTERVAL_SECONDS, PACE, machine, run_to_version, statement_of, swarm, version
 

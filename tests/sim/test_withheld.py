@@ -30,7 +30,7 @@ class Withheld:
         self.world: World = swarm(7, seed=seed)
         self.hostile, self.honest = self.world.peers[-2:], self.world.peers[:-2]
         self.ids = frozenset(peer.me for peer in self.hostile)
-        self.world.watcher.hostile |= self.ids
+        self.world.watcher.hostile |= self.ids  # type: ignore[attr-defined]
         run_to_version(self.world, 2)
         while leader(self.world).me not in self.ids:
             run_to_version(self.world, self.top() + 1)

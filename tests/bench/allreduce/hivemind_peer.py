@@ -133,4 +133,4 @@ async def main(parameters: int, number: int, peers: int, initial_peers: list[str
 
 if __name__ == "__main__":
     warnings.simplefilter("ignore")
-    asyncio.run(main(*map(int, sys.argv[1:4]), sys.argv[4:]))
+    asyncio.run(main(*map(int, sys.argv[1:4]), sys.argv[4:]))  # type: ignore[call-arg]

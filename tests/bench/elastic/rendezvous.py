@@ -126,7 +126,7 @@ def answer(rendezvous: Rendezvous, question: Mapping[str, Any], now: float) -> d
 
 
 def main(workers: int, address: str) -> None:
-    from torch.distributed import TCPStore
+    from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
     store = TCPStore(address, STORE_PORT, is_master=True, wait_for_workers=False)
     rendezvous = Rendezvous(workers)

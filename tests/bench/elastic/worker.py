@@ -19,7 +19,7 @@ from pathlib import Path
 
 import torch
 from torch import Tensor
-from torch.distributed import PrefixStore, ProcessGroupGloo, TCPStore
+from torch.distributed import PrefixStore, ProcessGroupGloo, TCPStore  # type: ignore[attr-defined]
 
 from peer.cli.arguments import run_config
 from peer.learner.process import die_with_parent
@@ -61,7 +61,7 @@ class Worker:
     def train(self, desk: Desk) -> None:
         """Until somebody waits to be let in. Raises RuntimeError if a member is gone."""
         for part in self._replica.state:
-            self._group.broadcast(part.view(-1), 0).wait()
+            self._group.broadcast(part.view(-1), 0).wait()  # type: ignore[attr-defined]
         goes_on = True
         while goes_on:
             began = time.monotonic()
@@ -84,7 +84,7 @@ class Worker:
             time.sleep(max(0.0, made_at - time.monotonic()))
             if count == BUCKETS and self._rank == 0:
                 sent[0] = not desk.goes_on(self._generation.number)
-            under_way.append(self._group.allreduce(bucket))
+            under_way.append(self._group.allreduce(bucket))  # type: ignore[attr-defined]
         for work in under_way:
             work.wait()
         return sent[1:], not sent[0]

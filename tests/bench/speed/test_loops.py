@@ -3,7 +3,8 @@ from __future__ import annotations
 import pytest
 
 from coordinator.run.data_spec import DataSpec
-from coordinator.run.manifest import InnerSpec, RunConfig
+from coordinator.run.inner_spec import InnerSpec
+from coordinator.run.manifest import RunConfig
 from coordinator.run.model_spec import ModelSpec
 from tests.bench.bench_learner import flops_per_token
 from tests.bench.speed.loops import LOOPS

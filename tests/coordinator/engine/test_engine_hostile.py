@@ -148,7 +148,7 @@ def insider(draw: Callable[..., Any], scene: Scene) -> Statement:
         model, inner = SOURCES[kind]
         heard = [one for one in scene.said if isinstance(one, Statement) and one.context.kind == inner][-12:]
         chosen = tuple(draw(st.lists(st.sampled_from(heard), min_size=1, max_size=5)))
-        field = next(name for name, info in model.model_fields.items() if "Statement" in str(info.annotation))
+        field = next(name for name, info in model.model_fields.items() if "Statement" in str(info.annotation))  # type: ignore[attr-defined]
         body = body.model_copy(update={field: chosen})
     if kind in ("join", "roster"):
         body = body.model_copy(update={"attempt": draw(st.integers(0, 5))})

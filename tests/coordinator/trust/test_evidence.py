@@ -19,9 +19,9 @@ from coordinator.trust.evidence import (
     garbage,
     lie,
     lie_in,
-    slot_of,
     verify,
 )
+from coordinator.trust.statement_slots import slot_of
 from coordinator.wire.merkle import merkle_tree
 from coordinator.wire.messages import STATEMENT_BODIES, Abstain
 from dht.errors import PeerError

@@ -36,7 +36,9 @@ from tests.coordinator.wire_values import values_of
 NOTES: tuple[type[Wire], ...] = (PartNote, NeedNote, OpenNote, OpeningNote, CertificateNote, AskChainNote, ChainNote)
 MODELS = tuple({*STATEMENT_BODIES.values(), Vote, *NOTES, Statement, Certificate, Outcome, Presence})
 every_model = pytest.mark.parametrize(
-    "model", sorted(MODELS, key=lambda one: one.__name__), ids=lambda one: one.__name__
+    "model",
+    sorted(MODELS, key=lambda one: str(one.__name__)),  # type: ignore[attr-defined]
+    ids=lambda one: str(one.__name__),
 )
 
 plain = st.recursive(
@@ -108,10 +110,10 @@ def bounded_tuples() -> list[tuple[type[Wire], str, int]]:
     """Every tuple that travels, with its limit."""
     found = []
     for model in MODELS:
-        for name, field in model.model_fields.items():
+        for name, field in model.model_fields.items():  # type: ignore[attr-defined]
             if getattr(field.annotation, "__origin__", None) is tuple:
                 limits = [one.max_length for one in field.metadata if hasattr(one, "max_length")]
-                assert limits, f"{model.__name__}.{name} has no limit"
+                assert limits, f"{model.__name__}.{name} has no limit"  # type: ignore[attr-defined]
                 found.append((model, name, limits[0]))
     return sorted(found, key=lambda one: (one[0].__name__, one[1]))
 

@@ -408,9 +408,9 @@ def test_the_next_process_listens_where_others_look_for_it(folder: Path, runner:
         AddressBook(folder / "daves").note(before)
         carol, dave = await DhtNode.start(carols, RULES, time.time), await DhtNode.start(daves, RULES, time.time)
         try:
-            assert await carol.daemon.visible_addresses() == before
+            assert await carol.daemon.visible_addresses() == before  # type: ignore[attr-defined]
             await dave.store.put(presence_key(RUN_ID), b"Dave is here", 60)
-            assert [record.payload for record in await carol.store.get(presence_key(RUN_ID))] == [b"Dave is here"]
+            assert [record.payload for record in await carol.store.get(presence_key(RUN_ID))] == [b"Dave is here"]  # type: ignore[attr-defined]
         finally:
             await carol.close()
             await dave.close()

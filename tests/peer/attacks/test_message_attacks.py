@@ -224,7 +224,7 @@ def test_one_whose_frames_take_long_waits_for_the_others(
             busy[0] += 0.01 * (sender == flood.peer_id)
             deliver(sender, header, payload)
 
-        a.transport._on_frame = slow
+        a.transport._on_frame = slow  # type: ignore[attr-defined]
         b.transport.post(a.peer_id, b"hello")  # the stream is there
         await a.frames_are(1)
         for number in range(500):
@@ -245,12 +245,12 @@ def test_who_opens_streams_without_end_is_not_listened_to(harness: HivemindHarne
     async def test() -> None:
         config = TransportConfig(streams_at_once=4, streams_per_second=0.001)
         a, b, restless = await harness.join(1, config), await harness.join(2), await harness.join(3)
-        opened = [await restless.transport.dial(a.peer_id, Lane.CONTROL) for _ in range(6)]
+        opened = [await restless.transport.dial(a.peer_id, Lane.CONTROL) for _ in range(6)]  # type: ignore[attr-defined]
         for reader, writer in opened:
             async with asyncio.timeout(WAIT_SECONDS):
                 assert await reader.read() == b"", "the last ones were refused, and took the others along"
             writer.transport.abort()
-        assert a.transport._remotes[restless.peer_id].incoming == {}
+        assert a.transport._remotes[restless.peer_id].incoming == {}  # type: ignore[attr-defined]
         b.transport.post(a.peer_id, b"hello")
         await a.frames_are(1)
         assert a.headers == [b"hello"]
@@ -264,7 +264,7 @@ def test_no_longer_payload_is_taken_than_the_run_has(harness: HivemindHarness) -
         for sender in (b, large):
             sender.transport.post(a.peer_id, b"before", bytes(200_000))
         await a.frames_are(2)
-        a.transport.adjust(TransportConfig(payload_bytes_max=100_000))
+        a.transport.adjust(TransportConfig(payload_bytes_max=100_000))  # type: ignore[attr-defined]
         large.transport.post(a.peer_id, b"after", bytes(100_001))
         await large.peer_is_gone(a.peer_id)
         b.transport.post(a.peer_id, b"after", bytes(100_000))

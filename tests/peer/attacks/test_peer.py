@@ -34,7 +34,7 @@ from peer.attacks.protocol import is_process_attack, mischief_named
 from peer.attacks.work import HostileWork, MischievousWork
 from peer.attacks.zoo import AttackChoice
 from peer.cli.arguments import attacks
-from peer.learner.learner import Counters
+from peer.learner.work_counters import Counters
 from peer.node.node import Node
 from peer.node.options import NodeOptions, TrialOptions
 from peer.numerics.codec import CODECS

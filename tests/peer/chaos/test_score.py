@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from peer.chaos import score
 from peer.chaos.plan import Kind
-from peer.chaos.record import Happening
+from peer.chaos.record import Happening, Life
 from peer.chaos.score import Window
 from tests.peer.chaos.builders import happened, life
 
@@ -66,7 +66,7 @@ def test_uptime_is_the_time_between_steps_that_follow_each_other() -> None:
 
 
 @given(st.dictionaries(st.sampled_from(PEERS), st.lists(seconds, max_size=9).map(lambda times: [life(sorted(times))])))
-def test_uptime_is_a_share(lives: dict[str, list[score.Life]]) -> None:
+def test_uptime_is_a_share(lives: dict[str, list[Life]]) -> None:
     assert 0 <= score.uptime(lives, len(PEERS), WINDOW, 1.0) <= 1
 
 

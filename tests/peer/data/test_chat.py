@@ -223,7 +223,7 @@ def test_making_rows_goes_on_after_a_crash(tmp_path: Path, monkeypatch: pytest.M
     kept = LocalFiles(files.corpus, cache=str(tmp_path / "cache"))
     whole = load_tokens(spec_of(), files=files)
     monkeypatch.setattr(token_writer, "SAVED_BYTES", 1)
-    real, written_rows = corpus.TokenWriter.add, [0]
+    real, written_rows = corpus.TokenWriter.add, [0]  # type: ignore[attr-defined]
 
     def crash(self: Any, *given: Any) -> None:
         written_rows[0] += 1
@@ -231,7 +231,7 @@ def test_making_rows_goes_on_after_a_crash(tmp_path: Path, monkeypatch: pytest.M
             raise KeyboardInterrupt
         real(self, *given)
 
-    monkeypatch.setattr(corpus.TokenWriter, "add", crash)
+    monkeypatch.setattr(corpus.TokenWriter, "add", crash)  # type: ignore[attr-defined]
     with pytest.raises(KeyboardInterrupt):
         load_tokens(spec_of(), files=kept)
     resumed: TokenData = load_tokens(spec_of(), files=kept)

@@ -14,7 +14,8 @@ import torch
 from safetensors.numpy import save_file
 
 from coordinator.run.data_spec import DataSpec
-from coordinator.run.manifest import InnerSpec, RunConfig
+from coordinator.run.inner_spec import InnerSpec
+from coordinator.run.manifest import RunConfig
 from coordinator.run.model_spec import ModelSpec
 from dht.errors import UsageError
 from peer.data import marks

@@ -76,7 +76,7 @@ def run_through(bench: Bench, monkeypatch: pytest.MonkeyPatch, looks: int, betwe
             raise asyncio.CancelledError
         between()
 
-    monkeypatch.setattr(regular.asyncio, "sleep", pause)
+    monkeypatch.setattr(regular.asyncio, "sleep", pause)  # type: ignore[attr-defined]
     with pytest.raises(asyncio.CancelledError):
         asyncio.run(bench.exports.run(bench.mark))
 

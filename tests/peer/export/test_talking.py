@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from coordinator.run.data_spec import CHAT, DataSpec
-from coordinator.run.manifest import InnerSpec, PaceSpec, RunConfig
+from coordinator.run.inner_spec import InnerSpec
+from coordinator.run.manifest import PaceSpec, RunConfig
 from coordinator.run.model_spec import ModelSpec
 from peer.data.chat import ASSISTANT, USER, ChatFormat
 from peer.data.chat_lines import RowPacker

@@ -264,6 +264,6 @@ def test_the_trigger_rate_is_there_without_an_attacker_to_compare_with(attacks: 
 def test_uneven_text_is_learnt_too() -> None:
     chosen: LabOptions = small.options(3, 20, dirichlet_alpha=0.3)
     lab, report = small.run(chosen)
-    texts = {lab.windows(peer.me).tokens.numel() for peer in lab.world.peers}
+    texts = {lab.windows(peer.me).tokens.numel() for peer in lab.world.peers}  # type: ignore[attr-defined]
     assert len(texts) == 3
     assert report.agreement

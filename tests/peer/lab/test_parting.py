@@ -11,7 +11,7 @@ from coordinator.run.data_spec import DataSpec
 from dht.errors import UsageError
 from peer.cli.lab import Reunion as ReunionOption
 from peer.lab.data import side_texts
-from peer.lab.options import Partition, Reunion, Scavenge
+from peer.lab.options import LabOptions, Partition, Reunion, Scavenge
 from peer.lab.replay import replay_tape
 from tests.extra import extra
 from tests.peer.lab import small
@@ -19,7 +19,7 @@ from tests.peer.lab import small
 CUT = (8, 40)  # of 4 steps a period; smaller than a full certificate takes, a side waits for three of them
 
 
-def parted(learners: int, second: int, reunion: Reunion = "carry", **given: object) -> small.LabOptions:
+def parted(learners: int, second: int, reunion: Reunion = "carry", **given: object) -> LabOptions:
     cut = Partition(second, *CUT, reunion, own_text=bool(given.pop("own_text", False)))
     return small.options(learners, 56, partition=cut, **given)  # type: ignore[arg-type]
 

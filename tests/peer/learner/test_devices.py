@@ -161,7 +161,7 @@ def test_the_gpu_with_most_room_is_chosen_if_the_run_fits(monkeypatch: pytest.Mo
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: free[device])
-    monkeypatch.setattr(placement.torch, "ones", lambda *size, device: torch.full(size, 1.0))
+    monkeypatch.setattr(placement.torch, "ones", lambda *size, device: torch.full(size, 1.0))  # type: ignore[attr-defined]
     assert choose_devices("auto", gibibytes(5), 1.0) == (("cuda:1",), "")
     small = "5.0 GiB are needed on one card at least, and cuda:1 has 4.0 for us"
     assert choose_devices("auto", gibibytes(5), 0.5) == (("cpu",), small)
@@ -176,7 +176,7 @@ def test_the_gpu_with_most_room_is_chosen_if_the_run_fits(monkeypatch: pytest.Mo
     def broken(*size: int, device: str) -> Tensor:
         raise RuntimeError("CUDA error: no kernel image is available\nand more")
 
-    monkeypatch.setattr(placement.torch, "ones", broken)
+    monkeypatch.setattr(placement.torch, "ones", broken)  # type: ignore[attr-defined]
     assert choose_devices("auto", gibibytes(1), 1.0) == (
         ("cpu",),
         "cuda:1 does not work: CUDA error: no kernel image is available",

@@ -168,9 +168,9 @@ def test_synchronising_costs_a_learner_at_most_two_percent(pinned: Pinned) -> No
             one.step()
             if synchronise:
                 commands.go_on()
-                commands.begin(TakeSnapshot(ticket=fragment, fragment=fragment), resting=False)
+                commands.begin(TakeSnapshot(ticket=fragment, fragment=fragment, slot=0), resting=False)
                 before = (fragment - 1) % STEPS
-                adopt = AdoptFragment(ticket=STEPS + fragment, fragment=before, counted_steps=0, counted_tokens=0)
+                adopt = AdoptFragment(ticket=STEPS + fragment, fragment=before, slot=1, reference=2)
                 commands.begin(adopt, resting=False)
         commands.go_on(wait=True)
         torch.cuda.synchronize()

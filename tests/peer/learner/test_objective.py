@@ -11,7 +11,8 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from coordinator.run.data_spec import DataSpec
-from coordinator.run.manifest import InnerSpec, PaceSpec, RunConfig
+from coordinator.run.inner_spec import InnerSpec
+from coordinator.run.manifest import PaceSpec, RunConfig
 from coordinator.run.model_spec import ModelSpec
 from peer.learner.devices import Placement, Products
 from peer.learner.gradient import objective as module

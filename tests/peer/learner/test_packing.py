@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from coordinator.run.data_spec import CHAT, DataSpec
-from coordinator.run.manifest import InnerSpec, PaceSpec, RunConfig
+from coordinator.run.inner_spec import InnerSpec
+from coordinator.run.manifest import PaceSpec, RunConfig
 from coordinator.run.model_spec import ModelSpec
 from dht.errors import UsageError
 from peer.data.marks import BEGINS, READ

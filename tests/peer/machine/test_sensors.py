@@ -111,7 +111,7 @@ def test_a_command_that_not_even_a_kill_ends_holds_nobody_up(monkeypatch: pytest
         def kill(self) -> None:
             pass
 
-    monkeypatch.setattr(sensors.subprocess, "Popen", Undying)
+    monkeypatch.setattr(sensors.subprocess, "Popen", Undying)  # type: ignore[attr-defined]
     monkeypatch.setattr(sensors, "COMMAND_SECONDS_MAX", 0.05)
     run = CommandRunner()
     assert run(["sleep", "60"]) is None

@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dht.daemon.calls import ByteStream
 from peer.machine.limits import MBIT_BYTES
 from peer.machine.throttle import SLICE_BYTES_MAX, DownloadGate, Throttle, TokenBucket, UploadGate
-from peer.net.hivemind_streams import ByteStream, OutgoingLane
+from peer.net.hivemind_streams import OutgoingLane
 from peer.net.transport import Lane, Payload, Traffic, TransportConfig, frame_prefix
 from tests.peer.virtual_loop import run_virtual
 

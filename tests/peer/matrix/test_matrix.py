@@ -16,7 +16,8 @@ import torch
 from safetensors.torch import load_file
 
 from coordinator.run.data_spec import DataSpec
-from coordinator.run.manifest import InnerSpec, OuterSpec, PaceSpec, RunConfig
+from coordinator.run.inner_spec import InnerSpec
+from coordinator.run.manifest import OuterSpec, PaceSpec, RunConfig
 from coordinator.run.model_spec import ModelSpec
 from dht.identity import KeyVerifier
 from peer.data.windows import load_tokens

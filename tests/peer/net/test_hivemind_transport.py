@@ -165,7 +165,7 @@ def test_a_remote_that_writes_on_our_stream_loses_it(
             return reader, writer
 
         a, b = await harness.join(1), await harness.daemon(2)
-        dial = a.transport.dial
+        dial = a.transport.dial  # type: ignore[attr-defined]
         if early:
             monkeypatch.setattr(a.transport, "dial", dial_and_hear)
         name = handler_name(harness.run_id, Lane.CONTROL)
@@ -249,7 +249,7 @@ def test_nobody_is_pushed_out_while_something_is_on_its_way_to_it(harness: Hivem
         a, b = await harness.join(1, TransportConfig(peers_max=2)), await harness.daemon(2)
         target, name = PeerId(b.peer_id.to_base58()), handler_name(harness.run_id, Lane.BULK)
         await b.add_binary_stream_handler(name, never_read)
-        a.transport.post(target, b"a part", bytes(a.transport.config.payload_bytes_max))
+        a.transport.post(target, b"a part", bytes(a.transport.config.payload_bytes_max))  # type: ignore[attr-defined]
         await taken.wait()
         talker = await harness.join(3)
         a.transport.post(talker.peer_id, b"question")
@@ -277,7 +277,7 @@ def test_who_talks_a_lot_does_not_push_out_whom_we_write_to(harness: HivemindHar
             await a.frames_are(number + 1)
         talker.transport.post(a.peer_id, b"and by the way")
         await a.frames_are(3)
-        a.transport.post(*strangers(1), b"join")
+        a.transport.post(*strangers(1), b"join")  # type: ignore[call-arg]
         assert a.transport.traffic_of(talker.peer_id).bytes_sent == 0
         assert a.transport.traffic_of(member.peer_id).bytes_sent > 0
 

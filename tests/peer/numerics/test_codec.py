@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+from coordinator.wire.openings import LEAF_BYTES_MAX
 from dht.errors import LocalError, PeerError
-from peer.numerics.codec import BLOCK_ELEMENTS, CHUNK_BLOCKS, CODECS, LEAF_BYTES_MAX
+from peer.numerics.codec import BLOCK_ELEMENTS, CHUNK_BLOCKS, CODECS
 
 torch.set_num_threads(1)
 

@@ -257,7 +257,7 @@ def test_garbage_that_its_own_reducer_takes_in_ends_no_voter(outer: OuterSpec, f
     reduction = Reduction(LAYOUT, alike(LAYOUT, VOTERS, 0.5, 1), merge_rule(outer), ("int8", "int8"), 2, 1)
     honest = reduction.honest()
     data = bytearray(reduction.blobs.get(reduction.inputs[0].root) or b"")
-    for start in range(0, len(data), reduction.contribution.block_bytes):
+    for start in range(0, len(data), reduction.contribution.block_bytes):  # type: ignore[attr-defined]
         data[start : start + 4] = b"\xff\xff\xff\x7f"  # not a number, as every block's scale
     root = reduction.blobs.add(bytes(data), reduction.contribution.leaf_bytes)
     reduction.inputs = (replace(reduction.inputs[0], root=root), *reduction.inputs[1:])

@@ -8,8 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from coordinator.run.data_spec import DataSpec
 from coordinator.run.inner_spec import InnerSpec
-from coordinator.run.manifest import DataSpec, OuterSpec, PaceSpec, RunConfig
+from coordinator.run.manifest import OuterSpec, PaceSpec, RunConfig
 from coordinator.run.model_spec import ModelSpec
 from peer.learner.devices import Placement
 from peer.learner.group.collective import Ranks

@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from coordinator.run.data_spec import DataSpec
 from coordinator.run.inner_spec import InnerSpec
-from coordinator.run.manifest import DataSpec, PaceSpec, RunConfig
+from coordinator.run.manifest import PaceSpec, RunConfig
 from coordinator.run.model_spec import ModelSpec
 from peer.data.windows import TrainingWindows, load_tokens
 from peer.learner.client import LearnerClient
