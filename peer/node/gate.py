@@ -14,8 +14,8 @@ from dht.errors import LocalError
 from dht.identity import PeerId
 from dht.refusal import Refusal
 
-LOOK_SECONDS = 5.0
-GRACE_SECONDS = 20.0  # in which a peer that has connected shows its pass
+LOOK_SECONDS = 2.0
+GRACE_SECONDS = 10.0  # in which a peer that has connected shows its pass; each held connection takes some 130 kB
 CLOSED_AT_ONCE = 256
 
 

@@ -26,7 +26,7 @@ def test_a_stranger_has_a_while_to_show_its_pass() -> None:
 def test_who_comes_back_has_its_while_again() -> None:
     ours = usher()
     ours.strangers({STRANGER: ""}, 0.0)
-    ours.strangers({}, 10.0)
+    ours.strangers({}, 1.0)
     assert ours.strangers({STRANGER: ""}, GRACE_SECONDS) == []
 
 
