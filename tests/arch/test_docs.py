@@ -22,7 +22,6 @@ AWKWARD = re.compile(r"\bwhoever\b|\bdesign §|^Of (?!course)", re.IGNORECASE)
 TOP = ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")
 PAGES = sorted([*(ROOT / name for name in TOP), *(ROOT / "docs").rglob("*.md")])
 LINK = re.compile(r"\]\(([^)\s]+)\)")
-COMMAND = re.compile(r"^muster (\w+)", re.MULTILINE)
 
 
 def links(page: Path) -> list[tuple[Path, str]]:
@@ -68,19 +67,6 @@ def test_every_page_can_be_reached_from_the_index() -> None:
         reached.add(page)
         waiting += [target for target, _ in links(page)]
     assert {page.relative_to(ROOT).as_posix() for page in PAGES if page.resolve() not in reached} == set()
-
-
-@pytest.mark.parametrize(
-    "page", ["README.md", *(f"docs/tutorials/{one.name}" for one in (ROOT / "docs/tutorials").glob("*"))]
-)
-def test_every_command_shown_exists(page: str) -> None:
-    from typer.main import get_command
-
-    from peer.cli.commands import app
-
-    known = set(get_command(app).commands)  # type: ignore[attr-defined]
-    blocks = re.findall(r"```\n(.*?)```", (ROOT / page).read_text(encoding="utf-8"), flags=re.DOTALL)
-    assert {name for block in blocks for name in COMMAND.findall(block)} <= known
 
 
 def test_the_reference_of_commands_is_current() -> None:
