@@ -6,6 +6,7 @@ as the host's.
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import itertools
 import json
@@ -27,11 +28,12 @@ from peer.data.readers import Block, file_blocks
 from peer.data.ready_tokens import ready_blocks
 from peer.data.tally import CorpusTally, Loading
 from peer.data.token_files import TokenData, kept_tokens, smallest_type
-from peer.data.token_writer import TokenWriter
+from peer.data.token_writer import HELDOUT_SHARE, TokenWriter
 from peer.data.tokens import Encoder, Tokens
 from peer.machine.local_files import LocalFiles
 
 FORMAT = 1  # of what is kept; another one is made anew
+HELDOUT_SHARE_MAX = 0.25  # of the blocks of a short text, that more are held out
 BATCH_CHARACTERS = 1 << 16  # one thread's work at a time
 AHEAD = 1  # batches that wait for each thread
 
@@ -120,25 +122,43 @@ def read_corpus(
 def _make(
     folder: Path, *, source: TextSource, spec: DataSpec, encoder: Encoder, loading: Loading, tally: CorpusTally
 ) -> None:
+    """Hold out 3 % of the blocks; of a text of few blocks twice as many, and again, until a sequence is among them."""
+    share = HELDOUT_SHARE
+    kind = smallest_type(1 << 31 if spec.is_marked else encoder.size)
+    while True:
+        counted = copy.deepcopy(tally)
+        with TokenWriter(folder, kind, spec.tokens_max, share) as writer:
+            _write(writer, source, spec, encoder, loading, counted)
+            heldout = writer.heldout_tokens
+            is_enough = heldout > spec.context_tokens or writer.tokens <= 2 * spec.context_tokens
+            if encoder.chat is not None or is_enough or share > HELDOUT_SHARE_MAX:
+                if share > HELDOUT_SHARE and heldout:
+                    counted.notes.append(f"held out {heldout / writer.tokens:.0%} of it, since it has few pieces")
+                writer.finish(counted.line())
+                return
+        share *= 2
+        writer.forget()
+
+
+def _write(
+    writer: TokenWriter, source: TextSource, spec: DataSpec, encoder: Encoder, loading: Loading, tally: CorpusTally
+) -> None:
     row = spec.context_tokens + 1
     least = row if spec.is_packed else 1  # no row is cut
-    kind = smallest_type(1 << 31 if spec.is_marked else encoder.size)
-    with TokenWriter(folder, kind, spec.tokens_max) as writer:
-        for tokens, text_bytes, heldout in _written(source, writer.done, encoder, loading, row, tally):
-            if writer.room < least:
-                break
-            writer.add(tokens, text_bytes, heldout)
-            share = writer.tokens / spec.tokens_max
-            if source.size_bytes:
-                share = max(share, tally.read_bytes / source.size_bytes)
-            loading.tell("making tokens of the text", min(1.0, share))
+    for tokens, text_bytes, heldout in _written(source, writer.done, encoder, loading, row, tally):
         if writer.room < least:
-            tally.notes.append(f"read no further than {spec.tokens_max:,} tokens (data.tokens_max)")
-        if 0 < writer.heldout_tokens < spec.evaluation_tokens:
-            tally.notes.append(
-                f"evaluations use all {writer.heldout_tokens:,} held-out tokens, fewer than data.evaluation_tokens"
-            )
-        writer.finish(tally.line())
+            break
+        writer.add(tokens, text_bytes, heldout)
+        share = writer.tokens / spec.tokens_max
+        if source.size_bytes:
+            share = max(share, tally.read_bytes / source.size_bytes)
+        loading.tell("making tokens of the text", min(1.0, share))
+    if writer.room < least:
+        tally.notes.append(f"read no further than {spec.tokens_max:,} tokens (data.tokens_max)")
+    if 0 < writer.heldout_tokens < spec.evaluation_tokens:
+        tally.notes.append(
+            f"evaluations use all {writer.heldout_tokens:,} held-out tokens, fewer than data.evaluation_tokens"
+        )
 
 
 def _written(

@@ -22,9 +22,9 @@ _PROGRESS, _DIGESTS = "progress.json", "digests"
 _DIGEST_BYTES = 32
 
 
-def is_heldout_digest(digest: bytes) -> bool:
-    """Whether what has this digest is kept for evaluation: about 3 %."""
-    return int.from_bytes(digest[:8], "big") < int(HELDOUT_SHARE * 2**64)
+def is_heldout_digest(digest: bytes, share: float = HELDOUT_SHARE) -> bool:
+    """Whether what has this digest is kept for evaluation: about 3 %. A larger share has all that a smaller one has."""
+    return int.from_bytes(digest[:8], "big") < int(share * 2**64)
 
 
 def is_heldout_tokens(tokens: Tokens) -> bool:
@@ -35,9 +35,13 @@ def is_heldout_tokens(tokens: Tokens) -> bool:
 class TokenWriter:
     """Writes a folder of tokens; `done` blocks are there already, of an attempt that was cut off."""
 
-    def __init__(self, folder: Path, kind: np.dtype[Any], room: int) -> None:
-        """At most `room` tokens of type `kind` are written. Raises OSError, as every method does."""
+    def __init__(self, folder: Path, kind: np.dtype[Any], room: int, share: float = HELDOUT_SHARE) -> None:
+        """At most `room` tokens of type `kind` are written, of which this share of blocks is held out.
+
+        Raises OSError, as every method does.
+        """
         self._folder = folder
+        self._share = share
         self._kind = kind
         self._counts = [0, 0]
         self._heldout_bytes = 0
@@ -63,7 +67,7 @@ class TokenWriter:
     def _resume(self) -> None:
         try:
             saved = json.loads((self._folder / _PROGRESS).read_text(encoding="utf-8"))
-            if saved["dtype"] == self._kind.name:
+            if (saved["dtype"], saved["share"]) == (self._kind.name, self._share):
                 self._counts, self.done = [int(saved[side]) for side in SIDES], int(saved["blocks"])
                 self._heldout_bytes = int(saved["heldout_bytes"])
         except (OSError, ValueError, KeyError, TypeError):
@@ -92,7 +96,7 @@ class TokenWriter:
         tokens = tokens[: self.room]
         digest = hashlib.sha256(tokens.tobytes()).digest()
         self._hasher.update(digest)
-        side = is_heldout_digest(digest) if heldout is None else heldout
+        side = is_heldout_digest(digest, self._share) if heldout is None else heldout
         self._files[side].write(tokens.astype(self._kind).tobytes())
         self._files[2].write(digest)
         self._counts[side] += len(tokens)
@@ -106,12 +110,18 @@ class TokenWriter:
     def _save(self) -> None:
         for file in self._files:
             file.flush()
-        write_whole(self._folder / _PROGRESS, json.dumps(self._meta() | {"blocks": self.done}).encode())
+        write_whole(
+            self._folder / _PROGRESS, json.dumps(self._meta() | {"blocks": self.done, "share": self._share}).encode()
+        )
         self._unsaved_bytes = 0
 
     def _meta(self) -> dict[str, Any]:
         counts = dict(zip(SIDES, self._counts, strict=True))
         return {"dtype": self._kind.name, **counts, "heldout_bytes": self._heldout_bytes}
+
+    def forget(self) -> None:
+        """Everything is to be written anew."""
+        (self._folder / _PROGRESS).unlink(missing_ok=True)
 
     def finish(self, note: str) -> None:
         """Everything is written: say so on the disk."""

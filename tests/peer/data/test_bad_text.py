@@ -108,6 +108,17 @@ def test_few_held_out_tokens_are_said_to_be_few(tmp_path: Path):
     assert f"evaluations use all {len(data.heldout)} held-out tokens" in data.note
 
 
+def test_a_corpus_of_few_documents_has_some_of_them_held_out(tmp_path: Path):
+    """None of twelve books is among 3 %, as the hash deals them out: it was refused with "bring more text"."""
+    books = [f"book {number} " + GOOD[number] * 40 for number in range(12)]
+    path = write_rows(tmp_path / "a.jsonl", [{"text": book} for book in books])
+    data = load(path)
+    assert 0 < len(data.heldout) < len(data.train)
+    assert data.heldout_bytes == len(data.heldout)
+    assert re.search(r"held out \d+% of it, since it has few pieces", data.note)
+    assert sorted(text_of(data).splitlines()) == sorted(books)
+
+
 def test_a_corpus_shorter_than_a_context_says_what_was_left_out(tmp_path: Path):
     path = write_rows(tmp_path / "a.jsonl", [{"text": None}, {"text": "word"}])
     with pytest.raises(UsageError, match=r"bring more text \(left out 1 rows without text \(null\)\)$"):

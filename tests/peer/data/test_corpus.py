@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -180,6 +181,8 @@ def test_a_data_set_that_cannot_be_had_is_one_sentence(monkeypatch: pytest.Monke
     """Whether the extra is missing or the network is: what to do is said."""
     import huggingface_hub.constants as constants
 
+    with suppress(ImportError):
+        import datasets  # noqa: F401 - what it reads when it is first imported stays for all tests
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     with pytest.raises(UsageError, match=r"install it with|cannot be had from the Hugging Face Hub") as caught:
         load_tokens(spec_of(source="hub", path="nobody/nothing"))
