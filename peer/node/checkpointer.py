@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from coordinator.chain.certificate import Certificate
 from coordinator.chain.chain import Chain
@@ -20,6 +19,7 @@ from peer.machine.heap import give_back_freed
 from peer.machine.limits import GIGABYTE_BYTES, Limits
 from peer.rounds.driver import RoundDriver
 from peer.storage.credit_book import CreditBook
+from peer.storage.generations import SavedFragment
 from peer.storage.run_directory import Captured, RunDirectory
 
 CHECKPOINT_SECONDS = 30.0  # between two saves, where neither disk nor learner ask for more
@@ -30,8 +30,9 @@ LEARNER_SECONDS_MAX = 12.0
 
 SECONDS_PER_HOUR = 3600.0
 
-_All = tuple[Captured, Path | None]
-"""What the peer saves, and the file that the learner has written."""
+_T = TypeVar("_T")
+_All = tuple[tuple[SavedFragment, ...], Path | None]
+"""The peer's states as they were staged, and the file that the learner has written."""
 
 
 def rest_seconds(written_bytes: float, held_seconds: float, limits: Limits) -> float:
@@ -42,11 +43,11 @@ def rest_seconds(written_bytes: float, held_seconds: float, limits: Limits) -> f
     return max(CHECKPOINT_SECONDS, of_disk, of_learner)
 
 
-async def _to_its_end(writing: Coroutine[Any, Any, None]) -> None:
+async def _to_its_end(writing: Awaitable[_T]) -> _T:
     """Wait for a thread, which nobody can end, also when cancelled: what is written next must not meet it."""
-    task = asyncio.get_running_loop().create_task(writing)
+    task = asyncio.ensure_future(writing)
     try:
-        await asyncio.shield(task)
+        return await asyncio.shield(task)
     except asyncio.CancelledError:
         await asyncio.wait([task])
         raise
@@ -129,12 +130,12 @@ class Checkpointer:
         async with self._turn:
             try:
                 await self._finish_capturing()
-                captured, learner_file = await self._patiently(self._capture_all())
+                staged, learner_file = await self._patiently(self._capture_all())
             except (TimeoutError, MusterError):
                 if self._learner_seconds is None:
                     raise
-                captured, learner_file = replace(await self._capture_rest(), learner_behind=True), None
-            await _to_its_end(asyncio.to_thread(self._write, captured, learner_file, self._follow_credit()))
+                staged, learner_file = await self._capture_rest(), None
+            await _to_its_end(asyncio.to_thread(self._commit, staged, learner_file, self._follow_credit()))
             return self._directory.path
 
     async def _finish_capturing(self) -> None:
@@ -153,30 +154,34 @@ class Checkpointer:
                 raise TimeoutError
         return self._capturing.result()
 
-    def _write(self, captured: Captured, learner_file: Path | None, chains: Sequence[Chain]) -> None:
-        self._written_bytes = self._directory.save(captured, learner_file)
+    def _commit(self, staged: Sequence[SavedFragment], learner_file: Path | None, chains: Sequence[Chain]) -> None:
+        self._written_bytes = self._directory.commit(staged, learner_file)
         self._credit.save(chains)
         give_back_freed()
 
     async def _capture_all(self) -> _All:
         if self.learner is not None:
             await asyncio.to_thread(self._directory.make_room)
-        captured = await self.capture()
+        # at once, since rounds make new states meanwhile and these are held until they are on disk
+        staging = asyncio.ensure_future(asyncio.to_thread(self._directory.stage, await self.capture()))
         if self.learner is None:  # a host, or one whose learner is not ready yet
-            return replace(captured, learner_behind=True), None
+            return await _to_its_end(staging), None
         learner_file = self._directory.learner_file
-        # nothing was awaited since `capture`: the learner gets this before any later adoption
-        done = await self.learner.save(learner_file)
+        try:
+            # nothing was awaited since `capture`: the learner gets this before any later adoption
+            done = await self.learner.save(learner_file)
+        finally:
+            staged = await _to_its_end(staging)
         self._held_seconds = done.seconds
         await self._driver.tape.checkpoint(done.at_step, learner_file)
-        return captured, learner_file
+        return staged, learner_file
 
-    async def _capture_rest(self) -> Captured:
+    async def _capture_rest(self) -> tuple[SavedFragment, ...]:
         """End the learner, for whose answers adoptions wait."""
         learner, self.learner, self._driver.learner = self.learner, None, None
         if learner is not None:
             await learner.kill()
-        return await self.capture()
+        return await _to_its_end(asyncio.to_thread(self._directory.stage, await self.capture()))
 
     async def credit(self) -> CreditReport:
         """Who has contributed how much, up to now."""

@@ -35,7 +35,6 @@ NAME_MAX = 128
 
 _INDEX_NAME = re.compile(r"generation-(\d{12})-([0-9a-f]{64})")
 _FILE_NAME = re.compile(r"(?:anchor-\d{4}|learner)-([0-9a-f]{64})\.safetensors")
-_UNFINISHED = "unfinished"
 
 log = structlog.get_logger(__name__)
 
@@ -116,8 +115,21 @@ class Generations:
         with disk_errors(f"{self._folder} cannot be written"):
             self._remove_all_but(self._newest or self.newest())
 
-    def save(self, fragments: Sequence[Held], learner: Path | None, learner_behind: bool = False) -> int:
-        """Write what is new; it is on disk when this returns how many bytes that was.
+    @property
+    def unfinished(self) -> Path:
+        """Where files are written before they get their names."""
+        return self._folder / "unfinished"
+
+    def stage(self, fragments: Sequence[Held]) -> tuple[SavedFragment, ...]:
+        """Write the states that are new, for the `commit` that follows. Raises LocalError."""
+        with disk_errors(f"no checkpoint can be written to {self._folder} (earlier ones are untouched)"):
+            before = self._newest or self.newest()
+            self._remove_all_but(before)
+            with empty_folder(self.unfinished) as folder:
+                return tuple(self._stage_fragment(folder, at, one, before) for at, one in enumerate(fragments))
+
+    def commit(self, staged: Sequence[SavedFragment], learner: Path | None, learner_behind: bool = False) -> int:
+        """Make what was staged last the newest; it is on disk when this returns how many bytes were new.
 
         Raises LocalError, and then the newest one is untouched.
 
@@ -125,9 +137,7 @@ class Generations:
         """
         with disk_errors(f"no checkpoint can be written to {self._folder} (earlier ones are untouched)"):
             before = self._newest or self.newest()
-            self._remove_all_but(before)
-            with empty_folder(self._folder / _UNFINISHED) as folder:
-                saved = tuple(self._save_fragment(folder, at, one, before) for at, one in enumerate(fragments))
+            with empty_folder(self.unfinished) as folder:
                 name = "" if learner is None else self._take(learner)
                 if learner is None and learner_behind:
                     name = self._earlier_learner(folder) if before is None else before.index.learner
@@ -135,7 +145,7 @@ class Generations:
                     protocol_major=PROTOCOL_MAJOR,
                     protocol_minor=PROTOCOL_MINOR,
                     run_id=self._run_id,
-                    fragments=saved,
+                    fragments=tuple(staged),
                     learner=name,
                     learner_behind=learner_behind,
                 )
@@ -147,7 +157,7 @@ class Generations:
 
     # -- one file
 
-    def _save_fragment(self, folder: Path, number: int, held: Held, before: Generation | None) -> SavedFragment:
+    def _stage_fragment(self, folder: Path, number: int, held: Held, before: Generation | None) -> SavedFragment:
         if not held.version:
             return SavedFragment(version=0, head=held.head)
         known = None if before is None else before.index.fragments[number]

@@ -33,7 +33,7 @@ from peer.storage.certificate_log import CertificateLog
 from peer.storage.disk import clear_folder
 from peer.storage.earlier_checkpoint import load_latest
 from peer.storage.evidence_files import EvidenceFiles
-from peer.storage.generations import Generations, Held
+from peer.storage.generations import Generations, Held, SavedFragment
 from peer.storage.genesis_file import load_genesis
 from peer.storage.record_log import RECORDS_KEPT, VoteLog
 from peer.storage.state_tensors import state_of
@@ -63,15 +63,11 @@ class RunState:
 
 @dataclass(frozen=True, slots=True)
 class Captured:
-    """One consistent moment of a peer, to be written at leisure: states are never changed in place.
-
-    `learner_behind`: the learner's part is of an earlier moment; with no new one, it is what was saved last.
-    """
+    """One consistent moment of a peer: states are never changed in place."""
 
     held: tuple[int, ...]
     states: tuple[OuterState, ...]
     chains: tuple[PackedHistory, ...]  # that end at the held version
-    learner_behind: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,24 +256,29 @@ class RunDirectory:
             raise LocalError(f"{self.learner_file.parent} cannot be written: {error.strerror}") from None
 
     def written(self) -> tuple[int, ...]:
-        """Another one whenever more of the learner's part is written, which has another name and its full size then."""
+        """Another one whenever more of a checkpoint is written, whose files have other names and full sizes then."""
         found: list[int] = []
-        with suppress(OSError):  # files come and go meanwhile
-            for file in sorted(self.learner_file.parent.iterdir()):
-                about = file.stat()
-                found += [about.st_ino, about.st_size, about.st_blocks, about.st_mtime_ns]
+        for folder in (self.learner_file.parent, self._generations.unfinished):
+            with suppress(OSError):  # files come and go meanwhile
+                for file in sorted(folder.iterdir()):
+                    about = file.stat()
+                    found += [about.st_ino, about.st_size, about.st_blocks, about.st_mtime_ns]
         return tuple(found)
 
-    def save(self, captured: Captured, learner_file: Path | None) -> int:
-        """Write certificates, then states and learner together; returns how many bytes of these were new.
-
-        Raises LocalError, and then the old ones remain.
-        """
+    def stage(self, captured: Captured) -> tuple[SavedFragment, ...]:
+        """Write certificates and states, which nobody has to hold for the `commit` that follows. Raises LocalError."""
         for fragment, certificates in enumerate(captured.chains):
             self._log(fragment).add(certificates)
         heads = (chain[-1].digest if chain else bytes(32) for chain in captured.chains)
         fragments = [Held(*one) for one in zip(captured.held, heads, captured.states, strict=True)]
-        written_bytes = self._generations.save(fragments, learner_file, captured.learner_behind)
+        return self._generations.stage(fragments)
+
+    def commit(self, staged: Sequence[SavedFragment], learner_file: Path | None) -> int:
+        """Save what was staged last together with the learner; returns how many bytes were new.
+
+        Without a file, the learner's part is what was saved last. Raises LocalError, and then the old ones remain.
+        """
+        written_bytes = self._generations.commit(staged, learner_file, learner_behind=learner_file is None)
         for log in self._logs.values():
             log.cut()
         return written_bytes

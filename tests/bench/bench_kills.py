@@ -98,7 +98,8 @@ def _write_until_killed(directory: Path, saved: int) -> NoReturn:
         write_tensors(learner, {"step": torch.tensor(step)})
         states = [OuterState.begin(torch.full((VALUES,), float(one)), 0.0) for one in (step, step // OFTEN + 1)]
         versions = [step, step // OFTEN + 1]
-        generations.save([Held(one, bytes(32), state) for one, state in zip(versions, states, strict=True)], learner)
+        held = [Held(one, bytes(32), state) for one, state in zip(versions, states, strict=True)]
+        generations.commit(generations.stage(held), learner)
         os.write(saved, step.to_bytes(8, "big"))
 
 

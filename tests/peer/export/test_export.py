@@ -423,7 +423,7 @@ def test_what_was_saved_last_is_exported_when_no_peer_runs(
     directory.keep_manifest(run.manifest)
     assert main.run(command, PYTHON) == 2
     assert "holds no checkpoint yet" in capsys.readouterr().err
-    directory.save(run.captured(), None)
+    directory.commit(directory.stage(run.captured()), None)
     KEYS[1].save(NodeOptions(home).identity_path)
     before = {path: path.stat().st_mtime_ns for path in home.rglob("*") if path.is_file()}
     assert main.run(command, PYTHON) == 0

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
+import weakref
 from collections.abc import Callable, Coroutine
 from itertools import pairwise
 from pathlib import Path
@@ -184,21 +186,51 @@ def test_the_last_save_does_without_a_learner_that_cannot_save(tmp_path: Path) -
     run_virtual(main())
 
 
-def test_the_last_save_waits_for_the_one_that_is_being_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("_no_threads")
+def test_states_that_are_on_disk_are_not_held_for_as_long_as_the_learner_writes(tmp_path: Path) -> None:
+    """Every version of a fragment that rounds made meanwhile lay in memory beside the one before it."""
+    held: list[bool] = []
+
+    async def main() -> None:
+        swarm, _, checkpointer = await one_peer(tmp_path)
+        anchors = swarm.peers[0].driver.anchors
+        states = [weakref.ref(anchors.current(fragment).anchor) for fragment in range(len(anchors.layouts))]
+
+        async def save(path: Path) -> Done:
+            save_file({"theta": torch.zeros(3)}, path)
+            await asyncio.sleep(0)  # the states are written meanwhile
+            await swarm.train(32)
+            gc.collect()
+            held.extend(state() is not None for state in states)
+            return DONE
+
+        checkpointer.learner = learner_with(save)
+        await checkpointer.save_now()
+        assert min(swarm.peers[0].versions) > 0
+        await swarm.close()
+
+    run_virtual(main())
+    assert held == [False] * 2
+
+
+@pytest.mark.parametrize("part", ["stage", "commit"])
+def test_the_last_save_waits_for_the_one_that_is_being_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: str
+) -> None:
     """No thread can be ended, and two that write at once would take each other's files."""
     written, going_on = threading.Event(), list[int]()
-    save = RunDirectory.save
+    write = getattr(RunDirectory, part)
 
-    def slowly(directory: RunDirectory, *arguments: Any) -> int:
+    def slowly(directory: RunDirectory, *arguments: Any) -> Any:
         going_on.append(1)
         assert len(going_on) == 1, "two at once"
         written.wait(10.0)
         going_on.pop()
-        return save(directory, *arguments)
+        return write(directory, *arguments)
 
     async def main() -> None:
         swarm, _, checkpointer = await one_peer(tmp_path)
-        monkeypatch.setattr(RunDirectory, "save", slowly)
+        monkeypatch.setattr(RunDirectory, part, slowly)
         tasks = Tasks(lambda error: None)
         tasks.spawn(checkpointer.save())
         while not going_on:  # noqa: ASYNC110
@@ -253,13 +285,13 @@ def test_five_years_of_saving_are_what_a_disk_bears() -> None:
 def test_the_next_save_waits_for_what_the_last_one_wrote(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     saved_at: list[float] = []
 
-    def save(*_: Any) -> int:
+    def commit(*_: Any) -> int:
         saved_at.append(asyncio.get_running_loop().time())
         return 10 * GIGABYTE_BYTES
 
     async def main() -> None:
         swarm, _, checkpointer = await one_peer(tmp_path)
-        monkeypatch.setattr(RunDirectory, "save", save)
+        monkeypatch.setattr(RunDirectory, "commit", commit)
         saving = asyncio.get_running_loop().create_task(checkpointer.run())
         await asyncio.sleep(2.5 * 3600)
         saving.cancel()

@@ -46,7 +46,7 @@ async def keep(peer: Peer, directory: RunDirectory, votes: VoteLog) -> None:
     captured = await Checkpointer(directory, peer.driver, peer.presence).capture()
     directory.make_room()
     save_file(peer.learner.learner.export_state(), directory.learner_file)
-    directory.save(captured, directory.learner_file)
+    directory.commit(directory.stage(captured), directory.learner_file)
 
 
 async def make(folder: Path) -> dict[str, object]:

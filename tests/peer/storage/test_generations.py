@@ -45,7 +45,8 @@ def learner_of(folder: Path, step: int) -> Path:
 
 def save(folder: Path, *versions: int, step: int | None = None) -> None:
     learner = None if step is None else learner_of(folder, step)
-    Generations(folder, RUN_ID).save(held(*versions), learner)
+    generations = Generations(folder, RUN_ID)
+    generations.commit(generations.stage(held(*versions)), learner)
 
 
 def read(folder: Path) -> tuple[tuple[int, ...], int | None] | None:
@@ -89,12 +90,12 @@ def test_two_generations_share_what_did_not_change(tmp_path):
 
 def test_what_did_not_change_is_not_written_again(tmp_path, monkeypatch):
     generations, written = Generations(tmp_path, RUN_ID), list[str]()
-    generations.save(held(1, 2), None)
+    generations.commit(generations.stage(held(1, 2)), None)
     monkeypatch.setattr(
         "peer.storage.generations.write_tensors",
         lambda path, tensors: written.append(path.name) or write_tensors(path, tensors),
     )
-    generations.save(held(1, 3), None)
+    generations.commit(generations.stage(held(1, 3)), None)
     assert len(written) == 1
     assert read(tmp_path) == ((1, 3), None)
 
@@ -115,10 +116,10 @@ def test_only_the_newest_is_there_while_a_part_of_the_next_is_written(tmp_path):
 
 def test_another_branch_with_the_same_version_is_another_state(tmp_path):
     generations = Generations(tmp_path, RUN_ID)
-    generations.save(held(1), None)
+    generations.commit(generations.stage(held(1)), None)
     (one,) = held(1)
     other = Held(1, b"other" + bytes(27), OuterState(one.state.anchor + 1, one.state.momentum))
-    generations.save([other], None)
+    generations.commit(generations.stage([other]), None)
     (found,) = generations.newest().index.fragments
     assert found.head == other.head
     assert torch.equal(map_tensors(generations.path(found.file))["anchor"], other.state.anchor)
@@ -127,10 +128,10 @@ def test_another_branch_with_the_same_version_is_another_state(tmp_path):
 def test_a_learner_that_could_not_save_keeps_what_it_had_saved(tmp_path):
     save(tmp_path, 1, step=3)
     generations = Generations(tmp_path, RUN_ID)
-    generations.save(held(2), None, learner_behind=True)
+    generations.commit(generations.stage(held(2)), None, learner_behind=True)
     assert read(tmp_path) == ((2,), 3)
     assert generations.newest().index.learner_behind
-    generations.save(held(3), None)
+    generations.commit(generations.stage(held(3)), None)
     assert read(tmp_path) == ((3,), None)
 
 
@@ -139,10 +140,10 @@ def test_a_learner_that_starts_finds_what_an_earlier_version_saved(tmp_path):
     write_tensors(earlier, {"step": torch.tensor(8)})
     generations = Generations(tmp_path, RUN_ID)
     for version in (1, 2):
-        generations.save(held(version), None, learner_behind=True)
+        generations.commit(generations.stage(held(version)), None, learner_behind=True)
         assert read(tmp_path) == ((version,), 8)
         assert earlier.exists()
-    generations.save(held(3), learner_of(tmp_path, 9))
+    generations.commit(generations.stage(held(3)), learner_of(tmp_path, 9))
     assert read(tmp_path) == ((3,), 9)
     assert not earlier.exists()
 
@@ -200,7 +201,7 @@ def test_a_crash_at_any_moment_leaves_one_or_the_other(tmp_path, steps):
     generations = Generations(tmp_path, RUN_ID)
     with failure_at(steps, CrashError()):
         try:
-            generations.save(held(3, 2), learner)
+            generations.commit(generations.stage(held(3, 2)), learner)
             ended = True
         except CrashError:
             ended = False
@@ -215,12 +216,12 @@ def test_a_full_disk_is_said_in_words_and_loses_nothing(tmp_path):
     for version in (1, 2):
         save(tmp_path, version, step=version)
     for limit in (0, 100, 200):
-        learner = learner_of(tmp_path, 3)
+        learner, generations = learner_of(tmp_path, 3), Generations(tmp_path, RUN_ID)
         with (
             file_size_limit(limit),
             pytest.raises(LocalError, match=r"no checkpoint can be written to .*File too large"),
         ):
-            Generations(tmp_path, RUN_ID).save(held(3), learner)
+            generations.commit(generations.stage(held(3)), learner)
         assert read(tmp_path) == ((2,), 2)
     save(tmp_path, 3, step=3)
     assert read(tmp_path) == ((3,), 3)

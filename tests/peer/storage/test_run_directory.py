@@ -120,7 +120,7 @@ def test_saved_states_come_back_as_certified(tmp_path: Path, manifest: Manifest)
         directory.make_room()
         learner = directory.learner_file
         save_file({"theta": torch.arange(3.0)}, learner)
-        directory.save(captured(chains, states), learner)
+        directory.commit(directory.stage(captured(chains, states)), learner)
     held = RunDirectory(tmp_path, manifest.run_id).load(manifest, rules_of(manifest))
     assert held.held == (5, 5)
     for fragment, chain in enumerate(held.chains):
@@ -137,12 +137,12 @@ def test_saved_states_come_back_as_certified(tmp_path: Path, manifest: Manifest)
 def test_another_lineage_replaces_the_log(tmp_path: Path, manifest: Manifest) -> None:
     directory = RunDirectory(tmp_path, manifest.run_id)
     chains, states = advanced(manifest, 3)
-    directory.save(captured(chains, states), None)
+    directory.commit(directory.stage(captured(chains, states)), None)
     other = [chain.truncated(1) for chain in chains]
     moved = [OuterState(state.anchor + 1.0, state.momentum) for state in states]
     for chain, state in zip(other, moved, strict=True):
         chain.append(certify(chain, state))
-    directory.save(captured(other, moved), None)
+    directory.commit(directory.stage(captured(other, moved)), None)
     held = RunDirectory(tmp_path, manifest.run_id).load(manifest, rules_of(manifest))
     assert [chain.digest for chain in held.chains] == [chain.digest for chain in other]
 
@@ -151,7 +151,7 @@ def test_a_state_that_was_never_certified_is_refused(tmp_path: Path, manifest: M
     directory = RunDirectory(tmp_path, manifest.run_id)
     chains, states = advanced(manifest, 2)
     wrong = [replace(states[0], anchor=states[0].anchor + 1.0), states[1]]
-    directory.save(captured(chains, wrong), None)
+    directory.commit(directory.stage(captured(chains, wrong)), None)
     with pytest.raises(LocalError, match="not the certified version 2"):
         RunDirectory(tmp_path, manifest.run_id).load(manifest, rules_of(manifest))
 
