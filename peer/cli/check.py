@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -10,6 +11,7 @@ import typer
 
 from coordinator.run.manifest import RunConfig
 from peer.cli import arguments
+from peer.cli.common import AsJson, tell
 
 FULL_STEP_SECONDS = 1.0  # of a machine to which lines are told: one that makes a step a second
 TUNED_WIDTH = 128  # at which these rates are the best that we measured; what is wider wants less, by 1/√width
@@ -28,6 +30,7 @@ def check(
     step_seconds: Annotated[
         float, typer.Option(min=1e-3, help="How long an inner step takes on the machines that you expect.")
     ] = FULL_STEP_SECONDS,
+    as_json: AsJson = False,
 ) -> None:
     """Say whether a run file is valid, and what the run takes."""
     config = arguments.run_config(file, None)
@@ -36,54 +39,97 @@ def check(
     from peer.model.sketch import lacks_base, with_shapes
 
     known = with_shapes(config) if lacks_base(config) else describe(config, available_bytes("cpu")).config
-    typer.echo(findings(known, file, step_seconds))
+    told = {
+        "file": str(file),
+        "name": known.name,
+        "versions": known.versions,
+        "fragments": known.pace.fragments,
+        "needs": Needs.of(known, step_seconds),
+        "remarks": dict((*_base_rows(known), *_cut_rows(known), *_rate_rows(known))),
+    }
+    tell(findings(known, file, step_seconds), told, as_json)
+
+
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """What a run takes of one machine that takes part, with a card or without one, and of its host."""
+
+    parameters: int
+    card_bytes: int
+    ram_bytes: int
+    ram_bytes_without_card: int
+    host_ram_bytes: int
+    disk_bytes: int
+    version_seconds: float
+    upload_bytes_per_day: float
+    line_mbit: float
+
+    @classmethod
+    def of(cls, config: RunConfig, step_seconds: float) -> Needs:
+        """Where an inner step takes so long."""
+        from peer.cli import terms
+        from peer.learner.memory_estimate import RUNTIME_BYTES, footprint, host_bytes, least_bytes
+
+        seconds = config.pace.steps_per_version * step_seconds
+        per_version = terms.upload_bytes_per_version(config)
+        return cls(
+            parameters=terms.parameters(config),
+            card_bytes=least_bytes(config),
+            ram_bytes=footprint(config).bytes_in("host") + 2 * RUNTIME_BYTES,
+            ram_bytes_without_card=terms.memory_bytes(config, terms.Machine(0, 0, 1.0)),
+            host_ram_bytes=host_bytes(config),
+            disk_bytes=terms.disk_bytes(config),
+            version_seconds=seconds,
+            upload_bytes_per_day=per_version * terms.SECONDS_PER_DAY / seconds,
+            line_mbit=SPREAD * 8 * per_version / seconds / 1e6,
+        )
 
 
 def findings(config: RunConfig, file: Path, step_seconds: float) -> str:
     """Several lines, for the organiser; sizes are those of one machine that takes part."""
     from coordinator.views import quantity
-    from peer.cli import terms
-    from peer.cli.terms import Machine
-    from peer.learner.memory_estimate import RUNTIME_BYTES, footprint, host_bytes, least_bytes
+    from peer.cli.terms import learner_words
 
-    steps = config.pace.steps_per_version
-    per_version = terms.upload_bytes_per_version(config)
-    a_day = per_version * terms.SECONDS_PER_DAY / (steps * step_seconds)
-    mbit = SPREAD * 8 * per_version / (steps * step_seconds) / 1e6
-    card_bytes, ram_bytes = least_bytes(config), footprint(config).bytes_in("host") + 2 * RUNTIME_BYTES
-    without_bytes = terms.memory_bytes(config, Machine(0, 0, 1.0))
-    disk, line = quantity.size(terms.disk_bytes(config)), f"{mbit:,.0f}" if mbit >= WHOLE_FROM else f"{mbit:.2g}"
+    need, steps = Needs.of(config, step_seconds), config.pace.steps_per_version
+    card, ram, without, host, disk, a_day = map(
+        quantity.size,
+        (
+            *(need.card_bytes, need.ram_bytes, need.ram_bytes_without_card, need.host_ram_bytes),
+            *(need.disk_bytes, need.upload_bytes_per_day),
+        ),
+    )
+    line = f"{need.line_mbit:,.0f}" if need.line_mbit >= WHOLE_FROM else f"{need.line_mbit:.2g}"
     rows = (
         (
             "valid",
             f"{file}: the run {config.name}, {config.versions} versions of {config.pace.fragments} fragments",
         ),
-        ("model", f"{config.model.family}, {quantity.count(terms.parameters(config))} parameters"),
+        ("model", f"{config.model.family}, {quantity.count(need.parameters)} parameters"),
         *_base_rows(config),
-        (
-            "on a GPU",
-            f"{quantity.size(card_bytes)} of the card ({terms.learner_words(config, on_gpu=True)}), "
-            f"{quantity.size(ram_bytes)} of RAM",
-        ),
-        ("without", f"{quantity.size(without_bytes)} of RAM ({terms.learner_words(config, on_gpu=False)})"),
-        ("a host", f"{quantity.size(host_bytes(config))} of RAM; it keeps and evaluates, and trains nothing"),
+        ("on a GPU", f"{card} of the card ({learner_words(config, on_gpu=True)}), {ram} of RAM"),
+        ("without", f"{without} of RAM ({learner_words(config, on_gpu=False)})"),
+        ("a host", f"{host} of RAM; it keeps and evaluates, and trains nothing"),
         ("disk", disk),
         *_cut_rows(config),
         *_rate_rows(config),
-        ("pace", f"a version of each fragment every {steps} steps, about {quantity.rough(steps * step_seconds)}"),
-        ("traffic", f"{quantity.size(a_day)} a day up and as much down, at {step_seconds:g} s a step"),
+        ("pace", f"a version of each fragment every {steps} steps, about {quantity.rough(need.version_seconds)}"),
+        ("traffic", f"{a_day} a day up and as much down, at {step_seconds:g} s a step"),
         ("line", f"{line} Mbit/s each way, so that no round waits for it"),
-        ("machines", f"{_machines(card_bytes, ram_bytes, without_bytes)}; {disk} of disk and {line} Mbit/s each way"),
+        ("machines", f"{_machines(need)}; {disk} of disk and {line} Mbit/s each way"),
         ("next", f"try it here: muster lab {file}; begin it: muster host {file} --listen 0.0.0.0 --port 7400"),
     )
     return "\n".join(f"  {label:<8}  {text}" for label, text in rows)
 
 
-def _machines(card_bytes: int, ram_bytes: int, without_bytes: int) -> str:
+def _machines(need: Needs) -> str:
     """The smallest that are sold and can take part; some of a card and of RAM others have already."""
     card, ram, without = (
         next((f"{size} GB" for size in sizes if size * FREE_SHARE >= needed / (1 << 30)), f"over {sizes[-1]} GB")
-        for sizes, needed in ((CARD_SIZES, card_bytes), (RAM_SIZES, ram_bytes), (RAM_SIZES, without_bytes))
+        for sizes, needed in (
+            (CARD_SIZES, need.card_bytes),
+            (RAM_SIZES, need.ram_bytes),
+            (RAM_SIZES, need.ram_bytes_without_card),
+        )
     )
     return f"a card of {card} with {ram} of RAM, or {without} of RAM without a card"
 

@@ -21,6 +21,7 @@ from peer.cli import top as cli_top
 from peer.cli.check import check
 from peer.cli.common import (
     Announce,
+    AsJson,
     Base,
     ChainKept,
     Compiled,
@@ -40,6 +41,7 @@ from peer.cli.common import (
     StepSeconds,
     Verbose,
     serve,
+    tell,
 )
 from peer.cli.help import GroupedHelp
 from peer.cli.init import init
@@ -259,14 +261,14 @@ def invite_command(
 
 @app.command(epilog="Example: muster status --json")
 def status(
-    as_json: Annotated[bool, typer.Option("--json", help="Print everything, for scripts.")] = False,
+    as_json: AsJson = False,
     data: Data = None,
 ) -> None:
     """Say how the peer running here is doing."""
     from peer.service.status_text import status_page
 
     now = snapshot(paths.data_directory(data))
-    typer.echo(now.model_dump_json(indent=2) if as_json else status_page(now))
+    tell(status_page(now), now, as_json)
 
 
 @app.command(epilog="Example: muster pause")
@@ -294,13 +296,14 @@ def stop(data: Data = None) -> None:
 
 
 @app.command("version", epilog="Example: muster version")
-def version() -> None:
+def version(as_json: AsJson = False) -> None:
     """Print the version of Muster and of its protocol."""
     from dht.wire import PROTOCOL_MAJOR, PROTOCOL_MINOR
     from peer.machine.version import release
 
-    software = release() or "(a checkout that is not installed)"
-    typer.echo(f"muster {software}, protocol {PROTOCOL_MAJOR}.{PROTOCOL_MINOR}")
+    software, protocol = release(), f"{PROTOCOL_MAJOR}.{PROTOCOL_MINOR}"
+    words = f"muster {software or '(a checkout that is not installed)'}, protocol {protocol}"
+    tell(words, {"muster": software or None, "protocol": protocol}, as_json)
 
 
 def _tell(data: Path | None, command: Command, done: str) -> None:

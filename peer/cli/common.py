@@ -1,12 +1,15 @@
-"""What several commands share: their options, and how one of them runs a peer."""
+"""What several commands share: their options, how they print, and how one of them runs a peer."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
+from dataclasses import asdict, is_dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from pydantic import BaseModel
 
 from peer.cli import arguments
 from peer.service.process import ServiceOptions, Start
@@ -59,6 +62,7 @@ Limit = Annotated[
         "--limit", help="KEY=VALUE of the owner's limits, above settings.toml (repeatable; docs/how-to/limits.md)."
     ),
 ]
+AsJson = Annotated[bool, typer.Option("--json", help="Print it for scripts.")]
 Verbose = Annotated[bool, typer.Option("--verbose", help="Log more, and to the terminal too.")]
 Compiled = Annotated[
     bool | None,
@@ -87,3 +91,24 @@ def serve(prepare: Callable[[], Start], options: ServiceOptions, verbose: bool) 
         return start
 
     process.run(prepare_well, options, typer.echo)
+
+
+def print_json(told: object) -> None:
+    """Print one JSON document; models and dataclasses in it are objects with their fields."""
+    typer.echo(json.dumps(told, indent=2, default=_plain))
+
+
+def tell(words: str, told: object, as_json: bool) -> None:
+    """Print these words, or what they tell for scripts."""
+    if as_json:
+        print_json(told)
+    else:
+        typer.echo(words)
+
+
+def _plain(one: Any) -> object:
+    if isinstance(one, BaseModel):
+        return json.loads(one.model_dump_json())
+    if is_dataclass(one) and not isinstance(one, type):
+        return asdict(one)
+    raise TypeError(f"{type(one).__name__} has no form in JSON")

@@ -14,6 +14,7 @@ from coordinator.views.control import NobodyRunsError, ask, members_of
 from coordinator.views.credit import CreditReport, team_tokens
 from coordinator.views.members import InviteView, MemberList, RunMember
 from dht.errors import LocalError
+from peer.cli.common import AsJson, tell
 from peer.machine import paths
 from peer.machine.text import printable
 
@@ -30,14 +31,14 @@ Peer = Annotated[str, typer.Argument(help="Its id or an invite's, or the end of 
 def credit(
     data: Annotated[Path | None, typer.Option("--data", help="Folder of the peer on this machine.")] = None,
     run: Annotated[str, typer.Option(help="Beginning of the run's id, where the folder holds several runs.")] = "",
-    as_json: Annotated[bool, typer.Option("--json", help="Print everything, for scripts.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Say who contributed how many tokens.
 
     Counted from the certificates that the peer here holds.
     """
     report = newest_report(paths.data_directory(data), run)
-    typer.echo(report.model_dump_json(indent=2) if as_json else page(report))
+    tell(page(report), report, as_json)
 
 
 def newest_report(home: Path, run: str) -> CreditReport:
@@ -89,15 +90,13 @@ def _scope(report: CreditReport) -> str:
 
 
 @app.command(epilog="Example: muster members")
-def members(
-    as_json: Annotated[bool, typer.Option("--json", help="Print everything, for scripts.")] = False, data: Data = None
-) -> None:
+def members(as_json: AsJson = False, data: Data = None) -> None:
     """Say who is in the run, and who was shown out.
 
     With what each has contributed, as far as the peer here knows.
     """
     found = members_of(paths.data_directory(data))
-    typer.echo(found.model_dump_json(indent=2) if as_json else "\n".join(map(printable, _member_rows(found))))
+    tell("\n".join(map(printable, _member_rows(found))), found, as_json)
 
 
 @app.command(epilog='Example: muster revoke …Xy3kQw --reason "sends nonsense"')

@@ -48,6 +48,19 @@ class Probed:
     upload_bytes_per_second: float | None = None
 
 
+def torch_build(release: str, built_for: str | None, device: str | None, has_driver: bool) -> DiagnosisLine:
+    """Which build of torch is here, for which GPUs, and on which it computes; None for none."""
+    text = f"{release}, built for {built_for or 'processors only'}; it computes on {device or 'the processor'}"
+    if device is not None or not has_driver:
+        return DiagnosisLine("ok", "torch", text)
+    if built_for is None:
+        again = f"pip install --force-reinstall torch=={release.partition('+')[0]}"
+        return DiagnosisLine("note", "torch", text, f"it cannot use the NVIDIA GPU here; where Muster is: {again}")
+    return DiagnosisLine(
+        "note", "torch", text, f"the NVIDIA driver here is broken or too old for {built_for}; renew it"
+    )
+
+
 def memory(config: RunConfig, machine: Machine) -> DiagnosisLine:
     """Whether a learner of this run fits."""
     needed = memory_bytes(config, machine)

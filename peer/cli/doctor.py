@@ -22,7 +22,7 @@ from peer.cli.consent import this_machine
 from peer.cli.diagnosis import DiagnosisLine, Probed
 from peer.data.windows import load_tokens
 from peer.machine.clock import unix_seconds
-from peer.machine.sensors import MachineSensors
+from peer.machine.sensors import CommandRunner, MachineSensors
 from peer.machine.version import DISTRIBUTION
 from peer.net.frames import ProbeAnswer, ProbeAsk, decode_header, encode_header
 from peer.net.network import Network
@@ -42,6 +42,7 @@ def check_machine(options: NodeOptions, config: RunConfig) -> list[DiagnosisLine
     machine = this_machine(options)
     return [
         _versions(),
+        _torch(),
         _arithmetic(),
         diagnosis.memory(config, machine),
         *diagnosis.gpu_memory(config, machine),
@@ -160,12 +161,16 @@ def _arithmetic() -> DiagnosisLine:
     return DiagnosisLine("bad", "arithmetic", difference, "install the versions of constraints.txt")
 
 
+def _torch() -> DiagnosisLine:
+    release, cuda, hip = torch.__version__, torch.version.cuda, torch.version.hip
+    device = f"{torch.cuda.get_device_name(0)} (cuda:0)" if torch.cuda.is_available() else None
+    built_for = f"CUDA {cuda}" if cuda is not None else None if hip is None else f"ROCm {hip}"
+    return diagnosis.torch_build(str(release), built_for, device, CommandRunner()(["nvidia-smi", "-L"]) is not None)
+
+
 def _gpu() -> DiagnosisLine:
     if not torch.cuda.is_available():
-        missing = (
-            "its driver and the CUDA build of torch" if torch.version.cuda is None else "a driver that is new enough"
-        )
-        advice = f"with an NVIDIA GPU: install {missing}"
+        advice = "with an NVIDIA GPU: install its driver, and the build of torch for CUDA"
         return DiagnosisLine("note", "GPU", "none that torch can use; it trains on the processor", advice)
     gpu = torch.cuda.get_device_properties(0)
     bfloat = "with" if torch.cuda.is_bf16_supported(False) else "without"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -16,7 +15,7 @@ from coordinator.views.evaluation import Evaluation
 from dht.errors import LocalError, UsageError
 from dht.invite import Invite
 from peer.cli import arguments
-from peer.cli.common import Base
+from peer.cli.common import AsJson, Base, print_json, tell
 from peer.machine import paths
 from peer.node.options import NodeOptions
 
@@ -47,6 +46,7 @@ def export(
         bool, typer.Option("--merged", help="Of an adapter: write it into its base, as one model.")
     ] = False,
     base: Base = "",
+    as_json: AsJson = False,
 ) -> None:
     """Write the model here as a folder for `transformers`.
 
@@ -58,10 +58,14 @@ def export(
     put = None if not merged else _merging(base)
     versions = export_here(directory, paths.data_directory(data), run, licence, tokenizer, put)
     proven = directory / "adapter" if merged else directory
-    typer.echo(f"{directory} holds {versions} certified versions; check it with: muster verify {proven}")
+    say = partial(typer.echo, err=as_json)  # standard output is for one document only
+    say(f"{directory} holds {versions} certified versions; check it with: muster verify {proven}")
+    address = None if hub is None else f"https://huggingface.co/{push}"
     if hub is not None:
         hub.upload(directory, f"{versions} certified versions")
-        typer.echo(f"pushed to https://huggingface.co/{push}")
+        say(f"pushed to {address}")
+    if as_json:
+        print_json({"folder": str(directory), "proven_by": str(proven), "versions": versions, "pushed_to": address})
 
 
 def _merging(base: str) -> Write:
@@ -95,7 +99,7 @@ def verify(
     strict: Annotated[
         bool, typer.Option("--strict", help="Fail unless the certificates lead back to the founders without a gap.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print it for scripts.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Prove an export by its certificates.
 
@@ -106,7 +110,9 @@ def verify(
     with reading(path):
         is_evidence = path.is_file()
     if is_evidence:
-        typer.echo(_verdict(path, paths.data_directory(data)))
+        told = _verdict(path, paths.data_directory(data))
+        proof = f"proven by what is signed in {path}, run {told['run_id'][:12]}"
+        tell(f"{told['guilty']} is guilty: {told['reason']} ({proof})", told, as_json)
         return
     from dht.identity import KeyVerifier
     from peer.export.findings import as_plain_data, in_words
@@ -118,16 +124,16 @@ def verify(
         raise LocalError(f"{path} is of another run than that of the invite: {found.manifest.run_id.hex()}")
     if strict and not found.from_founders:
         raise LocalError(f"the certificates in {path} do not lead back to the founders without a gap")
-    typer.echo(as_plain_data(found) if as_json else in_words(found, path))
+    tell(in_words(found, path), as_plain_data(found), as_json)
 
 
-def _verdict(path: Path, home: Path) -> str:
+def _verdict(path: Path, home: Path) -> dict[str, str]:
     from peer.export.source import known_run
     from peer.rounds.verify_evidence import EvidenceCase
 
     case = EvidenceCase.read(path)
     guilt = case.judge(known_run(home, case.run_id.hex()))
-    return f"{guilt.peer} is guilty: {guilt.reason} (proven by what is signed in {path}, run {case.run_id.hex()[:12]})"
+    return {"guilty": guilt.peer, "reason": guilt.reason, "run_id": case.run_id.hex()}
 
 
 def _save_running_peer(home: Path) -> tuple[Evaluation, ...]:
@@ -151,7 +157,7 @@ def evaluate(
     tokenizer: Annotated[str, typer.Option(help="The run's tokenizer.json, should there be no copy.")] = "",
     device: Annotated[str, typer.Option(help="Where it computes: cpu, cuda or cuda:1.")] = "cpu",
     base: Base = "",
-    as_json: Annotated[bool, typer.Option("--json", help="Print it for scripts.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Say how good a certified model is.
 
@@ -168,7 +174,7 @@ def evaluate(
         raise UsageError("this run trains on files: name its text with --corpus, or text of your own with --text")
     found = [] if judge.needs_files and not corpus else [judge.run_text(files, loading(0))]
     found += [judge.own_text(LocalFiles(one, tokenizer)) for one in text or ()]
-    typer.echo(json.dumps([_plain(one) for one in found], indent=2) if as_json else "\n".join(map(_line, found)))
+    tell("\n".join(map(_line, found)), [_plain(one) for one in found], as_json)
 
 
 def _judge(export: Path | None, data: Path | None, run: str, device: str, base: str) -> Judge:

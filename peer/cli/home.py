@@ -20,7 +20,7 @@ from dht.errors import LocalError, UsageError
 from dht.identity import Identity
 from dht.invite import Invite
 from peer.cli import arguments as cli_settings
-from peer.cli.common import Data, Limit, Listen, Port
+from peer.cli.common import AsJson, Data, Limit, Listen, Port, tell
 from peer.machine import paths
 from peer.machine.limits import PeerSettings
 from peer.machine.text import printable
@@ -41,6 +41,7 @@ def doctor(
     port: Port = None,
     listen: Listen = "127.0.0.1",
     limit: Limit = None,
+    as_json: AsJson = False,
 ) -> None:
     """Check this machine, and say in words what to do.
 
@@ -60,20 +61,22 @@ def doctor(
             found = check_machine(options, cli_settings.run_config(None, None))
         else:
             found = check_run(options, parsed)
-    for finding in found:
-        typer.echo("\n".join(map(printable, str(finding).splitlines())))
-    if any(finding.grade == "bad" for finding in found):
+    fit = all(finding.grade != "bad" for finding in found)
+    words = "\n".join(printable(line) for finding in found for line in str(finding).splitlines())
+    tell(words, {"fit": fit, "findings": found}, as_json)
+    if not fit:
         raise typer.Exit(1)
 
 
 @app.command(name="id", epilog="Example: muster id --data alice")
-def show_id(data: Data = None) -> None:
+def show_id(data: Data = None, as_json: AsJson = False) -> None:
     """Print the peer id of this machine.
 
     `muster host --founder` takes it. The key is made if there is none.
     """
     options = NodeOptions(data_directory=paths.data_directory(data))
-    typer.echo(Identity.load_or_create(options.identity_path).peer_id)
+    peer_id = Identity.load_or_create(options.identity_path).peer_id
+    tell(peer_id, {"peer_id": peer_id}, as_json)
 
 
 @app.command(epilog="Example: muster logs -f")
@@ -102,6 +105,7 @@ def logs(
 def limits(
     change: Annotated[list[str] | None, typer.Argument(help="KEY=VALUE, as for --limit of `muster join`.")] = None,
     data: Data = None,
+    as_json: AsJson = False,
 ) -> None:
     """Show or change what this machine may give.
 
@@ -112,8 +116,11 @@ def limits(
         shown = control.limits(directory, change or ())
     except control.NobodyRunsError:
         shown = _limits_at_rest(directory, change or ())
-    for one in shown.limits:
-        typer.echo(f"{one.change(one.value):36} {one.meaning}{' (from the next start)' if one.at_start else ''}")
+    rows = (
+        f"{one.change(one.value):36} {one.meaning}{' (from the next start)' if one.at_start else ''}"
+        for one in shown.limits
+    )
+    tell("\n".join(rows), shown, as_json)
 
 
 def _limits_at_rest(directory: Path, changes: Sequence[str]) -> OwnerLimits:

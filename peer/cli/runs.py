@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -10,13 +11,24 @@ import typer
 
 from coordinator.run.manifest import Manifest
 from dht.errors import LocalError, UsageError
-from peer.cli.common import Data
+from peer.cli.common import AsJson, Data, tell
 from peer.machine import paths
+
+
+@dataclass(frozen=True, slots=True)
+class KeptRun:
+    """What this machine holds of one run."""
+
+    run_id: str
+    name: str
+    bytes: int
+    folder: str
 
 
 def runs(
     data: Data = None,
     forget: Annotated[str | None, typer.Option(help="Delete all that is kept of the run whose id begins so.")] = None,
+    as_json: AsJson = False,
 ) -> None:
     """List the runs that this machine took part in, or forget one."""
     from peer.storage.run_directory import known_manifests
@@ -24,22 +36,29 @@ def runs(
     directory = paths.data_directory(data)
     known = list(known_manifests(directory))
     if forget is not None:
-        _forget(directory, _chosen(known, forget))
+        gone = _chosen(known, forget)
+        _forget(directory, gone)
+        words = f"forgot {gone.config.name}; this machine's key stays"
+        tell(words, {"forgotten": gone.run_id.hex()}, as_json)
         return
-    for manifest in known:
-        typer.echo(_line(directory, manifest))
-    if not known:
-        typer.echo(f"no run is kept in {directory}; take part in one with: muster join INVITE")
+    rows = [_row(directory, manifest) for manifest in known]
+    nothing = f"no run is kept in {directory}; take part in one with: muster join INVITE"
+    tell("\n".join(map(_line, rows)) or nothing, rows, as_json)
 
 
-def _line(directory: Path, manifest: Manifest) -> str:
-    from coordinator.views import quantity
+def _row(directory: Path, manifest: Manifest) -> KeptRun:
     from peer.machine.sensors import folder_bytes
-    from peer.machine.text import printable
     from peer.storage.run_directory import run_path
 
-    size = quantity.size(folder_bytes(run_path(directory, manifest.run_id)))
-    return printable(f"{manifest.run_id.hex()[:12]}  {size:>9}  {manifest.config.name}")
+    path = run_path(directory, manifest.run_id)
+    return KeptRun(manifest.run_id.hex(), manifest.config.name, folder_bytes(path), str(path))
+
+
+def _line(run: KeptRun) -> str:
+    from coordinator.views import quantity
+    from peer.machine.text import printable
+
+    return printable(f"{run.run_id[:12]}  {quantity.size(run.bytes):>9}  {run.name}")
 
 
 def _chosen(known: list[Manifest], start: str) -> Manifest:
@@ -65,4 +84,3 @@ def _forget(directory: Path, manifest: Manifest) -> None:
         shutil.rmtree(path)
     except OSError as error:
         raise LocalError(f"{path} cannot be deleted: {error.strerror}") from None
-    typer.echo(f"forgot {manifest.config.name}; this machine's key stays")

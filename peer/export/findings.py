@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from datetime import UTC, datetime
 from pathlib import Path
 from textwrap import fill
@@ -45,9 +44,9 @@ def in_words(found: Verified, folder: Path) -> str:
     return "\n".join([*lines, "", *(fill(text, COLUMNS) for text in texts)])
 
 
-def as_plain_data(found: Verified) -> str:
-    """The same for scripts, as JSON."""
-    data = {
+def as_plain_data(found: Verified) -> dict[str, object]:
+    """The same for scripts."""
+    return {
         "run_id": found.manifest.run_id.hex(),
         "name": found.manifest.config.name,
         "organiser": found.manifest.organiser,
@@ -62,7 +61,6 @@ def as_plain_data(found: Verified) -> str:
         "exporter": found.exporter,
         "written_unix_seconds": found.written_unix_seconds,
     }
-    return json.dumps(data, indent=2)
 
 
 def _chain(found: Verified) -> str:

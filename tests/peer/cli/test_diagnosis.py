@@ -80,6 +80,24 @@ def test_a_narrow_line_is_noted_also_if_the_owner_made_it_so() -> None:
     assert "not measured" in diagnosis.upload(CONFIG, MACHINE, Probed(), Limits()).text
 
 
+@pytest.mark.parametrize(
+    ("built_for", "device", "has_driver", "advised"),
+    [
+        (None, None, False, ""),
+        (None, None, True, "torch==2.13.0"),
+        ("CUDA 13.0", None, True, "the NVIDIA driver here is broken or too old for CUDA 13.0"),
+        ("CUDA 13.0", None, False, ""),
+        ("CUDA 13.0", "NVIDIA H100 (cuda:0)", True, ""),
+    ],
+)
+def test_the_build_of_torch_is_told(built_for: str | None, device: str | None, has_driver: bool, advised: str) -> None:
+    found = diagnosis.torch_build("2.13.0+cpu", built_for, device, has_driver)
+    words = f"2.13.0+cpu, built for {built_for or 'processors only'}; it computes on {device or 'the processor'}"
+    assert (found.text, found.grade) == (words, "note" if advised else "ok")
+    assert advised in found.advice
+    assert bool(advised) == bool(found.advice)
+
+
 def test_another_text_is_noted() -> None:
     assert grade(diagnosis.data(manifest(), bytes(32))) == "ok"
     assert grade(diagnosis.data(manifest(), bytes([1]) * 32)) == "note"
@@ -100,4 +118,4 @@ def test_this_machine_passes(tmp_path: Path) -> None:
     found = check_machine(NodeOptions(tmp_path), CONFIG)
     assert [str(one) for one in found if one.grade == "bad"] == []
     subjects = {one.subject for one in found}
-    assert subjects >= {"versions", "arithmetic", "memory", "steps", "disk", "GPU", "port"}
+    assert subjects >= {"versions", "torch", "arithmetic", "memory", "steps", "disk", "GPU", "port"}

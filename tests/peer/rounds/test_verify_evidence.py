@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -46,6 +47,10 @@ def test_evidence_names_the_guilty_and_why(tmp_path: Path, capsys: pytest.Captur
     assert main.run(["verify", str(path), "--data", str(tmp_path)], PYTHON) == 0
     shown = " ".join(capsys.readouterr().out.split())
     assert f"{KEYS[1].peer_id} is guilty: signed two different statements «vote» in one place" in shown
+    assert main.run(["verify", str(path), "--data", str(tmp_path), "--json"], PYTHON) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["guilty"] == KEYS[1].peer_id
+    assert set(told) == {"guilty", "reason", "run_id"}
 
 
 def test_what_proves_nothing_convicts_nobody(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,0 +1,112 @@
+"""What commands print with `--json`: one document on standard output, always with the same keys."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dht.identity import Identity
+from peer.cli import doctor, export, main
+from peer.cli.common import print_json, tell
+from peer.cli.diagnosis import DiagnosisLine
+from peer.machine.limits import Limits
+from peer.storage.run_directory import RunDirectory
+from tests.checkout import ROOT
+from tests.peer.homely import manifest
+
+PYTHON = (3, 11)
+
+
+@pytest.fixture
+def told(capsys: pytest.CaptureFixture[str]) -> Any:
+    """Runs a command with `--json`; returns what it printed, read."""
+
+    def run(*words: str, code: int = 0) -> Any:
+        assert main.run([*words, "--json"], PYTHON) == code
+        captured = capsys.readouterr()
+        assert captured.err == ""
+        return json.loads(captured.out)
+
+    return run
+
+
+def test_an_id(told: Any, tmp_path: Path) -> None:
+    shown = told("id", "--data", str(tmp_path))
+    assert shown == {"peer_id": Identity.load(tmp_path / "identity.key").peer_id}
+
+
+def test_limits(told: Any, tmp_path: Path) -> None:
+    rows = told("limits", "upload_mbit=2", "--data", str(tmp_path))["limits"]
+    assert [row["key"] for row in rows] == list(Limits.model_fields)
+    assert [row["value"] for row in rows if row["key"] == "upload_mbit"] == [2.0]
+
+
+def test_runs(told: Any, tmp_path: Path) -> None:
+    assert told("runs", "--data", str(tmp_path)) == []
+    directory = RunDirectory(tmp_path, manifest().run_id)
+    directory.keep_manifest(manifest())
+    run_id = manifest().run_id.hex()
+    (row,) = told("runs", "--data", str(tmp_path))
+    assert row.pop("bytes") > 0
+    assert row == {"run_id": run_id, "name": manifest().config.name, "folder": str(directory.path)}
+    assert told("runs", "--forget", run_id[:8], "--data", str(tmp_path)) == {"forgotten": run_id}
+
+
+def test_a_check(told: Any) -> None:
+    shown = told("check", str(ROOT / "examples/tiny.toml"))
+    assert set(shown) == {"file", "name", "versions", "fragments", "needs", "remarks"}
+    assert shown["name"] == "tiny"
+    assert shown["needs"]["parameters"] == 434_816
+    assert all(value > 0 for value in shown["needs"].values())
+
+
+@pytest.mark.parametrize(("grade", "code"), [("note", 0), ("bad", 1)])
+def test_a_diagnosis(told: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, grade: Any, code: int) -> None:
+    monkeypatch.setattr(doctor, "check_machine", lambda *_: [DiagnosisLine(grade, "disk", "small", "make room")])
+    assert told("doctor", "--data", str(tmp_path), code=code) == {
+        "fit": code == 0,
+        "findings": [{"grade": grade, "subject": "disk", "text": "small", "advice": "make room"}],
+    }
+
+
+@pytest.mark.parametrize(("more", "proven"), [((), "new"), (("--merged",), "new/adapter")])
+def test_an_export(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    more: tuple[str, ...],
+    proven: str,
+) -> None:
+    monkeypatch.setattr(export, "export_here", lambda *_: 8)
+    folder = str(tmp_path / "new")
+    assert main.run(["export", folder, *more, "--json"], PYTHON) == 0
+    captured = capsys.readouterr()
+    told = {"folder": folder, "proven_by": str(tmp_path / proven), "versions": 8, "pushed_to": None}
+    assert json.loads(captured.out) == told
+    assert "muster verify" in captured.err
+
+
+def test_a_version(told: Any) -> None:
+    shown = told("version")
+    assert shown["protocol"] == "1.0"
+    assert set(shown) == {"muster", "protocol"}
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """Something told."""
+
+    loss: float
+
+
+def test_words_are_for_people_and_nothing_is_printed_that_is_no_data(capsys: pytest.CaptureFixture[str]) -> None:
+    tell("it falls", [Row(2.5)], as_json=False)
+    assert capsys.readouterr().out == "it falls\n"
+    tell("it falls", [Row(2.5)], as_json=True)
+    assert json.loads(capsys.readouterr().out) == [{"loss": 2.5}]
+    with pytest.raises(TypeError, match="object has no form in JSON"):
+        print_json({"what": object()})
