@@ -35,10 +35,13 @@ def check(
     """Say whether a run file is valid, and what the run takes."""
     config = arguments.run_config(file, None)
     from peer.learner.memory_estimate import available_bytes
-    from peer.model.description import describe
+    from peer.model.description import Description, describe
     from peer.model.sketch import lacks_base, with_shapes
 
-    known = with_shapes(config) if lacks_base(config) else describe(config, available_bytes("cpu")).config
+    described = Description(with_shapes(config)) if lacks_base(config) else describe(config, available_bytes("cpu"))
+    if described.note:
+        typer.echo(described.note, err=True)
+    known = described.config
     told = {
         "file": str(file),
         "name": known.name,

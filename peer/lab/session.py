@@ -50,6 +50,8 @@ def run_session(
         raise UsageError("--compare elastic is about failures: give --failures too")
     started = time.perf_counter(), time.process_time()
     described = describe(options.config, available_bytes("cpu"))
+    if described.note:
+        loading.tell(described.note, None)
     options = replace(options, config=located(described.config, described.files.base))
     files = replace(described.files, cache=options.cache)
     data = load_tokens(options.config.data, options.config.model.vocabulary, files, loading=loading)

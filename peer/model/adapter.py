@@ -40,7 +40,7 @@ def build_run_model(config: RunConfig) -> nn.Module:
     folder = base_folder(config.model.source)
     _check_shapes(config, config.adapter)
     check_base(config.adapter, folder)
-    base = load_weights(config.model, config.data.context_tokens, folder, config.adapter.held)
+    base, _ = load_weights(config.model, config.data.context_tokens, folder, config.adapter.held)
     module = _adapted(base, config.adapter)
     initial = initial_parameters(config.model, config.seed)
     with torch.no_grad():
@@ -65,7 +65,7 @@ def describe_adapter(config: RunConfig, base: str, room_bytes: int | None) -> tu
     assert spec is not None
     _check_room(spec, room_bytes)
     context_tokens = config.data.context_tokens
-    module = load_weights(model, context_tokens, folder, spec.held)
+    module, _ = load_weights(model, context_tokens, folder, spec.held)
     try_family(module, model, context_tokens, config.data.is_marked)
     is_public = source.startswith(HUB)
     model = model.model_copy(update={"source": source if is_public else ""})

@@ -29,7 +29,7 @@ from peer.machine.local_files import NO_FILES, LocalFiles
 from peer.model.adapter import describe_adapter
 from peer.model.build import initial_bound
 from peer.model.config_table import agree
-from peer.model.families import make_module
+from peer.model.families import make_module, unheard
 from peer.model.given import holds_weights, load_weights, read_safetensors
 from peer.model.own_module import named_values
 from peer.model.sketch import check_room
@@ -44,12 +44,13 @@ Named = Mapping[str, Tensor]
 
 @dataclass(frozen=True, slots=True)
 class Description:
-    """A run as its manifest has it, the float32 values of version 0 by name where they are not seeded, and the host's
-    own files, whose paths are nobody else's business."""
+    """A run as its manifest has it, the float32 values of version 0 by name where they are not seeded, the host's
+    own files, whose paths are nobody else's business, and a line for the organiser where there is something to say."""
 
     config: RunConfig
     values: Named | None = None
     files: LocalFiles = NO_FILES
+    note: str = ""
 
 
 def describe(config: RunConfig, room_bytes: int | None = None, base: str = "") -> Description:
@@ -123,19 +124,25 @@ def _describe_model(config: RunConfig, room_bytes: int | None, base: str) -> Des
         return Description(config)
     if model.is_own:
         return _with_tensors(config, read_safetensors(Path(model.source)), frozenset())
-    folder = folder_of(model.source)
+    with unheard():
+        return _describe_family(config, room_bytes)
+
+
+def _describe_family(config: RunConfig, room_bytes: int | None) -> Description:
+    model = config.model
+    folder, note = folder_of(model.source), ""
     model = settled(model, config.data.context_tokens, folder)
     check_room(model, config.data.context_tokens, room_bytes)
     if folder is not None and holds_weights(folder):
         model = model.model_copy(update={"weights": "given"})
-        module = load_weights(model, config.data.context_tokens, folder)
+        module, note = load_weights(model, config.data.context_tokens, folder)
     else:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(config.seed)
             module = make_module(model, config.data.context_tokens)
     try_family(module, model, config.data.context_tokens, config.data.is_marked)
     described = config.model_copy(update={"model": model})
-    return _with_tensors(described, named_values(module), _embeddings(module), _inputs(module))
+    return replace(_with_tensors(described, named_values(module), _embeddings(module), _inputs(module)), note=note)
 
 
 def own_model(config: RunConfig, module: nn.Module) -> Description:

@@ -9,7 +9,6 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, cast
 
-import structlog
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file
@@ -20,8 +19,6 @@ from coordinator.run.model_spec import ModelSpec
 from dht.errors import UsageError
 from peer.machine.text import first_line
 from peer.model.families import make_config, make_module
-
-log = structlog.get_logger(__name__)
 
 _PICKLED = ("*.bin", "*.pt", "*.pth", "*.ckpt")
 _OTHERS = ("*.h5", "*.msgpack", "*.gguf", "*.onnx")
@@ -61,8 +58,10 @@ def _found(folder: Path, patterns: Iterable[str]) -> list[str]:
     return [name for name in found if name not in ("training_args.bin", "optimizer.pt", "scheduler.pt")]
 
 
-def load_weights(spec: ModelSpec, context_tokens: int, folder: Path, precision: HeldPrecision = "float32") -> nn.Module:
-    """The model with the folder's weights, every one of them finite; raises UsageError."""
+def load_weights(
+    spec: ModelSpec, context_tokens: int, folder: Path, precision: HeldPrecision = "float32"
+) -> tuple[nn.Module, str]:
+    """The model with the folder's weights, every one finite, and a line on those not used; raises UsageError."""
     from transformers import AutoModelForCausalLM
 
     try:
@@ -84,7 +83,7 @@ def load_weights(spec: ModelSpec, context_tokens: int, folder: Path, precision: 
     for name, parameter in module.named_parameters():
         if not bool(torch.isfinite(parameter).all()):
             raise UsageError(f"model.source: {name} in {folder} holds values that are no finite numbers")
-    return cast(nn.Module, module)
+    return cast(nn.Module, module), _unused(told, folder)
 
 
 def _held_as(precision: HeldPrecision) -> dict[str, Any]:
@@ -126,8 +125,14 @@ def _check_told(told: dict[str, Any], folder: Path) -> None:
         raise UsageError(
             f"model.source: {name} in {folder} is of shape {here}, and {there} by its config.json; set the sizes right"
         )
-    if unused := sorted(told["unexpected_keys"]):
-        log.warning("weights_unused", folder=str(folder), tensors=len(unused), first=unused[0])
+
+
+def _unused(told: dict[str, Any], folder: Path) -> str:
+    """Normal where a model has parts that are not for text, and a mistake where its config.json says too few layers."""
+    if not (unused := sorted(told["unexpected_keys"])):
+        return ""
+    count = f"{len(unused)}, the first of them {unused[0]}"
+    return f"{folder} has tensors that its config.json gives no place ({count}): they are not used"
 
 
 def _hint(told: dict[str, Any]) -> str:

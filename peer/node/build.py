@@ -81,6 +81,8 @@ def describe_here(config: RunConfig, options: NodeOptions) -> Description:
     if options.session is not None:
         return session_description(config, options.session)
     described = describe(config, available_bytes("cpu"), options.files.base)
+    if described.note:
+        options.tell(described.note, None)
     fixed = described.config
     if not fixed.model.is_own:
         check_memory(host_bytes(fixed), available_bytes("cpu"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -79,8 +80,26 @@ def test_tied_weights_that_differ_are_refused(tmp_path: Path) -> None:
 def test_a_missing_tensor_is_not_drawn_at_random(tmp_path: Path) -> None:
     original().save_pretrained(tmp_path)
     change_file(tmp_path, lambda file: {name: value for name, value in file.items() if "layers.1.mlp" not in name})
-    with pytest.raises(UsageError, match=r"lacks 3 of the model's tensors, the first of them model\.layers\.1\.mlp"):
-        describe_folder(tmp_path)
+    said: list[logging.LogRecord] = []
+    ear = logging.Handler()
+    ear.emit = said.append  # type: ignore[method-assign]
+    logging.getLogger("transformers").addHandler(ear)
+    try:
+        with pytest.raises(
+            UsageError, match=r"lacks 3 of the model's tensors, the first of them model\.layers\.1\.mlp"
+        ):
+            describe_folder(tmp_path)
+    finally:
+        logging.getLogger("transformers").removeHandler(ear)
+    assert not said  # `transformers` would say that they were drawn at random
+
+
+def test_weights_that_the_config_gives_no_place_are_told_of(tmp_path: Path) -> None:
+    original().save_pretrained(tmp_path)
+    assert describe_folder(tmp_path).note == ""
+    change_file(tmp_path, lambda file: file | {"model.layers.2.mlp.up_proj.weight": torch.ones(24, 16)})
+    note = describe_folder(tmp_path).note
+    assert "gives no place (1, the first of them model.layers.2.mlp.up_proj.weight): they are not used" in note
 
 
 def test_a_wrong_prefix_is_not_drawn_at_random(tmp_path: Path) -> None:
