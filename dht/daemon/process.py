@@ -36,6 +36,7 @@ from dht.door import KNOCK, Door
 from dht.errors import LocalError, NetworkError, UsageError
 from dht.guard import Calls, Questions
 from dht.identity import Identity, PeerId
+from dht.invite_reach import silence
 from dht.locks import IdentityLock, RuntimeDirectory
 from dht.meeting import any_answers
 from dht.refusal import Refusal
@@ -292,7 +293,7 @@ async def _in_use_elsewhere(peer_id: PeerId, config: DaemonConfig, known: tuple[
         p2p = await _attach(directory.path)
         nameless = PeerId(p2p.peer_id.to_base58())
         if not await any_answers(_introduce(p2p, nameless, address, config.door) for address in known):
-            raise NetworkError("none of the initial peers answered; check the addresses and this machine's connection")
+            raise NetworkError(silence(config.initial_peers))
         with suppress(TimeoutError):
             async with asyncio.timeout(DUPLICATE_CHECK_SECONDS_MAX):
                 return await _can_find(p2p, peer_id)

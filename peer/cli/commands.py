@@ -14,7 +14,7 @@ from coordinator.views.control import Command, ask, snapshot
 from dht.daemon.config import Relay
 from dht.errors import LocalError, UsageError
 from dht.invite import Invite
-from peer.cli import arguments, chaos, dashboard, home, join, lab, plan, sample
+from peer.cli import arguments, chaos, dashboard, home, inviting, join, lab, plan, sample
 from peer.cli import credit as cli_credit
 from peer.cli import export as cli_export
 from peer.cli import top as cli_top
@@ -44,7 +44,7 @@ from peer.cli.common import (
     tell,
 )
 from peer.cli.help import GroupedHelp
-from peer.cli.init import init
+from peer.cli.presets import init
 from peer.cli.progress import ProgressBar
 from peer.cli.runs import runs
 from peer.export.options import ExportOptions
@@ -77,6 +77,7 @@ app.command(epilog="Example: muster init run.toml")(init)
 app.command(epilog="Example: muster check run.toml")(check)
 app.command(epilog="Example: muster runs")(runs)
 app.add_typer(sample.app)
+app.add_typer(inviting.app)
 app.add_typer(join.app)
 app.add_typer(home.app)
 app.add_typer(cli_credit.app)
@@ -237,26 +238,6 @@ def _pages_at(port: int | None, listen: str) -> PagesAt | None:
     pages = PagesAt(port, listen)
     pages.check()
     return pages
-
-
-@app.command("invite", epilog='Example: muster invite --uses 5 --expires 7d --note "for Ann"')
-def invite_command(
-    uses: Annotated[int | None, typer.Option(min=1, max=256, help="How many peers may come by it.")] = None,
-    expires: Annotated[str | None, typer.Option(help="How long others may come by it: 12h, 7d, 2w.")] = None,
-    role: Annotated[str | None, typer.Option(help="`trainer`, `witness` (a host) or `observer` (looks only).")] = None,
-    peer: Annotated[str | None, typer.Option(help="Peer id that alone may use it (`muster id` prints it).")] = None,
-    note: Annotated[str | None, typer.Option(help="For you, in `muster members`; nobody else sees it.")] = None,
-    data: Data = None,
-) -> None:
-    """Print an invite of the run of the peer here.
-
-    The organiser's may have limits.
-    """
-    if peer is not None:
-        arguments.founders([peer])
-    given = {"uses": uses, "expires": expires, "role": role, "peer": peer, "note": note}
-    words = [f"{name}={value}" for name, value in given.items() if value is not None]
-    typer.echo(ask(paths.data_directory(data), "invite", changes=words)["invite"])
 
 
 @app.command(epilog="Example: muster status --json")

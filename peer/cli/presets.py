@@ -1,9 +1,12 @@
-"""The run files that ship with Muster: inside an installed package, or in the examples of a checkout."""
+"""`muster init`, and the run files that ship: inside an installed package, or in the examples of a checkout."""
 
 from __future__ import annotations
 
 from importlib.resources import files
 from pathlib import Path
+from typing import Annotated
+
+import typer
 
 from dht.errors import UsageError
 
@@ -18,6 +21,23 @@ PRESETS = {
 }
 _PACKAGED = "presets"
 _CHECKOUT = Path(__file__).resolve().parents[2] / "examples"  # the same files before they are packed into a wheel
+PRESET_HELP = "; ".join(f"{name}: {words}" for name, words in PRESETS.items()) + "."
+
+
+def init(
+    file: Annotated[Path, typer.Argument(help="The run file to write; it must not exist yet.")] = Path("run.toml"),
+    preset: Annotated[str, typer.Option(help=PRESET_HELP)] = TINY,
+) -> None:
+    """Write a commented run file to begin from."""
+    text = preset_text(preset)
+    try:
+        with file.open("x", encoding="utf-8") as out:
+            out.write(text)
+    except FileExistsError:
+        raise UsageError(f"{file} exists already; name another file") from None
+    except OSError as error:
+        raise UsageError(f"{file} cannot be written: {error.strerror}") from None
+    typer.echo(f"{file} is the preset {preset}. Change it, then see what it takes: muster check {file}")
 
 
 def preset_text(name: str) -> str:

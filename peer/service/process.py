@@ -24,6 +24,8 @@ from coordinator.run.manifest import Manifest, RunConfig
 from coordinator.views.control import Request
 from coordinator.views.snapshot import PeerSnapshot
 from dht.errors import LocalError, UsageError
+from dht.invite import Invite
+from dht.invite_reach import limits_of
 from dht.locks import RuntimeDirectory
 from peer.machine.heap import give_back_large_pieces
 from peer.machine.signals import ENDING, on_signals
@@ -196,7 +198,7 @@ async def _serve_started(
                 say(f"it trains on {device}")
                 say(f"it takes {takes(node.manifest.config)}")
             if options.show_invite:
-                say(f"invite: {node.invite()}")
+                _show_invite(node.invite(), say)
             served = [] if options.pages is None else options.pages.arguments()
             written = [] if options.page is None else ["--page", str(options.page)]
             async with _metrics(node, options), _pages(options, served, say), _pages(options, written, say):
@@ -211,6 +213,13 @@ async def _serve_started(
             if requests.hurried:
                 signal.alarm(ALARM_SECONDS)
             await _stop(node)
+
+
+def _show_invite(text: str, say: Callable[[str], None]) -> None:
+    """Show it, and in the next line why it would be of no use elsewhere, if it would not."""
+    say(f"invite: {text}")
+    if limits := limits_of(Invite.parse(text).addresses):
+        say(limits)
 
 
 def takes(config: RunConfig) -> str:

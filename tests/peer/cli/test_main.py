@@ -27,7 +27,7 @@ from dht.invite import Invite
 from dht.locks import IdentityLock
 from dht.wire import PROTOCOL_MAJOR, PROTOCOL_MINOR
 from peer.cli import arguments as cli_settings
-from peer.cli import export, home, join, main
+from peer.cli import export, home, inviting, join, main
 from peer.cli.commands import app
 from peer.machine import paths
 from peer.machine.log import LOG_NAME, configure, record_crash, silence_libraries
@@ -286,7 +286,7 @@ def test_every_command_has_help_with_an_example(capsys: pytest.CaptureFixture[st
 
 
 def test_every_command_is_in_that_list() -> None:
-    commands = [one for part in (app, join.app, home.app, export.app) for one in part.registered_commands]
+    commands = [one for part in (app, join.app, home.app, export.app, inviting.app) for one in part.registered_commands]
     names = {command.name or command.callback.__name__ for command in commands if command.callback}
     assert names == set(COMMANDS)
 

@@ -10,8 +10,7 @@ import pytest
 from coordinator.run.manifest import RunConfig
 from dht.errors import UsageError
 from peer.cli.check import FREE_SHARE, findings
-from peer.cli.init import init
-from peer.cli.presets import PRESETS, preset_text
+from peer.cli.presets import PRESETS, init, preset_text
 from peer.cli.terms import upload_bytes_per_version
 from peer.learner.memory_estimate import least_bytes
 

@@ -18,13 +18,19 @@ from coordinator.views.control import SOCKET_NAME, Command, ask, limits, snapsho
 from coordinator.views.credit import CreditReport
 from coordinator.views.owner_limits import OwnerLimits
 from coordinator.views.snapshot import PeerSnapshot
+from dht.addresses import PeerAddress
 from dht.errors import LocalError, MusterError, NetworkError, UsageError
+from dht.identity import Identity
+from dht.invite import Invite
 from dht.locks import RuntimeDirectory
 from peer.cli.credit import newest_report
 from peer.machine.limits import Limits
 from peer.machine.settings_file import shown
 from peer.service import process
 from peer.service.process import ServiceOptions
+
+KEY = Identity(bytes(32)).peer_id
+INVITE = str(Invite(bytes(32), KEY, (PeerAddress.parse(f"/ip4/127.0.0.1/tcp/9/p2p/{KEY}"),)))
 
 
 class Stand:
@@ -35,7 +41,7 @@ class Stand:
         self.over = asyncio.get_running_loop().create_future()
 
     def invite(self, _: object = ()) -> str:
-        return "muster1test"
+        return INVITE
 
     def snapshot(self) -> PeerSnapshot:
         state = "finished" if self.over.done() else "training"
@@ -188,7 +194,8 @@ def test_a_peer_whose_output_nobody_takes_goes_on(tmp_path: Path) -> None:
 def test_one_signal_drains_and_then_stops(tmp_path: Path, alarms: list[int], number: signal.Signals) -> None:
     run = Run(tmp_path)
     assert run(lambda: os.kill(os.getpid(), number)) == ["drain", "stop"]
-    assert run.lines[0] == "invite: muster1test"
+    assert run.lines[0] == f"invite: {INVITE}"
+    assert run.lines[1].startswith("this invite works on the host's own machine only")
     assert any("press Ctrl-C again" in line for line in run.lines)
     assert alarms == []
 
@@ -283,7 +290,7 @@ def test_commands_reach_the_node_and_their_failures_come_back(tmp_path: Path, al
     run = Run(tmp_path)
 
     def commands() -> None:
-        assert ask(tmp_path, "invite") == {"invite": "muster1test"}
+        assert ask(tmp_path, "invite") == {"invite": INVITE}
         assert ask(tmp_path, "save") == {"folder": "/run-1"}
         assert newest_report(tmp_path, "").tokens == 7
         assert limits(tmp_path).limits[0].value == 0.0

@@ -1,0 +1,43 @@
+"""From where an invite can work, by the addresses that it names. Nobody is called."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from dht.addresses import PeerAddress, Reach
+
+WIDEST_FIRST = (Reach.PUBLIC, Reach.PRIVATE, Reach.LOOPBACK)
+PLACES_SHOWN = 3
+
+
+def widest(addresses: Sequence[PeerAddress]) -> Reach:
+    """From how far the best of them can be called."""
+    found = {address.reach for address in addresses}
+    return next((reach for reach in WIDEST_FIRST if reach in found), Reach.LOOPBACK)
+
+
+def limits_of(addresses: Sequence[PeerAddress]) -> str:
+    """Why an invite to them is of no use elsewhere, and what the host does about it; empty if it may work anywhere."""
+    reach = widest(addresses)
+    if reach is Reach.LOOPBACK:
+        return "this invite works on the host's own machine only; for others, start the host with --listen 0.0.0.0"
+    if reach is Reach.PRIVATE:
+        return (
+            "this invite works in the host's own network only; for others, forward the host's port in the router, and "
+            "start the host with --announce /ip4/PUBLIC.ADDRESS/tcp/PORT"
+        )
+    return ""
+
+
+def silence(addresses: Sequence[PeerAddress]) -> str:
+    """Where nobody answers, and what to do about it, in a sentence."""
+    found = list(dict.fromkeys(map(place, addresses)))
+    more = f" and at {len(found) - PLACES_SHOWN} more places" if len(found) > PLACES_SHOWN else ""
+    advice = limits_of(addresses) or "check that the host is running and that this machine is online"
+    return f"nobody answers at {', '.join(found[:PLACES_SHOWN])}{more}; {advice}"
+
+
+def place(address: PeerAddress) -> str:
+    """Host and port, as people write them."""
+    host = f"[{address.host}]" if ":" in address.host else address.host
+    return f"{host}:{address.port}"

@@ -1,0 +1,44 @@
+"""From where an invite can work, told by its addresses alone."""
+
+from __future__ import annotations
+
+import pytest
+
+from dht.addresses import PeerAddress, Reach
+from dht.identity import Identity
+from dht.invite_reach import limits_of, silence, widest
+
+PEER = Identity(bytes(32)).peer_id
+LOCAL, HOME, OUT, NAMED = (
+    "/ip4/127.0.0.1/tcp/7400",
+    "/ip4/192.168.1.5/tcp/7400",
+    "/ip6/2600::7/tcp/1",
+    "/dns4/a.example/tcp/1",
+)
+
+
+def at(*places: str) -> list[PeerAddress]:
+    return [PeerAddress.parse(f"{place}/p2p/{PEER}") for place in places]
+
+
+@pytest.mark.parametrize(
+    ("places", "reach", "said"),
+    [
+        ((LOCAL,), Reach.LOOPBACK, "the host's own machine only; for others, start the host with --listen 0.0.0.0"),
+        ((LOCAL, HOME), Reach.PRIVATE, "the host's own network only"),
+        ((LOCAL, HOME, OUT), Reach.PUBLIC, None),
+        ((NAMED,), Reach.PUBLIC, None),
+    ],
+)
+def test_the_best_address_says_from_where(places: tuple[str, ...], reach: Reach, said: str | None) -> None:
+    assert widest(at(*places)) is reach
+    assert bool(limits_of(at(*places))) == (said is not None)
+    assert (said or "") in limits_of(at(*places))
+
+
+def test_who_gets_no_answer_is_told_where_was_called_and_what_to_do() -> None:
+    assert silence(at(LOCAL)).startswith(
+        "nobody answers at 127.0.0.1:7400; this invite works on the host's own machine"
+    )
+    five = silence(at(LOCAL, HOME, OUT, NAMED, "/ip4/8.8.8.8/tcp/1"))
+    assert "127.0.0.1:7400, 192.168.1.5:7400, [2600::7]:1 and at 2 more places; check that the host is running" in five
