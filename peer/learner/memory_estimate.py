@@ -100,7 +100,8 @@ def footprint(
         Need("host", "anchors" + " and momentum" * (state > FLOAT_BYTES), state * elements, False),
         Need("host", "older ones, of rounds in flight", overlap * state * largest, False),
         Need("host", "newest steps, for others", int(_steps_bytes(config, STEPS_HELD, HELD_SHARE) * elements), False),
-        Need("host", "rounds in flight", overlap * _round_bytes(config, largest), False),
+        Need("host", "rounds in flight: what is merged", overlap * _merged_bytes(config, largest), False),
+        Need("host", "rounds in flight: what is contributed", overlap * _contributed_bytes(config, largest)),
         Need("disk", "what was saved last, and what is saved next", KEPT * (state * elements + own)),
         Need("disk", "earlier steps, for others", int(_steps_bytes(config, STEPS_KEPT, STEPS_SHARE) * elements / 2)),
     )
@@ -113,6 +114,7 @@ def host_bytes(config: RunConfig) -> int:
     data, model = config.data, config.model
     windows = 8 * 2 * data.evaluation_tokens  # int64, twice
     one_pass = sequences_per_pass(data.context_tokens, model.vocabulary, _elements(config)) * data.context_tokens
+    one_pass = min(one_pass, max(data.context_tokens, data.evaluation_tokens))
     layer = FLOAT_BYTES * one_pass * (16 * model.hidden_size + 5 * model.intermediate_size)
     logits = 3 * FLOAT_BYTES * one_pass * model.vocabulary
     base = sum(need.size_bytes for need in _base_needs(config))
@@ -167,14 +169,15 @@ def _steps_bytes(config: RunConfig, least: int, share: float) -> float:
     return max(least * encoded, share * FLOAT_BYTES)
 
 
-def _round_bytes(config: RunConfig, elements: int) -> int:
-    """A round in flight: snapshot, merged gradient, applied state, and memory for the next one; and encoded parts.
+def _merged_bytes(config: RunConfig, elements: int) -> int:
+    """A round in flight at everybody: merged gradient, applied state, memory for the next one; and encoded results."""
+    encoded = CODECS[config.outer.result_codec].encoded_bytes(elements)
+    return elements * (FLOAT_BYTES + 2 * _state_bytes(config)) + 2 * encoded
 
-    These are of everybody's contributions, also of one before it.
-    """
-    codecs = (config.outer.contribution_codec, config.outer.result_codec)
-    encoded = 2 * CODECS[codecs[0]].encoded_bytes(elements) + CODECS[codecs[1]].encoded_bytes(elements)
-    return elements * (2 * FLOAT_BYTES + 2 * _state_bytes(config)) + 2 * encoded
+
+def _contributed_bytes(config: RunConfig, elements: int) -> int:
+    """Beside that where a learner is: its snapshot, and everybody's encoded parts, also those of the round before."""
+    return elements * FLOAT_BYTES + 4 * CODECS[config.outer.contribution_codec].encoded_bytes(elements)
 
 
 def activation_bytes(config: RunConfig, sequences: int | None, recompute: bool, on_gpu: bool = True) -> int:
