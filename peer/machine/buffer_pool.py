@@ -9,7 +9,22 @@ import numpy as np
 import torch
 from torch import Tensor
 
+HUGE_PAGE_BYTES = 2 << 20  # of most processors; with others it is only a place to begin at
 WASTE_MAX = 1.25  # fragments differ in length; a vector may take so many times its own
+
+
+def new_vector(elements: int) -> Tensor:
+    """float32[elements] on the CPU, with undefined content; a long one in huge pages.
+
+    Else its pages, which come one by one, would take several times as long as a subtraction of its elements. numpy
+    asks the system for huge pages, torch does not.
+    """
+    size_bytes = torch.float32.itemsize * elements
+    if size_bytes < HUGE_PAGE_BYTES:
+        return torch.empty(elements)
+    memory = np.empty(size_bytes + 2 * HUGE_PAGE_BYTES, np.uint8)  # nothing lies in what is not touched
+    first = -memory.ctypes.data % HUGE_PAGE_BYTES
+    return torch.from_numpy(memory[first : first + size_bytes].view(np.float32))
 
 
 class BufferPool:

@@ -12,6 +12,7 @@ import resource
 from contextlib import suppress
 
 LARGE_BYTES = 1 << 20
+KEPT_BYTES = 8 << 20  # of what is free at the end of a thread's heap
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 
 REFUSED = ("can't allocate memory", "std::bad_alloc", "Cannot allocate memory")  # torch, C++, libc
@@ -32,11 +33,13 @@ def give_back_large_pieces() -> None:
     """From now on, whenever one is freed.
 
     glibc gives back what is larger than the largest that was freed before, and so in the end nothing: a peer's
-    fragments, each of another size, would lie in holes of each other's. To get them from the system each time costs a
-    hundredth of what a round does with them.
+    fragments, each of another size, would lie in holes of each other's. What is smaller stays for the next: pages that
+    come anew with every piece of a codec's work would cost as much again as the work.
     """
     with suppress(AttributeError):
-        ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, LARGE_BYTES)
+        mallopt = ctypes.CDLL(None).mallopt
+        mallopt(_M_MMAP_THRESHOLD, LARGE_BYTES)
+        mallopt(_M_TRIM_THRESHOLD, KEPT_BYTES)
 
 
 def keep_freed_memory() -> None:

@@ -23,6 +23,7 @@ from torch import Tensor
 
 from coordinator.wire.openings import LEAF_BYTES_MAX
 from dht.errors import LocalError, PeerError
+from peer.machine.buffer_pool import new_vector
 
 BLOCK_ELEMENTS = 128  # 64 would cost a quarter of a bit more and save a tenth of the error; more bits save twice that
 SCALE_BYTES = 4
@@ -62,6 +63,10 @@ class Codec(Protocol):
 
     def decode(self, buffer: Buffer, elements: int) -> Tensor:
         """Decode to float32[elements]; raises PeerError on a wrong length or a value that is not finite."""
+        ...
+
+    def squared_length_max(self, buffer: Buffer, elements: int) -> float:
+        """A bound on the squared length of what `decode` gives, for less work; raises as it does."""
         ...
 
 
@@ -106,6 +111,9 @@ class RawCodec:
             raise PeerError(f"the {self.name} encoding holds values that are not finite")
         return torch.from_numpy(values)
 
+    def squared_length_max(self, buffer: Buffer, elements: int) -> float:
+        return elements * float(np.abs(self.decode(buffer, elements).numpy()).max(initial=0)) ** 2
+
 
 @dataclass(frozen=True, slots=True)
 class IntegerQuantiser:
@@ -128,9 +136,9 @@ class IntegerQuantiser:
         return BLOCK_ELEMENTS * self.bits // 8
 
     def to_codes(self, scaled: Floats) -> Bytes:
-        """uint8[blocks, code_bytes] from float32[blocks, BLOCK_ELEMENTS] over their scale; overwrites its input."""
+        """uint8[blocks, code_bytes] from float32[blocks, BLOCK_ELEMENTS] over their scale, of magnitude up to `levels`
+        if rounded; overwrites its input."""
         np.rint(scaled, out=scaled)
-        np.clip(scaled, -self.levels, self.levels, out=scaled)
         if self.bits == 8:
             return scaled.astype(np.int8).view(np.uint8)
         scaled += self.levels + 1
@@ -213,18 +221,28 @@ class BlockCodec:
         return encoded.tobytes()
 
     def decode(self, buffer: Buffer, elements: int) -> Tensor:
+        encoded, scales = self._scaled(buffer, elements)
+        values = new_vector(len(encoded) * BLOCK_ELEMENTS).numpy().reshape(-1, BLOCK_ELEMENTS)
+        for start in range(0, len(encoded), CHUNK_BLOCKS):
+            chunk = slice(start, start + CHUNK_BLOCKS)
+            self.quantiser.from_codes(encoded[chunk, SCALE_BYTES:], values[chunk])
+            values[chunk] *= scales[chunk]
+        return torch.from_numpy(values.reshape(-1)[:elements])
+
+    def squared_length_max(self, buffer: Buffer, elements: int) -> float:
+        _, scales = self._scaled(buffer, elements)
+        largest = scales.astype(np.float64) * (self.quantiser.levels + 1)
+        return BLOCK_ELEMENTS * float(np.square(largest).sum())
+
+    def _scaled(self, buffer: Buffer, elements: int) -> tuple[Bytes, Floats]:
+        """Encoded blocks, and the scale of each; raises as `decode`."""
         _check_length(self, buffer, elements)
         encoded = np.frombuffer(buffer, np.uint8).reshape(-1, self.block_bytes)
         scales = encoded[:, :SCALE_BYTES].copy().view("<f4")
         # written so that NaN fails it; minus zero counts as zero
         if not ((scales == 0) | ((scales >= self.quantiser.scale_min) & (scales <= self.scale_max))).all():
             raise PeerError(f"the {self.name} encoding holds a scale that is not finite or out of range")
-        values = np.empty((len(encoded), BLOCK_ELEMENTS), np.float32)
-        for start in range(0, len(encoded), CHUNK_BLOCKS):
-            chunk = slice(start, start + CHUNK_BLOCKS)
-            self.quantiser.from_codes(encoded[chunk, SCALE_BYTES:], values[chunk])
-            values[chunk] *= scales[chunk]
-        return torch.from_numpy(values.reshape(-1)[:elements])
+        return encoded, scales
 
     def _encode_blocks(self, blocks: Floats, encoded: Bytes) -> None:
         scaled = np.abs(blocks)
@@ -234,6 +252,8 @@ class BlockCodec:
         scales = np.minimum(largest / np.float32(self.quantiser.levels), self.scale_max)
         scales[scales < np.float32(self.quantiser.scale_min)] = 0
         np.divide(blocks, np.where(scales == 0, np.float32(np.inf), scales), out=scaled)
+        if (scales == self.scale_max).any():  # else a block's largest value is `levels` times its scale
+            np.clip(scaled, -self.quantiser.levels, self.quantiser.levels, out=scaled)
         encoded[:, :SCALE_BYTES] = scales.astype("<f4", copy=False).view(np.uint8)
         encoded[:, SCALE_BYTES:] = self.quantiser.to_codes(scaled)
 

@@ -24,6 +24,7 @@ from coordinator.run.manifest import Merge
 from peer.numerics.fragments import TensorSpec
 
 CHUNK_ELEMENTS = 1 << 15  # 128 KiB: accumulator and product stay in a core's cache
+ROW_ELEMENTS = 1 << 8  # to which a chunk's squares are folded by itself
 NORM_MIN = 1e-12  # an input shorter than this has no direction
 DIRECTION_MIN = 1e-6  # a mean of unit vectors shorter than this is what float32 rounding left of cancelling ones
 
@@ -104,16 +105,32 @@ def squared_norm(vector: Tensor) -> float:
     element, in an order that no library chooses.
     """
     values = vector.numpy()
-    total = 0.0
-    for start in range(0, values.size, CHUNK_ELEMENTS):
-        squares = values[start : start + CHUNK_ELEMENTS].astype(np.float64)
-        squares *= squares
-        while squares.size > 1:
-            half = (squares.size + 1) // 2
-            squares[: squares.size - half] += squares[half:]
-            squares = squares[:half]
-        total += float(squares[0])
-    return total
+    whole, total = values.size // CHUNK_ELEMENTS, 0.0
+    room, rows = np.empty(min(CHUNK_ELEMENTS, values.size)), np.empty((whole, ROW_ELEMENTS))
+    for chunk, row in zip(values[: whole * CHUNK_ELEMENTS].reshape(whole, CHUNK_ELEMENTS), rows, strict=True):
+        row[:] = _folded(_squares(chunk, room), ROW_ELEMENTS)
+    if whole:
+        for square in _folded(rows.T, 1)[0].tolist():  # the last steps of all chunks at once
+            total += square
+    rest = values[whole * CHUNK_ELEMENTS :]
+    return total + float(_folded(_squares(rest, room), 1)[0]) if rest.size else total
+
+
+def _squares(values: NDArray[np.float32], room: NDArray[np.float64]) -> NDArray[np.float64]:
+    squares = room[: values.size]
+    squares[:] = values
+    squares *= squares
+    return squares
+
+
+def _folded(values: NDArray[np.float64], size: int) -> NDArray[np.float64]:
+    """Fold the upper half of the first axis onto the lower one, until no more than so many are left; in place."""
+    while len(values) > size:
+        half = (len(values) + 1) // 2
+        lower = values[: len(values) - half]
+        np.add(lower, values[half:], out=lower)  # as `+=`, which would then copy them onto themselves
+        values = values[:half]
+    return values
 
 
 def weighted_mean(values: Sequence[float], weights: Sequence[float]) -> float:

@@ -45,7 +45,7 @@ class SpentMomentum:
         stops = list(accumulate(map(len, parts)))
 
         def leaf(first: int) -> bytes:
-            piece = np.zeros(min(_PIECE_ELEMENTS, (stops or [0])[-1] - first), np.float32)
+            piece = np.empty(min(_PIECE_ELEMENTS, (stops or [0])[-1] - first), np.float32)  # the parts fill it
             for values, stop in zip(parts, stops, strict=True):
                 begin = stop - len(values) - first  # of this part, counted from the piece's first element
                 inside = slice(max(begin, 0), max(min(stop - first, len(piece)), 0))

@@ -19,6 +19,7 @@ from torch import Tensor
 from coordinator.wire.merkle import MerkleTree, merkle_tree
 from coordinator.wire.messages import SQUARED_NORM_MAX
 from dht.errors import LocalError, PeerError
+from peer.machine.buffer_pool import new_vector
 from peer.numerics.codec import Buffer, Codec
 from peer.numerics.core_pool import ONE_CORE, Cores
 from peer.numerics.fragments import Partitioning
@@ -167,6 +168,17 @@ def measure(data: Buffer, partitioning: Partitioning, partition: int, codec: Cod
     return Admitted(vector, measured)
 
 
+def is_measurable(data: Buffer, partitioning: Partitioning, partition: int, codec: Codec) -> bool:
+    """Whether `measure` takes these bytes; it hardly ever has to be asked."""
+    elements = partitioning.elements(partition)
+    try:
+        if codec.squared_length_max(data, elements) <= SQUARED_NORM_MAX / 2:  # the half is room for rounding
+            return True
+    except PeerError:
+        return False
+    return not isinstance(measure(data, partitioning, partition, codec), str)
+
+
 @dataclass(frozen=True, slots=True)
 class MergedPartition:
     """A partition merged from the members `included`: float32[its elements], and per segment their coefficients.
@@ -192,7 +204,7 @@ def merge_partition(
     At least one of them has weight. Raises as `merge_segment` does, ValueError not for admitted vectors.
     """
     included = tuple(sorted(vectors))
-    merged = torch.empty(partitioning.elements(partition))
+    merged = new_vector(partitioning.elements(partition))
 
     def merge(segment: tuple[slice, TensorInputs]) -> tuple[float, ...] | None:
         span, inputs = segment

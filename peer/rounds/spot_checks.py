@@ -30,7 +30,7 @@ from peer.numerics.fragments import Partitioning
 from peer.numerics.leaves import Leaves, Look, verified_look
 from peer.numerics.merge import MergeRule
 from peer.numerics.recomputation import Recomputation, Segments
-from peer.numerics.reduction import admit, measure, overlaps, segment_inputs
+from peer.numerics.reduction import admit, is_measurable, overlaps, segment_inputs
 from peer.numerics.robust.brought import RuleError
 from peer.storage.blobs import BlobStore
 
@@ -87,7 +87,7 @@ class SpotChecker:
     def _has_numbers(self, action: Inspect, cut: Partitioning) -> bool:
         """Whether members can take the result at all: one leaf that does not decode, drawn or not, voids the round."""
         data = self._blobs.get(action.root)
-        return data is not None and not isinstance(measure(data, cut, action.partition, self._codecs[1]), str)
+        return data is not None and is_measurable(data, cut, action.partition, self._codecs[1])
 
     def _audit(self, action: Inspect, cut: Partitioning, leaves: Leaves) -> Inspected:
         """All leaves, some at a time, and then whether the coefficients are those of the rule."""

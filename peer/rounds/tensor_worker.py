@@ -27,7 +27,7 @@ from coordinator.trust.evidence import OpenedLeaf
 from coordinator.wire.messages import COEFFICIENTS_MAX, SQUARED_NORM_MAX
 from dht.errors import LocalError, PeerError
 from peer.learner.work_counters import Counters
-from peer.machine.buffer_pool import BufferPool
+from peer.machine.buffer_pool import BufferPool, new_vector
 from peer.numerics.codec import CODECS, Codec
 from peer.numerics.core_pool import ONE_CORE, Cores
 from peer.numerics.fragments import Partitioning
@@ -121,7 +121,7 @@ class TensorWorker:
 
         def gradient(partition: int) -> Tensor:
             span = partitioning.span(partition)
-            difference = anchor[span] - vector[span]
+            difference = torch.sub(anchor[span], vector[span], out=new_vector(span.stop - span.start))
             return difference if residue is None else difference.add_(residue[span])
 
         left = torch.empty_like(vector) if self._config.outer.error_feedback else None

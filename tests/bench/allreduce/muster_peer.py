@@ -25,6 +25,7 @@ from dht.statement import digest_of
 from peer.learner.work_counters import Counters
 from peer.machine import log
 from peer.machine.clock import unix_seconds
+from peer.machine.heap import give_back_large_pieces
 from peer.net.network import Network
 from peer.node.build import build_driver, open_network, prepare
 from peer.node.options import NodeOptions
@@ -203,6 +204,7 @@ class BenchPeer:
 async def main(folder: Path, parameters: int, peers: list[PeerId]) -> None:
     log.configure(folder)
     log.silence_libraries()
+    give_back_large_pieces()  # as a peer's process does
     places: dict[PeerId, str] = {}
     peer = await BenchPeer.start(folder, config_of(parameters, len(peers)), peers, places)
 

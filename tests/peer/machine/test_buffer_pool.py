@@ -4,11 +4,20 @@ from __future__ import annotations
 
 import gc
 
+import pytest
 import torch
 
-from peer.machine.buffer_pool import BufferPool
+from peer.machine.buffer_pool import HUGE_PAGE_BYTES, BufferPool, new_vector
 
 KEPT_MAX = 2
+
+
+@pytest.mark.parametrize("elements", [0, 1, HUGE_PAGE_BYTES // 4 - 1, HUGE_PAGE_BYTES // 4, 700_001])
+def test_a_new_vector_is_as_long_as_asked_and_begins_a_huge_page_if_it_is_long(elements: int) -> None:
+    vector = new_vector(elements).fill_(3)
+    assert (vector.dtype, vector.shape) == (torch.float32, (elements,))
+    assert float(vector.sum(dtype=torch.float64)) == 3 * elements
+    assert 4 * elements < HUGE_PAGE_BYTES or vector.data_ptr() % HUGE_PAGE_BYTES == 0
 
 
 def test_a_vector_has_its_own_memory_while_anybody_holds_it_or_a_part_of_it() -> None:

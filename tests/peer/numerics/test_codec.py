@@ -201,6 +201,7 @@ def test_what_decodes_is_finite_whatever_the_bytes(name, data):
     except PeerError:
         return
     assert torch.isfinite(decoded).all()
+    assert float(decoded.double().square().sum()) <= CODECS[name].squared_length_max(whole, elements) * (1 + 1e-6)
     assert not ((decoded != 0) & (decoded.abs() < 2.0**-126)).any(), "subnormals would differ between machines"
 
 
@@ -221,6 +222,14 @@ def test_the_largest_values_saturate(name):
     assert torch.isfinite(decoded).all()
     assert decoded[0] == -decoded[1] > 6e4
     assert decoded[2] == 0
+
+
+@pytest.mark.parametrize("name", NAMES)
+@given(vector=vectors)
+def test_no_vector_is_longer_than_its_encodings_bound(name, vector):
+    decoded, data = roundtrip(name, vector), CODECS[name].encode(vector)
+    bound = CODECS[name].squared_length_max(data, len(vector))
+    assert float(decoded.double().square().sum()) <= bound * (1 + 1e-6)
 
 
 @pytest.mark.parametrize("name", BLOCK_NAMES)

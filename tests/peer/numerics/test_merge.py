@@ -139,11 +139,15 @@ def test_squared_norms_are_summed_in_float64(elements):
     assert squared_norm(vector) == pytest.approx(math.fsum(float(x) ** 2 for x in vector), rel=1e-14)
 
 
-def test_squared_norms_are_folded_in_the_published_order():
-    vector = torch.randn(1001, generator=torch.Generator().manual_seed(6))
-    squares = [float(x) * float(x) for x in vector]
-    while len(squares) > 1:
-        half = (len(squares) + 1) // 2
-        squares = [low + high for low, high in zip(squares, [*squares[half:], 0.0], strict=False)]
-        squares = squares[:half]
-    assert squared_norm(vector) == squares[0]
+@pytest.mark.parametrize("elements", [1001, CHUNK_ELEMENTS, 2 * CHUNK_ELEMENTS + 1001])
+def test_squared_norms_are_folded_in_the_published_order(elements):
+    vector = torch.randn(elements, generator=torch.Generator().manual_seed(6))
+    total = 0.0
+    for chunk in vector.split(CHUNK_ELEMENTS):
+        squares = [x * x for x in chunk.tolist()]
+        while len(squares) > 1:
+            half = (len(squares) + 1) // 2
+            squares = [low + high for low, high in zip(squares, [*squares[half:], 0.0], strict=False)]
+            squares = squares[:half]
+        total += squares[0]
+    assert squared_norm(vector) == total

@@ -16,7 +16,15 @@ from peer.numerics.fragments import FragmentLayout, Partitioning, TensorSpec
 from peer.numerics.merge import MERGES, combine, squared_norm
 from peer.numerics.outer_optimizer import OuterState, outer_step
 from peer.numerics.outer_step import AgreedResult, apply_merged, joined
-from peer.numerics.reduction import Admitted, admit, encode_contribution, merge_plan, segment_inputs
+from peer.numerics.reduction import (
+    Admitted,
+    admit,
+    encode_contribution,
+    is_measurable,
+    measure,
+    merge_plan,
+    segment_inputs,
+)
 from peer.numerics.robust.segments import merge_segment
 from tests.peer.merging import (
     FP32,
@@ -125,6 +133,17 @@ class TestAdmission:
         reason = admit(garbage, norms, self.cut, 1, codec)
         assert isinstance(reason, str)
         assert "not finite" in reason
+        assert not is_measurable(garbage, self.cut, 1, codec)
+
+    @pytest.mark.parametrize("codec", [FP32, INT8])
+    @pytest.mark.parametrize("length", [1e-3, 1e17, 0.99e18, 1.01e18])
+    def test_what_can_be_measured_is_known_without_measuring(self, codec, length):
+        vector = torch.zeros(self.cut.elements(1))
+        vector[0] = length
+        part = codec.encode(vector)
+        assert is_measurable(part, self.cut, 1, codec) is not isinstance(measure(part, self.cut, 1, codec), str)
+        assert is_measurable(part, self.cut, 1, codec) is (length < 1e18)
+        assert not is_measurable(part[:-1], self.cut, 1, codec)
 
     @given(st.floats(1e-3, 1e3).filter(lambda factor: abs(factor - 1) > 1e-3), st.data())
     def test_a_norm_that_is_not_as_committed(self, factor, data):
