@@ -14,6 +14,7 @@ from peer.data.chat import USER, ChatFormat
 from peer.data.windows import BYTE_VOCABULARY
 from peer.export.adapter_files import ADAPTER_CONFIG
 from peer.export.merged import load_adapted
+from peer.export.model_files import CONFIG
 from peer.learner.evaluation import following_tokens
 from peer.model.base import base_folder
 
@@ -33,6 +34,9 @@ class Sampler:
         """
         from transformers import AutoModelForCausalLM, AutoTokenizer
 
+        if not any((folder / name).is_file() for name in (CONFIG, ADAPTER_CONFIG)):
+            # of a name that is no folder here `transformers` asks the Hub
+            raise UsageError(f"{folder} holds no model that can write text: it has no {CONFIG}")
         try:
             if (folder / ADAPTER_CONFIG).exists():
                 model = load_adapted(folder, base_folder(base)).eval()

@@ -44,8 +44,14 @@ def test_text_may_be_longer_than_the_context(tmp_path: Path) -> None:
     assert len(Sampler.load(saved(tmp_path)).write("a" * 60, 20, 0.0, seed=0)) > 60
 
 
+def test_a_folder_that_is_not_there_is_no_name_on_the_hub(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(AutoModelForCausalLM, "from_pretrained", lambda *_, **__: pytest.fail("asked for it"))
+    with pytest.raises(UsageError, match=r"some-model holds no model that can write text: it has no config\.json"):
+        Sampler.load(Path("some-model"))
+
+
 def test_what_writes_no_text_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="holds no model that can write text"):
+    with pytest.raises(UsageError, match=r"holds no model that can write text: it has no config\.json"):
         Sampler.load(tmp_path)
     with pytest.raises(UsageError, match="has no tokenizer"):
         Sampler.load(saved(tmp_path, vocabulary=300))
