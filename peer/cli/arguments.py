@@ -23,6 +23,23 @@ def run_config(path: Path | None, versions: int | None, settings: Iterable[str] 
     Each of the settings is `TABLE.KEY=VALUE`.
     """
     config = RunConfig.parse(preset_text(TINY), "the tiny run") if path is None else RunConfig.from_toml(path)
+    return _changed(config, versions, settings)
+
+
+def hosted_run(
+    path: Path | None, export: Path | None, versions: int | None, settings: Iterable[str] | None
+) -> RunConfig:
+    """That of `run_config`, or one that goes on from this export; raises LocalError if the export is not whole."""
+    if export is None:
+        return run_config(path, versions, settings)
+    if path is not None:
+        raise UsageError("give a run file, or an export with --continue; --set changes keys of either")
+    from peer.export.continued import continued
+
+    return _changed(continued(export), versions, settings)
+
+
+def _changed(config: RunConfig, versions: int | None, settings: Iterable[str] | None) -> RunConfig:
     config = config if versions is None else config.model_copy(update={"versions": versions})
     return with_changes(config, parse_settings(list(settings or ())))
 

@@ -87,6 +87,10 @@ ConfigOption = Annotated[Path | None, typer.Option("--config", help="Run file (T
 Setting = Annotated[
     list[str] | None, typer.Option("--set", help="TABLE.KEY=VALUE of the run file, as in model.layers=2 (repeatable).")
 ]
+Continued = Annotated[
+    Path | None, typer.Option("--continue", help="Go on from this export instead: a new run with its weights.")
+]
+ExportEvery = Annotated[int | None, typer.Option(min=1, help="And whenever so many more versions are certified.")]
 Versions = Annotated[int | None, typer.Option(min=1, max=VERSIONS_MAX, help="End after this many certified versions.")]
 
 
@@ -161,6 +165,7 @@ def swarm(
 @app.command(epilog="Example: muster host examples/tiny.toml --port 7400")
 def host(
     config: Config = None,
+    continued: Continued = None,
     data: Data = None,
     port: Port = None,
     listen: Listen = "127.0.0.1",
@@ -172,9 +177,7 @@ def host(
     limit: Limit = None,
     name: Name = "",
     export: Annotated[Path | None, typer.Option(help="Export the model into this folder at the end.")] = None,
-    export_every: Annotated[
-        int | None, typer.Option(min=1, help="And whenever so many more versions are certified.")
-    ] = None,
+    export_every: ExportEvery = None,
     push: cli_export.Push = None,
     licence: cli_export.Licence = "",
     invite: Annotated[str | None, typer.Option(help="Fresh invite of this run, to come back after long.")] = None,
@@ -190,7 +193,7 @@ def host(
     chain_kept: ChainKept = None,
 ) -> None:
     """Begin a run, keep it reachable, evaluate and export it."""
-    described = arguments.run_config(config, versions, setting)
+    described = arguments.hosted_run(config, continued, versions, setting)
     if export is None and (export_every is not None or push is not None or licence):
         raise UsageError("--export-every, --push and --licence say how to export; say where to with --export")
     fresh = None if invite is None else Invite.parse(invite)

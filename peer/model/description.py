@@ -81,7 +81,10 @@ def _describe_data(config: RunConfig) -> tuple[RunConfig, LocalFiles]:
     if data.borders == "closed" and data.source == "tokens":
         raise UsageError('data.borders = "closed" needs documents, which tokens that are ready no longer show')
     if not data.path and data.source != "stdlib":
-        raise UsageError(f'data.path must say where the data are that data.source = "{data.source}" reads')
+        raise UsageError(
+            f'data.path must say where the data are that data.source = "{data.source}" reads; with `muster host '
+            "--continue` say --set data.path=PATH"
+        )
     tokenizer = tokenizer_file(data, data.tokenizer)
     if data.source == CHAT:
         data = data.model_copy(update={"chat_template": _chat_template(data, tokenizer)})

@@ -41,7 +41,7 @@ def test_every_command_in_a_message_exists() -> None:
     found = {
         f"{path.relative_to(ROOT)}: {' '.join(words)}": wrong
         for path in files
-        for words in named(re.sub(r'"\s*\n\s*f?"', "", path.read_text(encoding="utf-8")))
+        for words in named(re.sub(r"""["']\s*\n\s*f?["']""", "", path.read_text(encoding="utf-8")))
         if (wrong := unknown(MUSTER, words))
     }
     assert found == {}

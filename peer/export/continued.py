@@ -1,0 +1,27 @@
+"""A run that goes on from the export of another: its weights, and all that its manifest says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from coordinator.run.manifest import RunConfig
+from coordinator.run.model_spec import ModelSpec
+from dht.errors import UsageError
+from dht.identity import KeyVerifier
+from peer.export.model_files import TOKENIZER, has_config
+from peer.export.verifier import verify_export
+
+
+def continued(folder: Path) -> RunConfig:
+    """What its organiser would write into a run file; optimizers begin anew, and data are drawn anew.
+
+    Raises UsageError or LocalError if the folder is no whole export, or none of a model that can be read from it.
+    """
+    config = verify_export(folder, KeyVerifier()).manifest.config
+    if not has_config(config):
+        what = "an adapter" if config.adapter is not None else "a model that its peers brought"
+        raise UsageError(f"{folder} is of {what}, which --continue cannot begin with; see docs/how-to/continue.md")
+    model = ModelSpec(source=str(folder.absolute()), package=config.model.package)
+    tokenizer = str(folder.absolute() / TOKENIZER) if config.data.tokenizer_sha256 else config.data.tokenizer
+    data = config.data.model_copy(update={"tokenizer": tokenizer})
+    return config.model_copy(update={"model": model, "data": data})
