@@ -11,7 +11,7 @@ import os
 import resource
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 
@@ -47,6 +47,12 @@ from peer.learner.shared_memory import SharedSlots
 REPORT_SECONDS = 0.2
 
 
+def cpu_seconds() -> float:
+    """CPU time that this process has used, in all its threads."""
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    return used.ru_utime + used.ru_stime
+
+
 def serve(channel: Channel, descriptor: int, attack_named: AttackNamed | None = None) -> None:
     """Read Start, build the learner, say Ready, train until told to stop; or read StartRank, and follow the first.
 
@@ -77,10 +83,12 @@ def serve(channel: Channel, descriptor: int, attack_named: AttackNamed | None = 
         slots.pin()
         crossings = StreamCopies(learner.placement.device)
     replica = learner if others is None else LeadingLearner(learner, others)
-    command_loop = CommandLoop(replica, LearnerCommands(replica, slots, channel, crossings), channel, start)
+    commands = LearnerCommands(replica, slots, channel, crossings)
+    used = cpu_seconds if others is None else lambda: cpu_seconds() + others.cpu_seconds()
+    command_loop = CommandLoop(replica, commands, channel, start, used)
     channel.send(
         Ready(
-            startup_cpu_seconds=cpu_seconds(),
+            startup_cpu_seconds=used(),
             parameters=sum(layout.elements for layout in learner.fragments),
             data_digest=settled.data_digest,
             step=learner.step_count,
@@ -118,7 +126,15 @@ class Pulse:
 class CommandLoop:
     """What happens between two steps: reports to the peer, and whatever the peer has asked for."""
 
-    def __init__(self, learner: Replica, commands: LearnerCommands, channel: Channel, start: Start) -> None:
+    def __init__(
+        self,
+        learner: Replica,
+        commands: LearnerCommands,
+        channel: Channel,
+        start: Start,
+        used: Callable[[], float] = cpu_seconds,
+    ) -> None:
+        """`used`: CPU time of all processes of the learner."""
         self.paused = start.paused
         self.stopped = False
         self.step_seconds = start.settings.step_seconds
@@ -128,7 +144,8 @@ class CommandLoop:
         self._commands = commands
         self._pending: deque[StepEntry] = deque(maxlen=STEPS_PER_REPORT_MAX)
         self._dropped = 0
-        self._cpu_seconds_before = cpu_seconds()
+        self._used = used
+        self._cpu_seconds_before = used()
         self._busy_seconds = 0.0
         self.skipped = 0
         self._reported_at = -REPORT_SECONDS
@@ -159,12 +176,11 @@ class CommandLoop:
     def report(self) -> None:
         """Tell the peer of all steps that it has not heard of."""
         entries, self._pending = tuple(self._pending), deque(maxlen=STEPS_PER_REPORT_MAX)
-        used = cpu_seconds() - self._cpu_seconds_before
         self._channel.send(
             Steps(
                 entries=entries,
                 dropped=self._dropped,
-                cpu_seconds=used,
+                cpu_seconds=self._used() - self._cpu_seconds_before,
                 busy_seconds=self._busy_seconds,
                 skipped=self.skipped,
             )
@@ -212,12 +228,6 @@ def train(learner: Learner | LeadingLearner, command_loop: CommandLoop, early: S
             learner.rest()
         command_loop.listen(None if command_loop.paused else max(0.0, due - time.monotonic()))
     command_loop.finish()
-
-
-def cpu_seconds() -> float:
-    """CPU time that this process has used, in all its threads."""
-    used = resource.getrusage(resource.RUSAGE_SELF)
-    return used.ru_utime + used.ru_stime
 
 
 def next_step_at(due: float, began: float, ended: float, step_seconds: float, compute_share: float) -> float:

@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -52,6 +53,7 @@ from peer.learner.messages import (
     encode_frame,
     frame_length,
 )
+from peer.learner.ranks.first_rank import cpu_seconds_of
 from peer.learner.shared_memory import FreeSlots, SharedSlots
 from peer.learner.spawn import LEARNER_PROGRAM, LearnerSpawn, learner_ahead
 from peer.learner.work_counters import Counters, LearnerProgress
@@ -379,6 +381,11 @@ def test_a_peer_that_was_killed_with_something_unread_is_gone_like_any_other():
         theirs.close()
         with pytest.raises(PeerGoneError):
             channel.receive(None)
+
+
+def test_cpu_time_of_another_process_is_what_it_says_itself():
+    assert cpu_seconds_of(os.getpid()) == pytest.approx(time.process_time(), abs=0.1)
+    assert cpu_seconds_of(1 << 30) == 0
 
 
 def test_a_learner_says_from_which_step_on_it_follows():

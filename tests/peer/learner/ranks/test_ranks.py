@@ -20,6 +20,7 @@ from peer.data.windows import TrainingWindows, load_tokens
 from peer.learner.client import LearnerClient
 from peer.learner.learner import make_learner
 from peer.learner.messages import LearnerSettings, Start, Steps
+from peer.learner.ranks.first_rank import cpu_seconds_of
 from peer.learner.spawn import LearnerLostError, LearnerSpawn
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
@@ -93,6 +94,7 @@ def test_a_peer_talks_to_one_and_all_of_them_do_it(devices: int, sharded: bool, 
         async with started(settings) as (learner, losses):
             assert learner.ready.device == f"{devices} × CPU, 1 thread"
             assert ("share the model" in learner.ready.use) == sharded
+            assert learner.ready.startup_cpu_seconds > 1.3 * cpu_seconds_of(learner.pid), "it counts the others"
             learner.follow(2)  # four steps
             made = await train(learner, losses)
             vector, counters = await learner.snapshot(0)
