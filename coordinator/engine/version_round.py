@@ -233,7 +233,9 @@ class VersionRound:
             self.core.tardiness.miss([joining.leader], LEADING)
             reason = joining.current.reason if joining.current is not None else "nobody asks"
             return self._void(f"no roster in time ({reason})", now)
-        actions = joining.meet(self.contributes(now), now) if now >= joining.repeat_at else []
+        contributes = self.contributes(now)
+        again = now >= joining.repeat_at or joining.asked_too_early(contributes)
+        actions = joining.meet(contributes, now) if again else []
         return actions + (self._advance(joining.current, now) if joining.current is not None else [])
 
     def leave_pointless(self, now: float) -> list[Action]:

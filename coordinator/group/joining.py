@@ -112,14 +112,17 @@ class Joining:
     def meet(self, contributes: bool, now: float) -> list[Action]:
         """Ask again, where most of the others ask: peers that drifted apart meet there.
 
-        Or in the attempt after it, if we are new, asked there before our first step, and that step is what it lacks:
-        nobody may ask twice in one attempt, and this one would come to nothing.
+        Or in the attempt after it, if our first step is what this one lacks: it would come to nothing.
         """
         numbers = sorted({**self.announced, self.core.me: self.attempt_number}.values())
         self._move(max(numbers[len(numbers) // 2], self.own.first_attempt))
-        if contributes and self.current is not None and self.current.lacks(self.core.me):
+        if self.asked_too_early(contributes):
             self.attempt_number, self.since = self.attempt_number + 1, now
         return self.ask(contributes, now)
+
+    def asked_too_early(self, contributes: bool) -> bool:
+        """Whether we asked before our first step, which the attempt lacks: nobody may ask twice in one attempt."""
+        return contributes and self.current is not None and self.current.lacks(self.core.me)
 
     def follow(self, gathering: RosterBuilder, contributes: bool, now: float) -> list[Action]:
         """Ask into an attempt that enough others have opened: our own clock is behind, theirs counts.

@@ -87,11 +87,15 @@ class RosterBuilder:
         """Joined peers that bring an outer gradient, and have a say in when a round begins."""
         return sum(self.joins[peer][1].contributes for peer in self._counting())
 
-    def lacks(self, newcomer: PeerId) -> bool:
-        """Whether there are too few contributors while this one, whose vote is not needed, has joined with nothing."""
-        join = self.joins.get(newcomer)
+    def lacks(self, peer: PeerId) -> bool:
+        """Whether there are too few contributors while this one has joined with nothing, and its vote is not needed.
+
+        Nor is a founder's for the first version, with too few.
+        """
+        join = self.joins.get(peer)
         few = self.roster is None and self.contributors() < self.core.pace.min_group
-        return few and join is not None and not join[1].contributes and newcomer not in self.chain.active_set()
+        is_spared = self.chain.version == 0 or peer not in self.chain.active_set()
+        return few and join is not None and not join[1].contributes and is_spared
 
     def _counting(self) -> Set[PeerId]:
         """Whose joins move our clocks: where newcomers are bounded, theirs do not (docs/adr/0030)."""

@@ -217,6 +217,24 @@ def test_where_groups_are_full_the_whole_active_set_asks_and_ghosts_only_thin_ou
     assert not all(asking.core.has_ticket(asking.chain, peer, 0.0) for peer in club)
 
 
+@pytest.mark.parametrize(("versions", "waits_in_vain"), [(0, True), (1, False)])
+def test_founders_who_asked_before_their_first_step_go_on_to_the_next_attempt(
+    versions: int, waits_in_vain: bool
+) -> None:
+    """Both waited half a round for an attempt without contributors. Later on, a member brings its vote at least."""
+    own = core(0)
+    asking = Joining(own, grown(chain_of(own), versions, PEERS), 0)
+    for _, body in joins(asking.open(False, 0.0))[:1]:
+        assert not body.contributes
+        asking.hear(asking.own.said[body.attempt][1], 0.0)
+    before = asking.attempt_number
+    assert not asking.asked_too_early(contributes=False)
+    assert asking.asked_too_early(contributes=True) is waits_in_vain
+    asking.meet(True, 1.0)
+    assert asking.attempt_number == before + waits_in_vain
+    assert not asking.asked_too_early(contributes=True)
+
+
 def test_the_same_attempt_is_asked_into_with_the_same_words() -> None:
     asking = joining()
     first = asking.open(True, 0.0)
