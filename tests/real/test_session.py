@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.checkout import ROOT
+from tests.peer.adapting import write_base
 
 LOOP = """
 import hashlib, sys
@@ -76,6 +77,38 @@ print(*(p.detach().norm().item() for p in model.parameters()))
 """
 
 
+ADAPTER = """
+import hashlib, sys
+from pathlib import Path
+import torch
+from peft import LoraConfig, get_peft_model
+from transformers import AutoModelForCausalLM
+from peer import DataSpec, PaceSpec, Place, RunConfig, Session
+
+folder, base, invite = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3:]
+run = invite[0] if invite else RunConfig(
+    versions=8,
+    data=DataSpec(source="own", context_tokens=16, sequences_per_step=4),
+    pace=PaceSpec(fragments=2, steps_per_version=20, presence_seconds=1.0, presence_lifetime_seconds=3.0),
+)
+model = get_peft_model(AutoModelForCausalLM.from_pretrained(base), LoraConfig(r=4, target_modules="all-linear"))
+optimizer = torch.optim.AdamW((one for one in model.parameters() if one.requires_grad), lr=1e-3)
+with Session(run, model, Place(folder)) as session:
+    print(session.invite, flush=True)
+    goes_on = True
+    while goes_on:
+        tokens = torch.arange(16).repeat(4, 1) + torch.randint(0, 200, (4, 1))
+        loss = model(input_ids=tokens, labels=tokens).loss
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        goes_on = session.step(tokens=tokens.numel(), loss=loss.item())
+trained = [one for one in model.parameters() if one.requires_grad]
+print(any(one.any() for name, one in model.named_parameters() if "lora_B" in name))
+print(hashlib.sha256(b"".join(one.detach().numpy().tobytes() for one in trained)).hexdigest())
+"""
+
+
 STOPPED = """
 import sys, time
 from pathlib import Path
@@ -108,7 +141,7 @@ print(model.weight.max().item() > 1000.0)
 """
 
 
-def start(folder: Path, seed: int, *invite: str, loop: str = LOOP) -> subprocess.Popen[str]:
+def start(folder: Path, seed: int | Path, *invite: str, loop: str = LOOP) -> subprocess.Popen[str]:
     script = folder.parent / "loop.py"
     script.write_text(loop)
     return subprocess.Popen(
@@ -135,6 +168,31 @@ def test_two_sessions_end_with_one_model(tmp_path: Path) -> None:
             loop.wait()
     assert [loop.returncode for loop in loops] == [0, 0]
     assert said[0][-1] == said[1][-1]
+
+
+@pytest.mark.slow
+@pytest.mark.swarm
+@pytest.mark.timeout(500)
+def test_lora_in_sessions(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """Two train one adapter; a third whose base is another one is refused."""
+    base, other = write_base(tmp_path / "base"), write_base(tmp_path / "other", seed=2)
+    loops = [start(tmp_path / "first", base, loop=ADAPTER)]
+    try:
+        assert loops[0].stdout is not None
+        invite = loops[0].stdout.readline().strip()
+        loops.append(start(tmp_path / "third", other, invite, loop=ADAPTER))
+        loops[1].communicate(timeout=150)
+        assert loops[1].returncode == 1
+        assert "have other values, types or names than the run's; load the base" in capfd.readouterr().err
+        loops.append(start(tmp_path / "second", base, invite, loop=ADAPTER))
+        said = [loop.communicate(timeout=300)[0].split() for loop in (loops[0], loops[2])]
+    finally:
+        for loop in loops:
+            loop.kill()
+            loop.wait()
+    assert [loop.returncode for loop in loops] == [0, 1, 0]
+    assert said[0][-2:] == said[1][-2:]
+    assert said[0][-2] == "True"
 
 
 @pytest.mark.slow

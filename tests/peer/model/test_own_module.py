@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from pathlib import Path
+from typing import Any, cast
 
 import pytest
 import torch
@@ -15,6 +16,7 @@ from peer.model.description import own_model
 from peer.model.own_module import BufferWatch, frozen_digest, named_values
 from peer.storage.anchors import layouts_of
 from tests.checkout import ROOT
+from tests.peer.adapting import write_base
 
 RUN = RunConfig(pace=PaceSpec(fragments=2))
 
@@ -83,6 +85,28 @@ def test_other_frozen_values_are_another_model() -> None:
     assert one not in [frozen_digest(with_parameter(other, trained=False)) for other in others]
     assert frozen_digest(with_parameter(base)) == b""
     assert frozen_digest(with_parameter(torch.empty(0), trained=False)) == b""
+
+
+def test_of_a_model_with_an_adapter_the_adapter_alone_is_the_run_s(tmp_path: Path) -> None:
+    from peft import LoraConfig, get_peft_model
+    from transformers import AutoModelForCausalLM
+
+    def adapted(seed: int) -> nn.Module:
+        base = AutoModelForCausalLM.from_pretrained(write_base(tmp_path / str(seed), seed))
+        return cast(nn.Module, get_peft_model(base, LoraConfig(r=4, target_modules="all-linear")))
+
+    one, same, another = adapted(1), adapted(1), adapted(2)
+    described = own_model(RUN, one)
+    assert {entry.name.partition(".lora_")[2] for entry in described.config.model.tensors} == {
+        "A.default.weight", "B.default.weight",
+    }  # fmt: skip
+    assert frozen_digest(one) == frozen_digest(same) != frozen_digest(another)
+    replica = ModuleAdapter(same, layouts_of(described.config), described.config)
+    values = named_values(one)
+    for layout in replica.fragments:
+        anchor = torch.cat([values[spec.name].reshape(-1) for spec in layout.tensors])
+        replica.adopt(layout.index, anchor, None, 0, 0)
+    assert all(torch.equal(value, values[name]) for name, value in named_values(same).items())
 
 
 def test_statistics_of_norms_are_known_beforehand_and_other_buffers_after_a_step() -> None:
