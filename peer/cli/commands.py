@@ -314,7 +314,8 @@ def _run_swarm(options: SwarmOptions, report_path: Path | None, plain: bool) -> 
     if report_path is not None:
         write_report(report, report_path)
     reason = disagreement(run.watch)
-    console.print(summary(report, run.watch.host_snapshot.sample if run.watch.host_snapshot else "", reason))
+    sample = run.watch.host_snapshot.sample if run.watch.host_snapshot else ""
+    console.print(summary(report, sample, reason, options.bytewise))
     if reason is not None:
         raise LocalError(f"the swarm did not end well: {reason}; `muster swarm --data DIR` keeps the logs")
     if not report.versions_certified:

@@ -74,6 +74,11 @@ class SwarmOptions:
         if self.tape is not None:
             self._check_tape()
 
+    @property
+    def bytewise(self) -> bool:
+        """Whether this swarm reads the standard library byte by byte."""
+        return self.config.data.source == "stdlib" and not self.config.data.tokenizer
+
     def _check_tape(self) -> None:
         if self.attacks:
             raise UsageError("--tape and --attack do not go together: a tape holds nothing of what attackers make up")
@@ -101,7 +106,7 @@ class Swarm:
         names = tuple(f"peer-{number}" for number in range(1, options.peers + 1))
         seconds = None if options.minutes is None else options.minutes * 60
         hostile = frozenset(names[number - 1] for number in options.attacks)
-        self.watch = SwarmWatch(HOST, names, options.config.versions, seconds, hostile)
+        self.watch = SwarmWatch(HOST, names, options.config.versions, seconds, hostile, options.bytewise)
         self._processes: dict[str, PeerProcess] = {}
         self._followers: list[asyncio.Task[None]] = []
         self._invite_text = ""

@@ -14,7 +14,7 @@ from coordinator.views.snapshot import PeerSnapshot
 from peer.observer.terminal import Column, LiveView, Picture, Row, labelled, loss_line
 from peer.swarm.watch import SwarmWatch
 
-UNIGRAM_NATS, BIGRAM_NATS = 3.22, 2.43  # what a model of byte frequencies reaches on the held-out text
+UNIGRAM_NATS, BIGRAM_NATS = 3.22, 2.43  # what a model of byte frequencies reaches on Python's source text
 PLAIN_SECONDS = 5.0
 BAR_CHARACTERS = 24
 LABEL_CHARACTERS = 11
@@ -84,10 +84,10 @@ def picture(watch: SwarmWatch, phase: str, seconds: float) -> Picture:
     return Picture(_swarm_lines(watch, phase, seconds), COLUMNS, rows)
 
 
-def summary(report: SwarmReport, sample: str, disagreement: str | None) -> RenderableType:
-    """How it went, a piece of generated text, and what to try next."""
+def summary(report: SwarmReport, sample: str, disagreement: str | None, bytewise: bool = False) -> RenderableType:
+    """How it went, a piece of generated text, and what to try next; `bytewise`: as `SwarmWatch.bytewise`."""
     agreement = "every peer holds the same bytes" if disagreement is None else f"NO: {disagreement}"
-    lines = [("agreement", agreement), *_results(report), *_offenders(report)]
+    lines = [("agreement", agreement), *_results(report, bytewise), *_offenders(report)]
     parts: list[RenderableType] = [Text(f"{label:<{LABEL_CHARACTERS}}{value}") for label, value in lines]
     if sample:
         shown = "".join(map(_harmless, sample)).split("\n")[:SAMPLE_LINES_MAX]
@@ -101,13 +101,13 @@ def _harmless(character: str) -> str:
     return character if character.isprintable() or character == "\n" else " "
 
 
-def _results(report: SwarmReport) -> list[tuple[str, str]]:
-    delay = report.adoption_delay_steps
+def _results(report: SwarmReport, bytewise: bool) -> list[tuple[str, str]]:
+    delay, scale = report.adoption_delay_steps, f" ({_scale(bytewise)})" if bytewise else ""
     return [
         ("peers", f"{report.peers} at the end"),
         ("versions", f"{report.versions_certified} certified, {report.rounds_void} rounds void"),
         ("groups", f"{report.group_size_mean:.2f} contributions on average"),
-        ("held out", f"{report.eval_loss_first:.3f} → {report.eval_loss_last:.3f} nats per token ({_scale()})"),
+        ("held out", f"{report.eval_loss_first:.3f} → {report.eval_loss_last:.3f} nats per token{scale}"),
         ("tokens", f"{quantity.count(report.tokens)} trained, {quantity.count(report.tokens_certified)} certified"),
         ("steps", f"{report.inner_steps}, {report.steps_per_version:.1f} per version of a fragment"),
         ("delay", f"{delay['median']:.0f} steps from snapshot to adoption, median" if delay else "–"),
@@ -142,7 +142,7 @@ def _swarm_lines(watch: SwarmWatch, phase: str, seconds: float) -> list[Text]:
     return [
         Text(f"run {run_id}  {phase}  {quantity.duration(seconds)}{goal}", style="bold"),
         labelled("versions", f"{bar} {watch.versions} of {watch.versions_goal}{groups}"),
-        loss_line(_losses(watch)) + Text(f"  {_scale()}", style="dim"),
+        loss_line(_losses(watch)) + Text(f"  {_scale(watch.bytewise)}", style="dim"),
         labelled("traffic", f"{traffic}, {quantity.count(_tokens_per_second(snapshots))} tokens/s"),
     ]
 
@@ -187,5 +187,6 @@ def _losses(watch: SwarmWatch) -> list[float]:
     return [] if watch.host_snapshot is None else [one.loss for one in watch.host_snapshot.evaluations]
 
 
-def _scale() -> str:
-    return f"unigrams {UNIGRAM_NATS}, bigrams {BIGRAM_NATS}"
+def _scale(bytewise: bool) -> str:
+    """What a loss may be compared with."""
+    return "" if not bytewise else f"unigrams {UNIGRAM_NATS}, bigrams {BIGRAM_NATS}"

@@ -20,6 +20,7 @@ class SwarmWatch:
     versions_goal: int
     seconds_goal: float | None = None
     hostile: frozenset[str] = frozenset()  # learners of whom nothing is believed and nothing is expected
+    bytewise: bool = False  # whether it trains on Python's source text byte by byte, whose frequencies are known
     keys: Mapping[str, str] = field(default_factory=dict)  # of learners, where they are known before these say so
     latest: dict[str, PeerSnapshot] = field(default_factory=dict)
     final: dict[str, PeerSnapshot] = field(default_factory=dict)

@@ -48,7 +48,7 @@ def told(name: str, versions: list[int], **more: object) -> PeerSnapshot:
 
 
 def swarm(learners: int) -> SwarmWatch:
-    watch = SwarmWatch("host", tuple(f"peer-{number + 1}" for number in range(learners)), 400, 300.0)
+    watch = SwarmWatch("host", tuple(f"peer-{number + 1}" for number in range(learners)), 400, 300.0, bytewise=True)
     watch.note("host", told("host", [0] * 8), 0.0)
     found = tuple(
         Evaluation(versions=16 * index, tokens_certified=0, wall_seconds=0.0, loss=5.6 - 0.05 * index)
@@ -148,6 +148,16 @@ def test_the_summary_tells_success_from_failure_and_shows_the_sample() -> None:
     assert "    return x" in shown
     assert "muster join INVITE" in shown
     assert "every peer holds the same bytes" in "\n".join(lines_of(summary(report, "", None)))
+
+
+def test_losses_on_other_text_are_not_compared_with_frequencies_of_python_s() -> None:
+    """A run over conversations was told what bytes of source text reach."""
+    watch = swarm(2)
+    report = report_of(watch, 2, 151.0)
+    assert "(unigrams 3.22, bigrams 2.43)" in "\n".join(lines_of(summary(report, "", None, bytewise=True)))
+    watch.bytewise = False
+    shown = [*lines_of(summary(report, "", None)), *lines_of(picture(watch, "training", 151.0).draw(40))]
+    assert "unigrams" not in "\n".join(shown)
 
 
 def test_the_summary_names_attackers_and_bans() -> None:
