@@ -1,0 +1,150 @@
+"""From nothing to a model that answers: a base from prose, then an adapter from conversations, by real peers.
+
+python examples/chat-lora/run.py --report report.json
+
+It takes under ten minutes on two quiet cores, and prints every command that it runs. The base is small and its prose
+is Muster's own pages, so it knows little; how to answer it learns from examples/chat-lora/chats.jsonl.
+"""
+
+import argparse
+import json
+import resource
+import shlex
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+HERE = Path(__file__).parent
+ROOT = HERE.parent.parent
+CHATS = HERE / "chats.jsonl"
+END = "<|endoftext|>"
+TEMPLATE = (
+    "{% for message in messages %}<{{ message.role }}>\n{{ message.content }}"
+    "{{ '" + END + "' if message.role == 'assistant' else '' }}\n{% endfor %}"
+    "{% if add_generation_prompt %}<assistant>\n{% endif %}"
+)
+QUESTIONS = ("What is Muster?", "How many legs has a bee?", "What is the capital of Italy?")
+VOCABULARY = 1024
+
+
+def muster(*words: object) -> str:
+    """Run a command of Muster from the checkout, show what it prints, and return that."""
+    arguments, lines = list(map(str, words)), []
+    print("\n$ muster", shlex.join(arguments), flush=True)
+    command = [sys.executable, "-m", "peer.cli", *arguments]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
+        for line in process.stdout or ():
+            print(line, end="", flush=True)
+            lines.append(line)
+    if process.returncode:
+        sys.exit(f"this command failed with exit code {process.returncode}")
+    return "".join(lines)
+
+
+def write_tokenizer(path: Path) -> None:
+    """Byte-level BPE of the pages and the conversations."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(
+        vocab_size=VOCABULARY, special_tokens=[END], initial_alphabet=alphabet, show_progress=False
+    )
+    tokenizer.train([str(one) for one in (*sorted((ROOT / "docs").rglob("*.md")), CHATS)], trainer)
+    tokenizer.save(str(path))
+
+
+def make_base(folder: Path, versions: int) -> tuple[Path, dict]:
+    """Two peers pretrain a base on prose; its folder and the report of the swarm."""
+    tokenizer, report, base = folder / "tokenizer.json", folder / "base.json", folder / "base"
+    write_tokenizer(tokenizer)
+    muster(
+        *("swarm", "--no-ui", "--peers", 2, "--versions", versions, "--config", HERE / "base.toml"),
+        *("--set", f"data.tokenizer={tokenizer}", "--data", folder / "pretraining", "--report", report),
+    )
+    muster("export", base, "--data", folder / "pretraining" / "host")
+    (base / "chat_template.jinja").write_text(TEMPLATE)  # how messages become text is the base's business
+    return base, json.loads(report.read_text())
+
+
+def fine_tune(folder: Path, base: Path, versions: int) -> tuple[Path, dict]:
+    """Two peers train an adapter of the base in four bits on conversations; its folder and the report."""
+    report, adapter = folder / "chat.json", folder / "adapter"
+    small = [  # what a base of this size wants instead of what examples/chat-lora.toml says
+        *("model.source=" + str(base), f"data.path={CHATS}", f"data.tokenizer={base / 'tokenizer.json'}"),
+        *("data.context_tokens=128", "data.evaluation_tokens=256", "inner.learning_rate=5e-3"),
+        *("pace.quorum=2", "pace.round_seconds=30", "pace.presence_seconds=3", "pace.presence_lifetime_seconds=9"),
+    ]
+    muster(
+        *("swarm", "--no-ui", "--peers", 2, "--versions", versions, "--config", ROOT / "examples" / "chat-lora.toml"),
+        *(word for setting in small for word in ("--set", setting)),
+        *("--data", folder / "chatting", "--report", report),
+    )
+    muster("export", adapter, "--data", folder / "chatting" / "host")
+    return adapter, json.loads(report.read_text())
+
+
+def answers(model: Path, *more: object) -> list[str]:
+    """What a model says to each question, by its likeliest tokens."""
+    said = ("--temperature", 0, "--tokens", 40)
+    return [muster("sample", model, *more, "--chat", question, *said).strip() for question in QUESTIONS]
+
+
+def peft_answer(base: Path, adapter: Path) -> str:
+    """The first question again, without Muster."""
+    from peft import PeftModel
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(adapter)
+    model = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(base), adapter)
+    asked = [{"role": "user", "content": QUESTIONS[0]}]
+    given = tokenizer.apply_chat_template(asked, add_generation_prompt=True, return_tensors="pt", return_dict=True)
+    written = model.generate(**given, max_new_tokens=40, do_sample=False)[0, given["input_ids"].shape[1] :]
+    return tokenizer.decode(written).partition(END)[0]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--report", type=Path, required=True, help="where to write what came of it (JSON)")
+    parser.add_argument("--folder", type=Path, help="a new folder that keeps everything; default: a temporary one")
+    parser.add_argument("--base-versions", type=int, default=240)
+    parser.add_argument("--chat-versions", type=int, default=64)
+    given = parser.parse_args()
+    folder, started = (given.folder or Path(tempfile.mkdtemp(prefix="chat-"))).absolute(), time.monotonic()
+    folder.mkdir(exist_ok=True)
+    base, pretraining = make_base(folder, given.base_versions)
+    before = answers(base)
+    adapter, chatting = fine_tune(folder, base, given.chat_versions)
+    after = answers(adapter, "--base", base)
+    verdict = muster("verify", adapter)
+    found = {
+        "prose_loss": [pretraining["eval_loss_first"], pretraining["eval_loss_last"]],
+        "chat_loss": [chatting["eval_loss_first"], chatting["eval_loss_last"]],
+        "chat_versions": chatting["versions_certified"],
+        "agreement": pretraining["agreement"] and chatting["agreement"],
+        "bytes_sent_per_peer": chatting["bytes_sent_per_peer"],
+        "answers": [
+            {"question": question, "before": old, "after": new}
+            for question, old, new in zip(QUESTIONS, before, after, strict=True)
+        ],
+        "verified": verdict.splitlines()[0],
+        "peft_answer": peft_answer(base, adapter),
+        "seconds": {
+            "pretraining": pretraining["wall_seconds"],
+            "fine-tuning": chatting["wall_seconds"],
+            "all": time.monotonic() - started,
+            "of the cores": sum(resource.getrusage(resource.RUSAGE_CHILDREN)[:2]),
+        },
+    }
+    given.report.write_text(json.dumps(found, indent=2, ensure_ascii=False) + "\n")
+    for one in found["answers"]:
+        print(f"\nask     {one['question']}\nbefore  {one['before']}\nafter   {one['after']}")
+    print(f"\nThe adapter is in {adapter}, and the base in {base}.")
+
+
+if __name__ == "__main__":
+    main()
