@@ -22,6 +22,7 @@ from peer.numerics.plugins import family_part
 LAYERS_MAX = 256  # as `ModelSpec.layers`: a config alone of millions would take minutes, and all memory
 SETTING_MAX = 1 << 24  # no size of a model is larger; what is made once for each of so many would fill any memory
 _COUNTED = ("layer", "block", "depth", "stage")  # in the names of what a config makes something for each of
+_SIZES = ("size", "depthwise")  # and in those of a size, as `vocab_size_per_layer_input`
 SPECIAL_TOKENS = ("bos_token_id", "eos_token_id", "pad_token_id")
 
 
@@ -128,7 +129,7 @@ def _short(value: int) -> str:
 
 
 def _is_counted(name: str) -> bool:
-    return any(part in name for part in _COUNTED) and not name.endswith("_size")
+    return any(part in name for part in _COUNTED) and not any(part in name for part in _SIZES)
 
 
 def _entries(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
@@ -157,9 +158,13 @@ def default_config(spec: ModelSpec) -> Any:
             "model.package that brings it"
         )
     try:
-        return AutoConfig.for_model(spec.family)
-    except ValueError:
-        raise UsageError(f"the package {spec.package} registers no {spec.family!r} with transformers") from None
+        found = AutoConfig.for_model(spec.family)
+    except Exception as error:  # noqa: BLE001 - see make_module; some families refuse their own defaults
+        if spec.package is not None and isinstance(error, ValueError):
+            raise UsageError(f"the package {spec.package} registers no {spec.family!r} with transformers") from None
+        raise UsageError(_complaint(spec, error)) from None
+    found.allow_global_per_layer_attribute_access = True  # names are looked up in it; nothing is built from it
+    return found
 
 
 def is_causal(family: str) -> bool:

@@ -70,11 +70,23 @@ def settled(model: ModelSpec, context_tokens: int, folder: Path | None) -> Model
     else:
         model, config = _read(model, folder)
     table = table_of(without_dropout(config), architecture(config))
-    _forget_strange_tokens(table, config.get_text_config().vocab_size)
+    _forget_strange_tokens(table, _text_part(model, config).vocab_size)
     table = _known(model, table)
+    config.allow_global_per_layer_attribute_access = True  # a size that differs between layers is told as most have it
     sizes = {key: getattr(config, name, None) for key, name in _SIZES.items()}
     update = {key: value for key, value in sizes.items() if isinstance(value, int) and value > 0}
     return checked(model, {"settings": table} | update)
+
+
+def _text_part(model: ModelSpec, config: Any) -> Any:
+    """The config of the part that reads text, or the whole; raises UsageError."""
+    try:
+        return config.get_text_config()
+    except ValueError:
+        raise UsageError(
+            f"a {model.family} is made of several models, and more than one of them reads text; choose a family that "
+            "generates text"
+        ) from None
 
 
 def checked(model: ModelSpec, update: dict[str, Any]) -> ModelSpec:
