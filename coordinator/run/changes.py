@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from coordinator.run.manifest import RunConfig
-from coordinator.run.toml_file import fault_of
+from coordinator.run.toml_file import fault_of, full_name
 from dht.errors import UsageError
 
 
@@ -50,7 +50,7 @@ def parse_settings(texts: Sequence[str]) -> dict[str, Any]:
         if not (key and equals and value):
             raise UsageError(f"--set {text!r} is not of the form TABLE.KEY=VALUE, as in inner.momentum=0.95")
         try:
-            found[key] = tomllib.loads(f"value = {value}")["value"]
+            found[full_name(key)] = tomllib.loads(f"value = {value}")["value"]
         except tomllib.TOMLDecodeError:
-            found[key] = value
+            found[full_name(key)] = value
     return found

@@ -17,7 +17,7 @@ from coordinator.run.admission_spec import AdmissionSpec
 from coordinator.run.data_spec import DataSpec
 from coordinator.run.inner_spec import InnerSpec
 from coordinator.run.model_spec import BY_HOST, OWN, RETIRED, Installed, ModelSpec
-from coordinator.run.toml_file import fault_of, parse_toml, read_text
+from coordinator.run.toml_file import fault_of, parse_toml, read_text, with_full_names
 from dht.errors import UsageError
 from dht.identity import PeerId
 from dht.records import RECORD_KINDS
@@ -286,7 +286,7 @@ class RunConfig(Wire):
     @classmethod
     def parse(cls, text: str, source: str) -> RunConfig:
         """Parse TOML text; `source` names it in errors."""
-        described = {key: value for key, value in parse_toml(text, source).items() if key != LAB}
+        described = with_full_names({key: value for key, value in parse_toml(text, source).items() if key != LAB})
         try:
             found = cls.model_validate(described)
         except ValidationError as error:

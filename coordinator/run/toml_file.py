@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from difflib import get_close_matches
 from pathlib import Path
@@ -12,6 +12,8 @@ from typing import Any, get_args
 from pydantic import BaseModel, ValidationError
 
 from dht.errors import UsageError
+
+SHORT_NAMES = {"pace": {"period": "steps_per_version", "grace": "grace_share"}}  # as options of `muster lab` are called
 
 
 @contextmanager
@@ -42,6 +44,22 @@ def parse_toml(text: str, source: str) -> dict[str, Any]:
         raise UsageError(f"{source} is not valid TOML: {error}") from None
 
 
+def with_full_names(values: dict[str, Any]) -> dict[str, Any]:
+    """The same values, with keys of a run file by the names that they have, where people call them otherwise."""
+    found = dict(values)
+    for table, names in SHORT_NAMES.items():
+        if isinstance(inner := found.get(table), dict):
+            short = {name: full for name, full in names.items() if name in inner and full not in inner}
+            found[table] = {short.get(key, key): value for key, value in inner.items()}
+    return found
+
+
+def full_name(key: str) -> str:
+    """The same of a dotted key."""
+    table, _, name = key.partition(".")
+    return f"{table}.{SHORT_NAMES[table].get(name, name)}" if table in SHORT_NAMES else key
+
+
 def fault_of(error: ValidationError, model: type[BaseModel]) -> str:
     """The first thing that is wrong with a value of this model, in words."""
     first = error.errors()[0]
@@ -58,5 +76,10 @@ def _unknown(place: tuple[int | str, ...], model: type[BaseModel]) -> str:
         (model,) = (
             one for one in (annotation, *get_args(annotation)) if isinstance(one, type) and issubclass(one, BaseModel)
         )
-    nearest = get_close_matches(str(place[-1]), model.model_fields, n=1)
-    return "is not a known key" + (f"; did you mean {nearest[0]}?" if nearest else "")
+    return "is not a known key" + nearest(str(place[-1]), model.model_fields)
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """The end of a sentence that asks which of the known words was meant; empty if none is near."""
+    found = get_close_matches(word, list(known), n=1)
+    return f"; did you mean {found[0]}?" if found else ""

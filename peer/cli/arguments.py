@@ -17,6 +17,13 @@ SLOWNESS_MAX = 1000.0
 _DEVICE = re.compile(r"auto|cpu(,cpu){0,31}|cuda|cuda:[0-9]{1,2}(,cuda:[0-9]{1,2})*")
 
 
+def run_file(argument: Path | None, option: Path | None) -> Path | None:
+    """The run file of a command line, whichever way it was named; raises UsageError for two."""
+    if argument is not None and option is not None:
+        raise UsageError("the run file is given twice; leave out --config")
+    return argument or option
+
+
 def run_config(path: Path | None, versions: int | None, settings: Iterable[str] | None = None) -> RunConfig:
     """The run in this file, or the one that ships with Muster, with another length and `settings`; raises UsageError.
 

@@ -16,7 +16,7 @@ from dht.errors import LocalError, UsageError
 from peer.chaos.draw import draw_plan, plan_of
 from peer.chaos.plan import MINUTES_DEFAULT, PEERS_DEFAULT, SECONDS_MAX, ChaosPlanFile, Plan
 from peer.cli import arguments
-from peer.cli.common import StepSeconds
+from peer.cli.common import RunFile, RunFileOption, StepSeconds
 from peer.machine import paths
 
 if TYPE_CHECKING:
@@ -33,6 +33,7 @@ app = typer.Typer()
 
 @app.command(epilog="Example: muster chaos --seed 1 --peers 6 --minutes 4 --step-seconds 0.5")
 def chaos(
+    file: RunFile = None,
     plan: Annotated[
         Path | None, typer.Option(help="What to do and when (TOML); docs/how-to/chaos.md has the keys.")
     ] = None,
@@ -48,7 +49,7 @@ def chaos(
     ] = None,
     baseline: Annotated[Path | None, typer.Option(help="Compare with this report of a run without faults.")] = None,
     with_baseline: Annotated[bool, typer.Option("--with-baseline", help="Run without faults first.")] = False,
-    config: Annotated[Path | None, typer.Option(help="Run file (TOML); default: the tiny run.")] = None,
+    config: RunFileOption = None,
     report: Annotated[Path | None, typer.Option(help="Write the report to this file (JSON).")] = None,
     data: Annotated[Path | None, typer.Option(help="Keep what the peers hold in this new folder.")] = None,
     no_ui: Annotated[bool, typer.Option("--no-ui", help="Print plain lines instead of a live view.")] = False,
@@ -71,9 +72,10 @@ def chaos(
     if baseline is not None and with_baseline:
         raise UsageError("--baseline names a run without faults, --with-baseline makes one; give one of the two")
     usual = None if baseline is None else load_baseline(baseline, chosen.peers, step_seconds)
+    path = arguments.run_file(file, config)
     swarm = SwarmOptions(
-        config=arguments.run_config(config, None),
-        config_path=config,
+        config=arguments.run_config(path, None),
+        config_path=path,
         peers=chosen.peers,
         step_seconds=step_seconds,
         data_directory=paths.swarm_directory(data, new=True),

@@ -10,8 +10,9 @@ from typing import Annotated
 import typer
 
 from coordinator.run.manifest import RunConfig
+from dht.errors import UsageError
 from peer.cli import arguments
-from peer.cli.common import AsJson, tell
+from peer.cli.common import AsJson, RunFileOption, tell
 
 FULL_STEP_SECONDS = 1.0  # of a machine to which lines are told: one that makes a step a second
 TUNED_WIDTH = 128  # at which these rates are the best that we measured; what is wider wants less, by 1/√width
@@ -26,31 +27,35 @@ SPREAD = 3  # lines: how many times this much is a line that no round waits for
 
 
 def check(
-    file: Annotated[Path, typer.Argument(help="The run file (TOML).")],
+    file: Annotated[Path | None, typer.Argument(help="The run file (TOML).")] = None,
+    config: RunFileOption = None,
     step_seconds: Annotated[
         float, typer.Option(min=1e-3, help="How long an inner step takes on the machines that you expect.")
     ] = FULL_STEP_SECONDS,
     as_json: AsJson = False,
 ) -> None:
     """Say whether a run file is valid, and what the run takes."""
-    config = arguments.run_config(file, None)
+    path = arguments.run_file(file, config)
+    if path is None:
+        raise UsageError("name the run file to check, as in: muster check run.toml")
+    run = arguments.run_config(path, None)
     from peer.learner.memory_estimate import available_bytes
     from peer.model.description import Description, describe
     from peer.model.sketch import lacks_base, with_shapes
 
-    described = Description(with_shapes(config)) if lacks_base(config) else describe(config, available_bytes("cpu"))
+    described = Description(with_shapes(run)) if lacks_base(run) else describe(run, available_bytes("cpu"))
     if described.note:
         typer.echo(described.note, err=True)
     known = described.config
     told = {
-        "file": str(file),
+        "file": str(path),
         "name": known.name,
         "versions": known.versions,
         "fragments": known.pace.fragments,
         "needs": Needs.of(known, step_seconds),
         "remarks": dict((*_base_rows(known), *_cut_rows(known), *_rate_rows(known))),
     }
-    tell(findings(known, file, step_seconds), told, as_json)
+    tell(findings(known, path, step_seconds), told, as_json)
 
 
 @dataclass(frozen=True, slots=True)

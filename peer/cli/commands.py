@@ -36,6 +36,8 @@ from peer.cli.common import (
     Name,
     Page,
     Port,
+    RunFile,
+    RunFileOption,
     ServeRelay,
     Stay,
     StepSeconds,
@@ -82,8 +84,6 @@ app.add_typer(join.app)
 app.add_typer(home.app)
 app.add_typer(cli_credit.app)
 
-Config = Annotated[Path | None, typer.Argument(help="Run file (TOML); without one, the tiny run that ships here.")]
-ConfigOption = Annotated[Path | None, typer.Option("--config", help="Run file (TOML); default: the tiny run.")]
 Setting = Annotated[
     list[str] | None, typer.Option("--set", help="TABLE.KEY=VALUE of the run file, as in model.layers=2 (repeatable).")
 ]
@@ -107,11 +107,12 @@ def _help(
 
 @app.command(epilog="Example: muster swarm --peers 4 --versions 400 --report report.json")
 def swarm(
+    file: RunFile = None,
     peers: Annotated[int, typer.Option(help="How many peers to start.")] = 4,
     versions: Versions = None,
     setting: Setting = None,
     minutes: Annotated[float | None, typer.Option(help="End after this time instead.")] = None,
-    config: ConfigOption = None,
+    config: RunFileOption = None,
     report: Annotated[Path | None, typer.Option(help="Write the report to this file (JSON).")] = None,
     no_ui: Annotated[bool, typer.Option("--no-ui", help="Print plain lines instead of a live view.")] = False,
     step_seconds: StepSeconds = 0.0,
@@ -140,12 +141,13 @@ def swarm(
         raise UsageError("a swarm ends after --versions or after --minutes; give one of the two")
     if minutes is not None and not minutes > 0:
         raise UsageError("--minutes must be more than 0")
-    for file in (report, tape):
-        if file is not None:
-            check_writable(file)
+    for written in (report, tape):
+        if written is not None:
+            check_writable(written)
+    path = arguments.run_file(file, config)
     options = SwarmOptions(
-        config=arguments.run_config(config, versions, setting),
-        config_path=config,
+        config=arguments.run_config(path, versions, setting),
+        config_path=path,
         settings=tuple(setting or ()),
         peers=peers,
         minutes=minutes,
@@ -164,7 +166,8 @@ def swarm(
 
 @app.command(epilog="Example: muster host examples/tiny.toml --port 7400")
 def host(
-    config: Config = None,
+    file: RunFile = None,
+    config: RunFileOption = None,
     continued: Continued = None,
     data: Data = None,
     port: Port = None,
@@ -193,7 +196,7 @@ def host(
     chain_kept: ChainKept = None,
 ) -> None:
     """Begin a run, keep it reachable, evaluate and export it."""
-    described = arguments.hosted_run(config, continued, versions, setting)
+    described = arguments.hosted_run(arguments.run_file(file, config), continued, versions, setting)
     if export is None and (export_every is not None or push is not None or licence):
         raise UsageError("--export-every, --push and --licence say how to export; say where to with --export")
     fresh = None if invite is None else Invite.parse(invite)

@@ -62,6 +62,8 @@ Limit = Annotated[
         "--limit", help="KEY=VALUE of the owner's limits, above settings.toml (repeatable; docs/how-to/limits.md)."
     ),
 ]
+RunFile = Annotated[Path | None, typer.Argument(help="Run file (TOML); without one, the tiny run that ships here.")]
+RunFileOption = Annotated[Path | None, typer.Option("--config", help="The run file, by its older name.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print it for scripts.")]
 Verbose = Annotated[bool, typer.Option("--verbose", help="Log more, and to the terminal too.")]
 Compiled = Annotated[

@@ -47,6 +47,10 @@ from peer.service.process import ServiceOptions, Start
 INVITE_CHARACTERS_MAX = 2 * INVITE_BYTES_MAX  # base32 makes 8 letters of 5 bytes
 
 Corpus = Annotated[str, typer.Option(help="Your text files, where the run trains on files: 'text/*.txt, more.txt'.")]
+Nice = Annotated[
+    int,
+    typer.Option("--nice", "--niceness", min=0, max=19, help="Niceness of the learner: 19 gives way to all else."),
+]
 
 app = typer.Typer()
 
@@ -67,7 +71,7 @@ def join(
     threads: Annotated[
         int | None, typer.Option(min=1, max=1024, help="CPU threads of the learner; default: the machine's cores.")
     ] = None,
-    nice: Annotated[int, typer.Option(min=0, max=19, help="Niceness of the learner: 19 gives way to all else.")] = 5,
+    nice: Nice = 5,
     step_seconds: StepSeconds = 0.0,
     limit: Limit = None,
     name: Name = "",

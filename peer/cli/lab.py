@@ -15,7 +15,7 @@ import typer
 
 from coordinator.run.changes import parse_settings
 from coordinator.run.manifest import LAB
-from coordinator.run.toml_file import parse_toml, read_text
+from coordinator.run.toml_file import nearest, parse_toml, read_text
 from dht.errors import UsageError
 from peer.cli import arguments
 from peer.cli.common import Compiled
@@ -69,7 +69,8 @@ CONFIG_KEYS: Mapping[str, str] = MappingProxyType(
 )
 """Options that replace one key of the run file."""
 
-NOT_IN_FILES = frozenset({"config", "list_names", "no_ui", "replay", "settings"})
+_KEYS_TOO = {"period": "steps_per_version", "grace": "grace_share"}  # the run file's names of these options
+NOT_IN_FILES = frozenset({"config", "file", "list_names", "no_ui", "replay", "settings"})
 
 
 def _take_settings(context: typer.Context, path: Path | None) -> Path | None:
@@ -77,13 +78,14 @@ def _take_settings(context: typer.Context, path: Path | None) -> Path | None:
     if path is None:
         return None
     options = {one.name: one for one in context.command.params if one.name not in NOT_IN_FILES}
+    options |= {key: options[name] for name, key in _KEYS_TOO.items()}
     said = parse_toml(read_text(path, "run file"), str(path)).get(LAB, {})
     if not isinstance(said, dict):
         raise UsageError(f"{path}: {LAB} is a table of options, [{LAB}]")
     if unknown := said.keys() - options.keys():
-        raise UsageError(f"{path}: {LAB}.{min(unknown)} is no option of `muster lab`; see `muster lab --help`")
+        raise UsageError(f"{path}: {LAB}.{min(unknown)} is no option of `muster lab`{nearest(min(unknown), options)}")
     context.default_map = {
-        name: [value] if options[name].multiple and not isinstance(value, list) else value
+        options[name].name: [value] if options[name].multiple and not isinstance(value, list) else value
         for name, value in said.items()
     }
     return path
@@ -96,6 +98,10 @@ Config = Annotated[
         is_eager=True,
         callback=_take_settings,
     ),
+]
+ConfigOption = Annotated[
+    Path | None,
+    typer.Option("--config", help="The run file, by its older name.", is_eager=True, callback=_take_settings),
 ]
 Learners = Annotated[int, typer.Option(help="M: virtual learners.")]
 Steps = Annotated[int | None, typer.Option(help="Inner steps of every learner; default: as many as the run has.")]
@@ -117,10 +123,14 @@ Settings = Annotated[
 ]
 Batch = Annotated[int | None, typer.Option(help="Tokens in one inner step of one learner.")]
 Fragments = Annotated[int | None, typer.Option(help="P: parts of the model that are synchronised in turn.")]
-Period = Annotated[int | None, typer.Option(help="H: steps between two versions of a fragment.")]
+Period = Annotated[
+    int | None, typer.Option("--period", "--steps-per-version", help="H: steps between two versions of a fragment.")
+]
 Overlap = Annotated[int | None, typer.Option(help="τ: rounds in flight at once.")]
 Quorum = Annotated[int | None, typer.Option(help="K: joined learners that start the grace window.")]
-Grace = Annotated[float | None, typer.Option(help="γ: share of the slack that is given to late learners.")]
+Grace = Annotated[
+    float | None, typer.Option("--grace", "--grace-share", help="γ: share of the slack that is given to late learners.")
+]
 MinShare = Annotated[float | None, typer.Option(help="Share of the active set that must sign; 0 as in the paper.")]
 Adoption = Annotated[str | None, typer.Option(help="carry, overwrite, blend:ALPHA or eager:ALPHA.")]
 Delay = Annotated[float, typer.Option(min=0, help="Steps from a snapshot to its adoption.")]
@@ -153,7 +163,8 @@ ListNames = Annotated[bool, typer.Option("--list", help="Print merges, codecs, a
 @app.command(epilog="Example: muster lab --learners 8 --steps 1000 --compare dp --dp-lr 1e-3,2e-3 --report lab.json")
 def lab(
     context: typer.Context,
-    config: Config = None,
+    file: Config = None,
+    config: ConfigOption = None,
     base: Base = None,
     learners: Learners = 4,
     steps: Steps = None,
@@ -244,7 +255,7 @@ def _options(given: Mapping[str, Any]) -> LabOptions:
     from peer.lab import options as labs
     from peer.lab.options import Failures, LabOptions, Partition, Scavenge, lab_config
 
-    base = arguments.run_config(given["config"], None)
+    base = arguments.run_config(arguments.run_file(given["file"], given["config"]), None)
     changes = {key: given[name] for name, key in CONFIG_KEYS.items()}
     if given["merge"] in get_args(BuiltIn):
         changes["outer.merge_package"] = ""  # the run's own rule is replaced

@@ -191,7 +191,8 @@ def parse_change(text: str) -> tuple[str, Any]:
     key, equals, value = text.partition("=")
     if not equals:
         raise UsageError(f"a limit is of the form KEY=VALUE, as in upload_mbit=2, and not {text!r}")
+    name = "niceness" if key.strip() == "nice" else key.strip()  # as the option of `muster join` is called
     try:
-        return key.strip(), tomllib.loads(f"value = {value}")["value"]
+        return name, tomllib.loads(f"value = {value}")["value"]
     except (ValueError, RecursionError):  # also a number of thousands of digits, or lists in lists without end
-        return key.strip(), value.strip()
+        return name, value.strip()

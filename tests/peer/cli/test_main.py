@@ -74,7 +74,10 @@ def test_no_complaint_steers_the_terminal(capsys: pytest.CaptureFixture[str]) ->
         ("= 3", "is not valid TOML"),
     ],
 )
-@pytest.mark.parametrize("command", [["host"], ["swarm", "--config"]])
+@pytest.mark.parametrize(
+    "command",
+    [[name, *option] for name in ("host", "swarm", "chaos", "lab", "check") for option in ([], ["--config"])],
+)
 def test_a_wrong_run_file_is_told_in_a_sentence(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], command: list[str], text: str, problem: str
 ) -> None:
@@ -168,6 +171,11 @@ def test_a_wrong_run_file_is_told_in_a_sentence(
         (["service", "install", "hello"], "this is not an invite"),
         (["service", "install", INVITE, "--listen", "home"], "--listen 'home' is no IP address"),
         (["service", "begin"], "No such command 'begin'"),
+        (["check"], "name the run file to check, as in: muster check run.toml"),
+        (["lab", "--steps_per_version", "3"], "(Possible options: --steps-per-version)"),
+        (["limits", "nice=50", "--data", "/nowhere"], "niceness: input should be less than or equal to 19"),
+        (["join", INVITE, "--yes", "--niceness", "50"], "Invalid value for '--nice' / '--niceness'"),
+        (["dashbord"], "Did you mean 'dashboard'?"),
         (["pause", "now"], "unexpected extra argument"),
         (["logs", "--data", "/nowhere"], "there is no log at /nowhere/muster.log"),
     ],
@@ -183,6 +191,13 @@ def test_wrong_use_is_told_in_a_sentence(
     assert main.run(arguments, PYTHON) == 2
     assert problem in sentence(capsys)
     assert not list(tmp_path.glob("muster-crash-*"))  # only a bug leaves a report
+
+
+@pytest.mark.parametrize("command", ["host", "swarm", "chaos", "lab", "check"])
+def test_two_run_files_are_one_too_many(tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str) -> None:
+    path = write(tmp_path, "versions = 4")
+    assert main.run([command, path, "--config", path], PYTHON) == 2
+    assert sentence(capsys) == "the run file is given twice; leave out --config"
 
 
 def test_a_folder_that_cannot_hold_data_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from coordinator.run.changes import parse_settings, with_changes
 from coordinator.run.manifest import RunConfig
 from dht.errors import UsageError
 from peer.cli.check import FREE_SHARE, findings
@@ -86,6 +87,15 @@ def test_a_rate_that_suits_a_smaller_model_is_warned_of(
     warned = f"learning_rate = {rate:g} suits a smaller model; for {width} wide, begin with {advised}"
     assert (warned in shown) == (advised is not None)
     assert ("warning" in shown) == (advised is not None)
+
+
+def test_keys_may_be_called_as_the_options_of_the_lab() -> None:
+    config = RunConfig.parse("[pace]\nperiod = 9\ngrace = 0.25", "run.toml")
+    assert (config.pace.steps_per_version, config.pace.grace_share) == (9, 0.25)
+    changed = with_changes(config, parse_settings(["pace.period=7", "inner.momentum=0.5"]))
+    assert (changed.pace.steps_per_version, changed.inner.momentum) == (7, 0.5)
+    with pytest.raises(UsageError, match=r"pace\.period: is not a known key"):
+        RunConfig.parse("[pace]\nperiod = 9\nsteps_per_version = 8", "run.toml")
 
 
 @pytest.mark.parametrize(
