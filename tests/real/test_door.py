@@ -32,8 +32,8 @@ CONNECTIONS = 1000
 RECORDS = 10_000
 RECORDS_PER_CALL = 50
 CALLERS = 10
-MEASURED_SECONDS = 90.0
-MEMORY_BYTES_MAX = 128 << 20  # a held connection costs the daemon some 80 kB; 50 MB is the aim, and not reached
+MEASURED_SECONDS = 60.0
+MEMORY_BYTES_MAX = 128 << 20  # a held connection costs the daemon 80 to 130 kB; 50 MB is the aim, and not reached
 
 
 def _ends_with(machines: Machines, name: str, invite: str, refusal: Refusal) -> None:
