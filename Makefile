@@ -13,7 +13,8 @@ SEEDS ?= 1000
 KIND ?= attacked
 DEVICE ?= cpu
 INPUTS ?= 50000
-WORKERS ?= 2
+JOBS ?= 2
+WORKERS ?= 3
 HYPOTHESIS_PROFILE ?= ci
 export HYPOTHESIS_PROFILE
 
@@ -32,7 +33,8 @@ run: $(READY) ## train with a swarm of PEERS=4 real peers for MINUTES=5, on this
 	@$(BIN)/muster swarm --peers $(PEERS) --minutes $(MINUTES)
 	@$(MAKE) --no-print-directory install
 
-# Unit tests share the cores between workers, each with one thread; a swarm wants the cores for itself.
+# Unit tests share two cores between three workers, each with one thread, since some tests wait for time to pass.
+# A swarm wants the cores for itself.
 test: $(INSTALLED) ## run all tests but the slow ones
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not swarm and not slow and not docker" -n $(WORKERS) --dist worksteal
 	$(BIN)/python -m pytest -m "swarm and not slow" tests/real
@@ -59,7 +61,7 @@ bench: $(INSTALLED) ## run the benchmarks, one after the other
 
 results: $(INSTALLED) ## run the experiments of docs/research/results.md that have no result yet (GROUPS=…, DEVICE=cpu; hours)
 	$(BIN)/pip install -q -c constraints.txt -e '.[plots]'
-	$(BIN)/python -m tests.quality.results --jobs $(WORKERS) --device $(DEVICE) $(GROUPS)
+	$(BIN)/python -m tests.quality.results --jobs $(JOBS) --device $(DEVICE) $(GROUPS)
 
 fuzz: $(INSTALLED) ## feed every reader of strangers' bytes with INPUTS=50000 mutated inputs each
 	@$(BIN)/python -m tests.fuzz.run --inputs $(INPUTS)

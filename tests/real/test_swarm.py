@@ -58,6 +58,7 @@ def test_deaths_at_every_point_of_a_round_hurt_nobody_else(
     assert told.endswith(f"of {peers - len(points)} learners\n")
 
 
+@pytest.mark.slow
 def test_nothing_is_left_when_the_swarm_itself_is_killed(swarm: Swarm) -> None:
     swarm.start(2, 4000)
     swarm.read_until_certified()
