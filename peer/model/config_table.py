@@ -26,6 +26,7 @@ _ROPE_4 = {
     "gpt_neox": {"rope_theta": "rotary_emb_base", "partial_rotary_factor": "rotary_pct"},
     "gpt_neox_japanese": {"rope_theta": "rotary_emb_base", "partial_rotary_factor": "rotary_pct"},
 }
+_ROPE_TYPES_4 = ("default", "linear", "dynamic", "yarn", "longrope", "llama3")
 _LOCAL_ROPE_4 = "rope_local_base_freq"  # of layers that look back a little only, beside `rope_theta` of all others
 
 
@@ -95,8 +96,8 @@ def rope_of_release_4(family: str, table: Table) -> Table:
     if isinstance(rope.get("sliding_attention"), dict) and isinstance(rope.get("full_attention"), dict):
         found[_LOCAL_ROPE_4] = rope["sliding_attention"].get("rope_theta")
         rope = rope["full_attention"]
-    if "rope_theta" not in rope:
-        return {}
+    if "rope_theta" not in rope or rope.get("rope_type", "default") not in _ROPE_TYPES_4:
+        return {}  # of a type that release 4 lacks, release 5 would read half
     names = _ROPE_4.get(family, {})
     found |= {names.get(key, key): rope[key] for key in ("rope_theta", "partial_rotary_factor") if key in rope}
     scaled = rope.get("rope_type", "default") != "default"

@@ -104,6 +104,13 @@ def test_an_export_states_rope_for_transformers_4_too(tmp_path: Path) -> None:
     assert rope_of_release_4("gpt_neox", described(family="gpt_neox").model.settings_table)["rotary_pct"] == 0.25
 
 
+def test_an_export_states_no_rope_for_transformers_4_that_it_does_not_have() -> None:
+    """transformers 5 took half of it, and did not load an export of gemma4_text."""
+    table = described(family="gemma4_text", settings={"hidden_size_per_layer_input": 0}).model.settings_table
+    assert table["rope_parameters"]["full_attention"]["rope_type"] == "proportional"
+    assert rope_of_release_4("gemma4_text", table) == {}
+
+
 def test_settings_may_say_rope_as_either_release_does(tmp_path: Path) -> None:
     for settings in ({"rope_theta": 7.0}, {"rope_parameters": {"rope_theta": 7.0, "rope_type": "default"}}):
         assert described(settings=settings).model.settings_table["rope_parameters"]["rope_theta"] == 7.0
