@@ -112,7 +112,7 @@ def main() -> None:
     parser.add_argument("--report", type=Path, required=True, help="where to write what came of it (JSON)")
     parser.add_argument("--folder", type=Path, help="a new folder that keeps everything; default: a temporary one")
     parser.add_argument("--base-versions", type=int, default=240)
-    parser.add_argument("--chat-versions", type=int, default=64)
+    parser.add_argument("--chat-versions", type=int, default=120)
     given = parser.parse_args()
     folder, started = (given.folder or Path(tempfile.mkdtemp(prefix="chat-"))).absolute(), time.monotonic()
     folder.mkdir(exist_ok=True)
