@@ -23,8 +23,8 @@ def reading(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror}") from None
-    except UnicodeDecodeError as error:
-        raise UsageError(f"{path} cannot be read as text: {error}") from None
+    except UnicodeDecodeError:
+        raise UsageError(f"{path} cannot be read as text: it is no text in UTF-8") from None
 
 
 def read_text(path: Path, what: str) -> str:

@@ -76,7 +76,8 @@ def ask(
         try:
             _connect(connection, path)
         except (FileNotFoundError, NotADirectoryError, ConnectionRefusedError):
-            raise NobodyRunsError(f"no peer is running with data directory {data_directory}; start one first") from None
+            told = f"no peer is running with data directory {data_directory}; start one with: muster join INVITE"
+            raise NobodyRunsError(told) from None
         except OSError as error:
             raise LocalError(f"the control socket {path} cannot be opened: {error}") from None
         try:

@@ -66,7 +66,8 @@ def _explain(error: Exception) -> int:
         return _complain(str(error), EXIT_USAGE if isinstance(error, UsageError) else EXIT_FAILED)
     describe = getattr(error, "format_message", None)  # what the parser of the command line raises
     if describe is not None:
-        return _complain(f"{describe()} (try: muster --help)", EXIT_USAGE)
+        said = describe().replace("Value error, ", "")  # as pydantic begins it
+        return _complain(f"{said} (try: muster --help)", EXIT_USAGE)
     from peer.machine.log import record_crash
 
     log = record_crash(error)

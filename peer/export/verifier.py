@@ -83,6 +83,8 @@ class Verified:
 
 def verify_export(folder: Path, verifier: Verifier) -> Verified:
     """Raise UsageError if this folder is no export, LocalError with one sentence if anything in it is not as it was."""
+    if not folder.exists():
+        raise UsageError(f"{folder} is no export of Muster: there is no such folder")
     if not (folder / LISTING).is_file():
         raise UsageError(f"{folder} is no export of Muster: it has no {LISTING}")
     try:
