@@ -2,7 +2,7 @@
 
 python examples/chat-lora/run.py --report report.json
 
-It takes under ten minutes on two quiet cores, and prints every command that it runs. The base is small and its prose
+It takes about four minutes on two quiet cores, and prints every command that it runs. The base is small and its prose
 is Muster's own pages, so it knows little; how to answer it learns from examples/chat-lora/chats.jsonl.
 """
 
