@@ -67,4 +67,4 @@ def test_a_plan_counts_the_base_of_an_adapter(tmp_path: Path) -> None:
 def test_a_folder_without_a_config_is_no_base(tmp_path: Path) -> None:
     (tmp_path / "run.toml").write_text(RUN.format(base=tmp_path))
     with pytest.raises(UsageError, match="holds no weights"):
-        check(tmp_path / "run.toml", 1.0)
+        check(tmp_path / "run.toml", step_seconds=1.0)
