@@ -31,7 +31,7 @@ def test_a_swarm_with_a_package_agrees_refuses_who_has_it_not_and_drains_at_ctrl
     swarm.more = OUTER
     with monkeypatch.context() as patched:
         patched.setenv("PYTHONPATH", f"{tmp_path}:{ROOT}")
-        swarm.start(2, 4000, "--data", str(swarm.data))
+        swarm.start(2, 4000, "--data", str(swarm.data), eight_bit=True)
     swarm.read_until_certified()
     home = swarm.folder / "home"
     words = ["join", ask(swarm.data / "host", "invite")["invite"], "--yes", "--data", str(home)]

@@ -19,6 +19,7 @@ pytestmark = [pytest.mark.swarm, pytest.mark.timeout(180)]  # five peers that st
 OVERLAP = 2  # rounds that may still be in flight when the last version is certified
 
 
+@pytest.mark.slow
 def test_four_peers_certify_every_version_and_agree(swarm: Swarm) -> None:
     # Three intervals (design §6.3) last ten seconds: at a quarter of that, busy cores alone bring minor certificates.
     swarm.start(4, 16, "--step-seconds", "0.2", eight_bit=True)

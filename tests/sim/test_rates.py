@@ -60,7 +60,7 @@ def test_versions_advance_at_more_than_half_the_fault_free_rate(attack: str) -> 
     check(attack, seeds=range(1))
 
 
-@pytest.mark.parametrize("attack", ["silent_from_part", *extra(["never_return", *ELSEWHERE])])
+@pytest.mark.parametrize("attack", extra(["silent_from_part", "never_return", *ELSEWHERE]))
 def test_so_they_do_at_the_shipped_pace(attack: str) -> None:
     check(attack, FOUR, range(1))
 

@@ -102,6 +102,7 @@ async def started(start: Start, tell: Tell = tell_nobody, program: str = LEARNER
     return await LearnerClient.start(start, LearnerSpawn.begin(program), ignore, tell=tell)
 
 
+@pytest.mark.slow
 def test_a_learner_tells_of_its_text_and_leaves_the_tokens_to_the_next(tmp_path: Path):
     """Its process makes them of the owner's file in the shared cache, where this process finds them."""
     corpus, told = tmp_path / "rows.jsonl", list[str]()

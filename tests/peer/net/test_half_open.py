@@ -274,6 +274,7 @@ def test_a_newcomer_learns_of_the_run_from_others_than_the_mute(
     harness.run(test())
 
 
+@pytest.mark.slow
 def test_a_fetch_from_a_holder_that_freezes_ends_and_goes_on_when_it_is_back(
     harness: HivemindHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:

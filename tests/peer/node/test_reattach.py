@@ -96,6 +96,7 @@ def test_frames_go_both_ways_again_when_a_daemon_that_was_killed_has_been_replac
     asyncio.run(main())
 
 
+@pytest.mark.slow
 def test_a_daemon_that_hangs_is_found_out_by_its_silence_and_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dht.daemon.p2pd.STOP_SECONDS_MAX", 0.5)
     now = [0.0]

@@ -294,6 +294,7 @@ def test_what_either_half_has_certified_is_in_the_model_of_both_afterwards(tmp_p
             assert certified + learner.counters(chain.fragment).steps == learner.step_count
 
 
+@pytest.mark.slow
 def test_in_passes_every_version_gives_everybody_a_lane_of_its_own(tmp_path: Path) -> None:
     """And how long an adoption took is told in steps, whatever the numbers of the windows are."""
     config = config_of()
