@@ -90,7 +90,7 @@ class RosterBuilder:
     def lacks(self, peer: PeerId) -> bool:
         """Whether there are too few contributors while this one has joined with nothing, and its vote is not needed.
 
-        Nor is a founder's for the first version, with too few.
+        Before the first version that goes for founders, too: votes make no version of too few contributions.
         """
         join = self.joins.get(peer)
         few = self.roster is None and self.contributors() < self.core.pace.min_group

@@ -12,7 +12,7 @@ import typer
 from coordinator.run.manifest import RunConfig
 from dht.errors import UsageError
 from peer.cli import arguments
-from peer.cli.common import AsJson, RunFileOption, tell
+from peer.cli.common import AsJson, RunFileOption, print_json
 
 FULL_STEP_SECONDS = 1.0  # of a machine to which lines are told: one that makes a step a second
 TUNED_WIDTH = 128  # at which these rates are the best that we measured; what is wider wants less, by 1/√width
@@ -47,15 +47,19 @@ def check(
     if described.note:
         typer.echo(described.note, err=True)
     known = described.config
-    told = {
-        "file": str(path),
-        "name": known.name,
-        "versions": known.versions,
-        "fragments": known.pace.fragments,
-        "needs": Needs.of(known, step_seconds),
-        "remarks": dict((*_base_rows(known), *_cut_rows(known), *_rate_rows(known))),
-    }
-    tell(findings(known, path, step_seconds), told, as_json)
+    if not as_json:
+        typer.echo(findings(known, path, step_seconds))
+        return
+    print_json(
+        {
+            "file": str(path),
+            "name": known.name,
+            "versions": known.versions,
+            "fragments": known.pace.fragments,
+            "needs": Needs.of(known, step_seconds),
+            "remarks": dict((*_base_rows(known), *_cut_rows(known), *_rate_rows(known))),
+        }
+    )
 
 
 @dataclass(frozen=True, slots=True)

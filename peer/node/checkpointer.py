@@ -151,6 +151,7 @@ class Checkpointer:
             before, seen = seen, self._directory.written()
             if seen == before:
                 self._capturing.cancel()
+                await asyncio.wait([self._capturing])  # its thread may still be writing
                 raise TimeoutError
         return self._capturing.result()
 

@@ -300,3 +300,35 @@ def test_the_next_save_waits_for_what_the_last_one_wrote(tmp_path: Path, monkeyp
         await swarm.close()
 
     run_virtual(main())
+
+
+def test_what_a_silent_learner_is_ended_for_is_written_after_what_was_begun(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two threads would write one folder: the first cannot be ended with the learner."""
+    going_on, most, release = list[int](), list[int](), threading.Event()
+    stage = RunDirectory.stage
+
+    def slowly(directory: RunDirectory, *arguments: Any) -> Any:
+        going_on.append(1)
+        most.append(len(going_on))
+        release.wait(10.0)
+        going_on.pop()
+        return stage(directory, *arguments)
+
+    async def save(_: Path) -> Done:
+        await asyncio.Event().wait()
+        raise AssertionError("nobody wakes it")
+
+    async def main() -> None:
+        swarm, _, checkpointer = await one_peer(tmp_path)
+        monkeypatch.setattr(RunDirectory, "stage", slowly)
+        monkeypatch.setattr("peer.node.checkpointer.LEARNER_SECONDS", 0.01)
+        checkpointer.learner = learner_with(save)
+        asyncio.get_running_loop().call_later(0.2, release.set)
+        with pytest.raises(LocalError, match="did not answer"):
+            await checkpointer.save_last()
+        await swarm.close()
+
+    asyncio.run(main())
+    assert most == [1, 1]
