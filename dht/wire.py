@@ -69,7 +69,8 @@ class Wire(BaseModel):
 
 def _plain(value: Any) -> Any:
     if isinstance(value, Wire):
-        plain = [_plain(getattr(value, name)) for name in type(value).model_fields]
+        held = value.__dict__  # in any order, and several times as fast as one attribute after the other
+        plain = [_plain(held[name]) for name, _ in _field_converters(type(value))]
         while value.OMITS_NONE and plain and plain[-1] is None:
             plain.pop()
         return plain

@@ -17,7 +17,7 @@ from peer.machine.log import CHATTY
 # How fast an example runs depends on who else uses the machine, so no profile judges by time.
 settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("dev", settings.get_profile("untimed"))
-settings.register_profile("ci", settings.get_profile("untimed"), max_examples=15, derandomize=True, print_blob=True)
+settings.register_profile("ci", settings.get_profile("untimed"), max_examples=10, derandomize=True, print_blob=True)
 settings.register_profile("slow", settings.get_profile("ci"), max_examples=100)
 settings.register_profile("nightly", settings.get_profile("untimed"), max_examples=5000)
 

@@ -49,6 +49,7 @@ from dht.identity import PeerId
 from dht.statement import Statement
 
 NOBODY: frozenset[PeerId] = frozenset()
+MEASURED_EVENTS = 4  # a peer's fragments are measured in turn, one after so many of its events
 MESSAGES_PER_PEER_ROUND_MAX = 400  # far above any honest round of a dozen peers; catches storms
 
 
@@ -245,7 +246,7 @@ class Watcher(EventCounter):
     def handled(self, peer: VirtualPeer) -> None:
         """(7) What a peer keeps is bounded, and no group outlives its deadline.
 
-        One fragment is measured after each event, in turn: what is too much stays so for longer than that.
+        One fragment is measured now and then, in turn: what is too much stays so for longer than that.
         """
         if peer.engine is None:
             return
@@ -254,16 +255,21 @@ class Watcher(EventCounter):
             if machine.attempt is not None and now > machine.attempt.timeline.end + TICK_SECONDS_MIN:
                 raise InvariantError(f"{peer.me} is still in a group whose deadline has passed")
         self._events += 1
-        measured = engine.machines[self._events % len(engine.machines)]
-        if not _is_bounded(measured):
-            raise InvariantError(f"{peer.me} keeps too much of fragment {measured.index}")
-        if not _hears_little(engine):
-            raise InvariantError(f"{peer.me} remembers too much of what others say")
-        probes = engine.fork_choice.probes.values()
-        if len(probes) > PROBES_MAX or sum(probe.holds_chains for probe in probes) > RIVALS_MAX:
-            raise InvariantError(f"{peer.me} remembers too many rivals")
+        if self._events % MEASURED_EVENTS == 0:
+            self._measure(peer.me, engine)
         if self.lasting.handled(peer.me, engine.machines, self.hostile) and peer.me not in self.hostile:
             raise InvariantError(f"{peer.me} leaves what most of the honest signed last")
+
+    def _measure(self, me: PeerId, engine: Engine) -> None:
+        """Raise InvariantError if one of the fragments, or what is kept beside them, has grown too much."""
+        measured = engine.machines[self._events // MEASURED_EVENTS % len(engine.machines)]
+        if not _is_bounded(measured):
+            raise InvariantError(f"{me} keeps too much of fragment {measured.index}")
+        if not _hears_little(engine):
+            raise InvariantError(f"{me} remembers too much of what others say")
+        probes = engine.fork_choice.probes.values()
+        if len(probes) > PROBES_MAX or sum(probe.holds_chains for probe in probes) > RIVALS_MAX:
+            raise InvariantError(f"{me} remembers too many rivals")
 
 
 def _is_bounded(machine: FragmentMachine) -> bool:

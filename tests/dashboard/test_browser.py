@@ -15,6 +15,7 @@ from peer.machine.limits import Limits, PeerSettings
 from tests.dashboard.browsing import CHARTS, PEER_CHARTS, chromium, drawn, open_page
 from tests.dashboard.one_peer import running_peer
 from tests.dashboard.serving import TOKEN, dashboard, pages
+from tests.dashboard.views import view_named
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -83,8 +84,8 @@ def test_a_narrow_dark_screen_does_not_scroll_sideways(browser: Browser, demo_ur
     page.close()
 
 
-def test_strangers_words_do_nothing(browser: Browser, views: dict[str, NetworkView], tmp_path: Path) -> None:
-    write_view(tmp_path / "view.json", views["hostile"])
+def test_strangers_words_do_nothing(browser: Browser, tmp_path: Path) -> None:
+    write_view(tmp_path / "view.json", view_named("hostile"))
     with pages(tmp_path / "view.json") as url:
         page = open_page(browser, url)
         dialogs: list[str] = []

@@ -8,7 +8,7 @@ from coordinator.views.network_view import PHASES, NetworkView
 from dashboard.demo.swarm import DemoSwarm
 from dashboard.frames.trust import check_evidence
 from dht.errors import UsageError
-from tests.dashboard.views import EPOCH, demo_view
+from tests.dashboard.views import EPOCH, demo_view, view_named
 
 
 def test_the_same_seed_and_time_give_the_same_view() -> None:
@@ -64,8 +64,8 @@ def test_rounds_are_told_in_order(demo: NetworkView) -> None:
         assert {one.leader, *one.members, *one.late} <= known
 
 
-def test_a_crowd_has_as_many_as_asked(views: dict[str, NetworkView]) -> None:
-    crowd = views["a thousand"]
+def test_a_crowd_has_as_many_as_asked() -> None:
+    crowd = view_named("a thousand")
     assert len({peer.peer_id for peer in crowd.peers}) == 1000
     assert len({peer.name for peer in crowd.peers}) == len(crowd.peers)
     assert max(len(one.roster) for one in crowd.certificates) > 16

@@ -17,11 +17,10 @@ from dashboard.text import label, plain
 from dht.errors import LocalError
 from peer.machine.limits import Limits, PeerSettings
 from tests.dashboard.one_peer import running_peer
-from tests.dashboard.views import DEMO_SECONDS, EPOCH, HOSTILE
+from tests.dashboard.views import DEMO_SECONDS, EPOCH, HOSTILE, MAKERS, view_named
 from tests.extra import extra
 
 PAGES = ("run", "network", "rounds", "trust", "credit", "my_peer")
-VIEWS = ("empty", "one peer", "demo", "a thousand", "hostile", "gone")
 NOW = EPOCH + DEMO_SECONDS + 1
 PLAIN_ELEMENTS = frozenset({"text", "arrow_data_frame", "vega_lite_chart"})  # they read no markup in their data
 SECONDS_MAX = 30
@@ -82,15 +81,15 @@ def strings(message: Message) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("page", PAGES)
-@pytest.mark.parametrize("name", ["demo", "hostile", *extra(one for one in VIEWS if one not in ("demo", "hostile"))])
-def test_every_page_shows_every_view(page: str, name: str, views: dict[str, NetworkView], tmp_path: Path) -> None:
-    at = shown(page, views[name], tmp_path)
+@pytest.mark.parametrize("name", ["demo", "hostile", *extra(one for one in MAKERS if one not in ("demo", "hostile"))])
+def test_every_page_shows_every_view(page: str, name: str, tmp_path: Path) -> None:
+    at = shown(page, view_named(name), tmp_path)
     assert [one.value for one in at.header] == [page.replace("_", " ").capitalize()]
 
 
 @pytest.mark.parametrize("page", PAGES[:-1])
-def test_a_silent_network_says_since_when(page: str, views: dict[str, NetworkView], tmp_path: Path) -> None:
-    badges = " ".join(one.value for one in shown(page, views["gone"], tmp_path).markdown)
+def test_a_silent_network_says_since_when(page: str, tmp_path: Path) -> None:
+    badges = " ".join(one.value for one in shown(page, view_named("gone"), tmp_path).markdown)
     assert "network gone, last seen 41 s ago" in badges.replace("\\", "")
     assert "live" not in badges
 
@@ -161,23 +160,23 @@ def test_the_leaderboard_is_in_order(demo: NetworkView, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_no_stranger_writes_markup(page: str, views: dict[str, NetworkView], tmp_path: Path) -> None:
+def test_no_stranger_writes_markup(page: str, tmp_path: Path) -> None:
     """Nothing hostile is in anything that the browser reads as markup, as code, as a name or as an address."""
     raw = [*HOSTILE, *map(plain, HOSTILE), "<b>12D3KooW"]
-    for kind, message in messages(shown(page, views["hostile"], tmp_path)):
+    for kind, message in messages(shown(page, view_named("hostile"), tmp_path)):
         if kind != "text":
             for string in strings(message):
                 assert not any(word in string for word in raw), (kind, string)
 
 
-def test_strangers_words_are_shown_all_the_same(views: dict[str, NetworkView], tmp_path: Path) -> None:
-    at = shown("network", views["hostile"], tmp_path)
+def test_strangers_words_are_shown_all_the_same(tmp_path: Path) -> None:
+    at = shown("network", view_named("hostile"), tmp_path)
     found = " ".join(map(str, at.dataframe[0].value.to_numpy().ravel())) + texts(at)
     assert all(plain(word, 20).rstrip("…") in found for word in HOSTILE[:3])
 
 
-def test_a_hostile_peer_page(views: dict[str, NetworkView], tmp_path: Path) -> None:
-    at = app("network", views["hostile"], tmp_path)
+def test_a_hostile_peer_page(tmp_path: Path) -> None:
+    at = app("network", view_named("hostile"), tmp_path)
     at.query_params["peer"] = "<b>12D3KooW"
     at.run()
     assert not at.exception

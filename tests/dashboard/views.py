@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 from coordinator.views.evaluation import Evaluation
@@ -82,3 +83,19 @@ def _replaced(value: Any, change: Callable[[str], str], key: str = "") -> Any:
     if isinstance(value, list):
         return [_replaced(one, change, key) for one in value]
     return change(value) if isinstance(value, str) and key in UNTRUSTED else value
+
+
+@cache
+def view_named(name: str) -> NetworkView:
+    """One of `MAKERS`; all are as of a moment ago, but for the network that is gone."""
+    return MAKERS[name]()
+
+
+MAKERS: dict[str, Callable[[], NetworkView]] = {
+    "empty": NetworkView,
+    "one peer": one_peer_view,
+    "demo": lambda: demo_view(12, DEMO_SECONDS),
+    "a thousand": lambda: demo_view(1000, CROWD_SECONDS),
+    "hostile": lambda: hostile(view_named("demo")),
+    "gone": lambda: view_named("demo").model_copy(update={"network_seen_unix_seconds": EPOCH + 80.0, "demo": False}),
+}

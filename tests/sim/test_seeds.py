@@ -18,9 +18,9 @@ from tests.extra import extra
 
 SEEDS = 15  # docs/research/seed-ledger.md counts thousands, by `make seeds`
 SEEDS_WITH_REAL_KEYS = 2
-SEEDS_UNDER_ATTACK = 10
-SEEDS_WITH_STRANGERS = 5
-CHUNK = 5
+SEEDS_UNDER_ATTACK = 12
+SEEDS_WITH_STRANGERS = 3
+CHUNK = 3
 
 pytestmark = pytest.mark.sim
 

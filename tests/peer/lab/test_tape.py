@@ -33,7 +33,7 @@ CODED = {"inner.optimizer": "adamw8bit", "outer.merge": "rda", "outer.contributi
         *extra([({}, {}), (CODED, {})]),
         ({**CODED, "outer.error_feedback": True}, {"speeds": (1.0, 0.7, 2.0)}),
         *extra([({"outer.merge": "robust_rda"}, {"attacks": (AttackOrder.parse("alie:1"),)})]),
-        ({"outer.adoption": "overwrite"}, {"attacks": (AttackOrder.parse("nan:1"),)}),
+        *extra([({"outer.adoption": "overwrite"}, {"attacks": (AttackOrder.parse("nan:1"),)})]),
         *extra([({"outer.merge": "robust_rda"}, {"attacks": (AttackOrder.parse("scaling:1:factor=1e30"),)})]),
         *extra([({"outer.adoption": "eager"}, {})]),
         ({**CODED, "outer.adoption": "eager", "outer.moment_correction": 0.5}, {"speeds": (1.0, 0.7, 2.0)}),

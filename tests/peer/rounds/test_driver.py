@@ -265,6 +265,7 @@ def test_three_peers_train_one_model(tmp_path: Path) -> None:
     assert len(heads) == 1
 
 
+@pytest.mark.slow
 def test_what_either_half_has_certified_is_in_the_model_of_both_afterwards(tmp_path: Path) -> None:
     """Every step of every learner is in one version of each fragment, or still to be brought."""
 
