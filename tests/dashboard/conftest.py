@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 
 from coordinator.views.network_view import NetworkView
@@ -11,3 +13,9 @@ from tests.dashboard.views import view_named
 @pytest.fixture(scope="session")
 def demo() -> NetworkView:
     return view_named("demo")
+
+
+@pytest.fixture(autouse=True)
+def own_main_module(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Streamlit's tests leave their script in the place of `__main__`, which processes of later tests would run."""
+    monkeypatch.setitem(sys.modules, "__main__", sys.modules["__main__"])

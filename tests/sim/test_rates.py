@@ -78,8 +78,13 @@ def test_so_they_do_where_most_of_those_who_can_be_called_are_hostile(attack: st
     check(attack, setting, range(1))
 
 
-@pytest.mark.parametrize("attack", ["long_deadlines+never_propose", *extra(["long_deadlines+never_bundle"])])
-@pytest.mark.parametrize("seeds", [range(1), *extra([SEEDS])], ids=len)
+@pytest.mark.parametrize(
+    ("attack", "seeds"),
+    [
+        ("long_deadlines+never_propose", range(1)),
+        *extra([("long_deadlines+never_propose", SEEDS), ("long_deadlines+never_bundle", SEEDS)]),
+    ],
+)
 def test_a_leader_that_says_that_all_went_wrong_before_gets_no_longer_time_to_be_silent(
     attack: str, seeds: range
 ) -> None:

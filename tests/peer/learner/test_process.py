@@ -240,11 +240,11 @@ def test_nobody_waits_for_a_process_that_not_even_a_kill_ends(monkeypatch: pytes
 @pytest.mark.slow
 def test_a_run_that_does_not_fit_says_so():
     model = CONFIG.model.model_copy(update={"vocabulary": 1 << 15})
-    huge = CONFIG.model_copy(update={"model": model, "data": DataSpec(context_tokens=1 << 20)})
+    huge = CONFIG.model_copy(update={"model": model, "data": DataSpec(context_tokens=1 << 17)})
 
     async def fail() -> None:
         with pytest.raises(UsageError, match="shorter sequences"):
-            await started(start_of(config=huge))
+            await started(start_of(LearnerSettings(memory_bytes=1 << 30), config=huge))
         with pytest.raises(UsageError, match="and only 0 MiB"):
             await started(start_of(LearnerSettings(memory_bytes=1 << 20)))
 
@@ -317,7 +317,6 @@ def test_no_learner_outlives_its_peer():
 import asyncio, sys
 from coordinator.run.manifest import RunConfig
 from peer.learner.client import LearnerClient
-from peer.learner.loop import read_state
 from peer.learner.messages import Start
 from peer.learner.spawn import LearnerSpawn
 async def main():
