@@ -9,21 +9,27 @@ from functools import partial, update_wrapper
 from pathlib import Path
 
 import streamlit as st
+from streamlit.navigation.page import StreamlitPage
 
 from dashboard.clock import unix_seconds
 from dashboard.entrance import is_owner, read_token
-from dashboard.screens import credit, my_peer, network, rounds, run, trust
+from dashboard.own_peer import own_peer
+from dashboard.screens import credit, health, my_peer, network, rounds, run, trust
 from dashboard.source import Source
 
 ICON = Path(__file__).with_name("icon.svg")  # one by name would be fetched from somebody's server
 
-PAGES: tuple[tuple[Callable[[Source], None], str, str, str], ...] = (
-    (run.page, "Run", "run", ":material/show_chart:"),
-    (network.page, "Network", "network", ":material/hub:"),
+Page = tuple[Callable[[Source], None], str, str, str]
+RUN: Page = (run.page, "Run", "run", ":material/show_chart:")
+MINE: Page = (my_peer.page, "My machine", "my-machine", ":material/computer:")
+OTHERS: tuple[Page, ...] = (
+    (network.page, "Machines", "machines", ":material/hub:"),
+    (credit.page, "Credit", "credit", ":material/leaderboard:"),
+    (health.page, "Health", "health", ":material/monitor_heart:"),
+)
+ADVANCED: tuple[Page, ...] = (
     (rounds.page, "Rounds", "rounds", ":material/view_timeline:"),
     (trust.page, "Trust", "trust", ":material/shield:"),
-    (credit.page, "Credit", "credit", ":material/leaderboard:"),
-    (my_peer.page, "My peer", "my-peer", ":material/computer:"),
 )
 
 
@@ -34,7 +40,7 @@ def open_source(view: Path, data: Path | None) -> Source:
 
 
 def main(arguments: list[str]) -> None:
-    """Draw the page that the address names."""
+    """Draw the page that the address names. For a volunteer the own machine comes first."""
     parser = argparse.ArgumentParser(prog="dashboard", description=__doc__)
     parser.add_argument("--view", type=Path, required=True, help="the file that an observer writes")
     parser.add_argument("--data", type=Path, help="data directory of the peer on this machine")
@@ -42,11 +48,18 @@ def main(arguments: list[str]) -> None:
     options = parser.parse_args(arguments)
     st.set_page_config("Muster", page_icon=str(ICON), layout="wide")
     source = open_source(options.view, options.data if is_owner(read_token(options.token_file)) else None)
-    pages = [
-        st.Page(update_wrapper(partial(show, source), show), title=title, url_path=path, icon=icon, default=index == 0)
-        for index, (show, title, path, icon) in enumerate(PAGES)
-    ]
+    first = (MINE, RUN) if own_peer(source.data_directory).trains else (RUN, MINE)
+    pages = {"": _pages(source, (*first, *OTHERS)), "Advanced": _pages(source, ADVANCED)}
     st.navigation(pages, position="top").run()
+
+
+def _pages(source: Source, pages: tuple[Page, ...]) -> list[StreamlitPage]:
+    return [
+        st.Page(
+            update_wrapper(partial(show, source), show), title=title, url_path=path, icon=icon, default=show == run.page
+        )
+        for show, title, path, icon in pages
+    ]
 
 
 if __name__ == "__main__":

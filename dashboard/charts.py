@@ -25,6 +25,7 @@ KIND_COLOURS = {
 }
 PHASE_COLOURS = ("#9aa0a8", "#c3c7cd", "#4a90e2", "#6db3f2", "#2f9e6e", "#86c98e", "#f0a020", "#d9663d", "#8f6bd8")
 FIRST, SECOND = "#4a90e2", "#2f9e6e"
+PEER_COLOURS = ("#4a90e2", "#2f9e6e", "#f0a020", "#8f6bd8", "#d9663d", "#6db3f2", "#86c98e", "#9aa0a8")
 EDGE_COLOURS = {"running": "#f0a020", "certified": "#2f9e6e", "void": "#d64545"}
 TIME_FORMATS = {  # by the smallest unit that a label needs
     **dict.fromkeys(("milliseconds", "seconds"), "%H:%M:%S"),
@@ -33,6 +34,7 @@ TIME_FORMATS = {  # by the smallest unit that a label needs
     "year": "%Y",
 }
 HEIGHT = 260
+LOSS_HEIGHT = 340
 GRAPH_HEIGHT = 460
 LABELS = (  # where a node is, and where its name then stands
     ("datum.x > 0.6", "left", 12, 0),
@@ -82,10 +84,10 @@ def series(names: tuple[str, ...], colours: tuple[str, ...]) -> Spec:
 
 def loss(by: str, log: bool) -> Spec:
     """Held-out loss against tokens or time."""
-    titles = {"tokens": "certified tokens", "minutes": "time since the run began (minutes)"}
-    x, y = quantity(by, titles[by], log), quantity("loss", "held-out loss (nats per token)", log, zero=False)
+    titles = {"tokens": "tokens trained and certified", "minutes": "minutes since the run began"}
+    x, y = quantity(by, titles[by], log), quantity("loss", "loss (nats per token)", log, zero=False)
     y["axis"] = {"format": ".2f"}
-    spec = line(x, y)
+    spec = line(x, y) | {"height": LOSS_HEIGHT}
     spec["mark"] |= {"point": {"filled": True, "size": 20}}
     return spec
 
@@ -105,7 +107,7 @@ def traffic(names: tuple[str, ...]) -> Spec:
 
 def peers_over_time() -> Spec:
     """How many peers were live."""
-    y = quantity("peers", "live peers") | {"axis": {"format": "d", "tickMinStep": 1}}
+    y = quantity("peers", "live machines") | {"axis": {"format": "d", "tickMinStep": 1}}
     return line(clock(), y, step=True)
 
 
@@ -236,14 +238,19 @@ def latency() -> Spec:
     return {"height": len(PHASES) * 24 + AXIS_SPACE, "layer": [bars, ticks]}
 
 
-def credit_history() -> Spec:
-    """Certified tokens of the leaders over time."""
-    colour = {
+def by_peer() -> Spec:
+    """Colours by peer, with a legend below the chart."""
+    return {
         "field": "peer",
         "type": "nominal",
+        "scale": {"range": list(PEER_COLOURS)},
         "legend": {"orient": "bottom", "title": None, "columns": 2, "labelLimit": 240},
     }
-    return line(clock(), quantity("tokens", "certified tokens"), colour) | {"height": HEIGHT + 80}
+
+
+def credit_history() -> Spec:
+    """Certified tokens of the leaders over time."""
+    return line(clock(), quantity("tokens", "certified tokens"), by_peer()) | {"height": HEIGHT + 80}
 
 
 def teams() -> Spec:
@@ -260,3 +267,19 @@ def teams() -> Spec:
 def peer_history(field: str, title: str, zero: bool = True) -> Spec:
     """One figure of one peer over time."""
     return line(clock(), quantity(field, title, zero=zero), step=field == "versions")
+
+
+def credit_days() -> Spec:
+    """Certified tokens of the leaders by day."""
+    day = {
+        "field": "day",
+        "type": "ordinal",
+        "sort": {"field": "order"},
+        "title": "day (UTC)",
+        "axis": {"labelAngle": 0},
+    }
+    return {
+        "height": HEIGHT + 80,
+        "mark": {"type": "bar", "tooltip": True, "size": 48},
+        "encoding": {"x": day, "y": quantity("tokens", "certified tokens"), "color": by_peer()},
+    }

@@ -1,8 +1,8 @@
-"""The form with which owners change what their machine gives. The peer checks every value, and says what is wrong."""
+"""Changing what the owner's machine gives: presets, and a form with every limit. The peer checks every value."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import streamlit as st
@@ -19,6 +19,16 @@ TEXT_CHARACTERS_MAX = 512
 COLUMNS = 3
 KEPT = "Changed, and kept for the next start."
 FROM_START = " These take effect when the peer starts again: "
+ALWAYS = ("upload_mbit=0", "compute_share=1.0", "niceness=0", "pause_while_used_minutes=0", "hours=")
+PRESETS: Mapping[str, tuple[str, Sequence[str]]] = {
+    "Gentle": (
+        "Half the computing time, 5 Mbit per second up, lowest priority, and a pause while you use the machine.",
+        ("upload_mbit=5", "compute_share=0.5", "niceness=19", "pause_while_used_minutes=10", "hours="),
+    ),
+    "Nights": ("Everything, but only from 22:00 to 7:00.", (*ALWAYS[:-1], "hours=22:00-07:00")),
+    "Full": ("Everything, at any time.", ALWAYS),
+}
+"""What each sets, in words and as `--limit` takes it. Quotas of the day, memory, disk and heat stay as they are."""
 
 
 @st.fragment(run_every=UPDATE_SECONDS)
@@ -28,7 +38,12 @@ def limits_form(directory: Path, seconds_max: float) -> None:
     if limits is None:
         return
     st.subheader("Limits")
-    with st.form("limits"):
+    with st.container(horizontal=True):
+        for name, (meaning, changes) in PRESETS.items():
+            if st.button(escaped(name), help=escaped(meaning), key=f"preset-{name}"):
+                st.session_state[SAID] = _change(directory, limits, changes, seconds_max)
+                st.rerun()
+    with st.expander("All limits"), st.form("limits", border=False):
         columns = st.columns(COLUMNS)
         values = {}
         for index, one in enumerate(sorted(limits.limits, key=_is_switch)):  # of one height in a row
@@ -36,7 +51,8 @@ def limits_form(directory: Path, seconds_max: float) -> None:
                 values[one.key] = _field(one)
         sent = st.form_submit_button("Apply", icon=":material/check:", key="limits-apply")
     if sent:
-        st.session_state[SAID] = _apply(directory, limits, values, seconds_max)
+        wanted = [one.change(values[one.key]) for one in limits.limits if values[one.key] != one.value]
+        st.session_state[SAID] = _change(directory, limits, wanted, seconds_max)
         st.rerun()
     if said := st.session_state.get(SAID):
         st.text(plain(said, 240))
@@ -58,27 +74,45 @@ def _is_switch(one: OwnerLimit) -> bool:
 
 
 def _field(one: OwnerLimit) -> Value:
-    """What stands in the field of a limit. A limit that was changed gets a new field: the key has its value in it."""
+    """What stands in the field of a limit. A limit that was changed gets a new field: the key has its value in it.
+
+    A field of a limit that is off is empty, and says so in a word.
+    """
     key = f"limit-{one.key}-{one.value}"
     if isinstance(one.value, bool):
         return st.toggle(escaped(one.title), value=one.value, key=key, help=escaped(one.meaning))
     if isinstance(one.value, str):
         return st.text_input(
-            escaped(one.title), value=one.value, key=key, help=escaped(one.meaning), max_chars=TEXT_CHARACTERS_MAX
+            escaped(one.title),
+            value=one.value,
+            key=key,
+            placeholder=escaped(one.off),
+            help=escaped(one.meaning),
+            max_chars=TEXT_CHARACTERS_MAX,
         )
-    return st.number_input(escaped(one.title), value=one.value, key=key, help=escaped(one.meaning))
+    is_whole = isinstance(one.value, int)
+    found = st.number_input(
+        escaped(one.title),
+        value=None if one.off and not one.value else one.value,
+        key=key,
+        placeholder=escaped(one.off),
+        help=escaped(one.meaning),
+        step=1 if is_whole else 1.0 if one.off else 0.1,
+        format="%d" if is_whole else "%g",
+    )
+    return type(one.value)(0 if found is None else found)
 
 
-def _apply(directory: Path, limits: OwnerLimits, values: Mapping[str, Value], seconds_max: float) -> str:
-    """Ask for what differs; returns what became of it, in words."""
-    changed = [one for one in limits.limits if values[one.key] != one.value]
-    if not changed:
+def _change(directory: Path, limits: OwnerLimits, changes: Sequence[str], seconds_max: float) -> str:
+    """Ask for these changes; returns what became of it, in words."""
+    if not changes:
         return "Nothing was changed."
     try:
-        control.limits(directory, [one.change(values[one.key]) for one in changed], seconds_max)
+        control.limits(directory, changes, seconds_max)
     except UsageError as error:
         return f"Nothing was changed: {error}"
     except MusterError as error:  # an answer that came too late says nothing about what was done
         return str(error)
-    late = [one.title for one in changed if one.at_start]
+    keys = {one.partition("=")[0] for one in changes}
+    late = [one.title for one in limits.limits if one.at_start and one.key in keys]
     return KEPT + (FROM_START + ", ".join(late) + "." if late else "")

@@ -102,12 +102,11 @@ def _contributors(credit: Sequence[CreditView], view: NetworkView) -> str:
 
 
 def _joining(view: NetworkView) -> str:
+    told = f"<p>{_text(run.joining(view), 300)}</p>"
     if view.finished:
-        return "<p>This run is finished.</p>"
-    organiser = next((_text(text) for label, text in view.run.about if label == "run by"), "its organiser")
-    ask = f"Ask {organiser} for an invite."
+        return told
     steps = "<pre>muster doctor INVITE\nmuster join INVITE</pre>"
-    return f"<p>{ask} Then <a href='{SOURCE}'>install Muster</a>, and:</p>{steps}"
+    return f"{told}{steps}<p>How to install it: <a href='{SOURCE}'>Muster</a>.</p>"
 
 
 def _moment(unix_seconds: float) -> str:

@@ -23,8 +23,11 @@ def publish(view: Path, into: Path) -> bool:
     except LocalError:
         return False
     try:
-        into.mkdir(parents=True, exist_ok=True)
-        write_whole(into / PAGE, text.encode(), 0o644)
+        if not into.is_dir():
+            into.mkdir(parents=True)
+            into.chmod(0o755)
+        write_whole(into / PAGE, text.encode())
+        (into / PAGE).chmod(0o644)  # a web server reads it, whatever this process keeps private
     except OSError as error:
         raise LocalError(f"{into / PAGE} cannot be written: {error.strerror}") from None
     return True

@@ -9,6 +9,7 @@ import streamlit as st
 
 from dashboard.charts import Spec
 from dashboard.frames.rows import Row
+from dashboard.frames.run import alert
 from dashboard.source import SeenView
 from dashboard.text import ago, escaped, plain
 
@@ -17,10 +18,11 @@ TABLE_ROWS_SHOWN = 12
 UNKNOWN_CELL = "–"
 ROW_PIXELS = 35
 FIGURE_PIXELS = 158
+SENTENCE_CHARACTERS_MAX = 300
 
 
-def status(seen: SeenView) -> None:
-    """Which run this is, and how fresh what one sees of it is."""
+def status(seen: SeenView, alerts: bool = True) -> None:
+    """Which run this is, how fresh what one sees of it is, and what somebody should look at now."""
     view = seen.view
     with st.container(horizontal=True, vertical_alignment="center", gap="small"):
         st.text(f"{plain(view.name) or 'no run yet'}  {view.run_id[:12]}")
@@ -30,12 +32,16 @@ def status(seen: SeenView) -> None:
             st.badge("finished", color="green")
         elif seen.age_seconds is None:
             st.badge("nothing heard yet", color="gray")
+        elif seen.left:
+            st.badge(escaped(f"everybody has left, {ago(seen.age_seconds)}"), color="gray")
         elif seen.silent:
             st.badge(escaped(f"network gone, last seen {ago(seen.age_seconds)}"), color="red")
         else:
             st.badge("live", color="green")
     if view.note and not view.demo:
-        st.text(plain(view.note, 240))
+        st.text(plain(view.note, SENTENCE_CHARACTERS_MAX))
+    if alerts and (told := alert(view)):
+        st.warning(escaped(told, SENTENCE_CHARACTERS_MAX))
 
 
 def figures(values: Mapping[str, str], helps: Mapping[str, str] | None = None) -> None:
@@ -89,6 +95,11 @@ def words(title: str, width: Literal["small", "medium", "large"] | int | None = 
 def number(title: str, form: str = "localized") -> Any:
     """A column of numbers."""
     return st.column_config.NumberColumn(title, format=form)
+
+
+def share(title: str, highest: float) -> Any:
+    """A column of shares in percent, each with a bar; the highest fills it."""
+    return st.column_config.ProgressColumn(title, format="%.1f", min_value=0, max_value=highest or 1.0)
 
 
 def time_of_day(title: str) -> Any:

@@ -12,6 +12,7 @@ from coordinator.views.view_file import read_view
 from dht.errors import LocalError
 
 WAITING = NetworkView(note="waiting for the first view of the network")
+AT_REST = frozenset({"draining", "hosting"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +26,11 @@ class SeenView:
     def silent(self) -> bool:
         """Whether the network has been silent for longer than a peer may be."""
         return self.age_seconds is None or self.age_seconds > self.view.run.presence_lifetime_seconds
+
+    @property
+    def left(self) -> bool:
+        """Whether everybody has gone in order: each was last heard to open no more rounds."""
+        return self.silent and bool(self.view.peers) and all(peer.state in AT_REST for peer in self.view.peers)
 
 
 @dataclass(slots=True)

@@ -8,6 +8,7 @@ import unicodedata
 from coordinator.views.network_view import NetworkView, PeerView
 
 CHARACTERS_MAX = 120
+LINES_MAX = 12
 ID_CHARACTERS = 8
 WORD_JOINER = "\u2060"
 MARKUP = re.compile(r"([\\`*_{}\[\]()<>#+\-.!|~$:^&\"'=@/])")
@@ -22,9 +23,15 @@ def plain(text: str, characters_max: int = CHARACTERS_MAX) -> str:
     return line if len(line) <= characters_max else line[: characters_max - 1] + "…"
 
 
-def escaped(text: str) -> str:
+def escaped(text: str, characters_max: int = CHARACTERS_MAX) -> str:
     """`plain` text with every character escaped that Markdown, Streamlit's directives or HTML could take for theirs."""
-    return MARKUP.sub(r"\\\1", LINKS.sub(WORD_JOINER, plain(text)))
+    return MARKUP.sub(r"\\\1", LINKS.sub(WORD_JOINER, plain(text, characters_max)))
+
+
+def paragraph(text: str, lines_max: int = LINES_MAX) -> str:
+    """Several `plain` lines, for places that read no markup; blanks at the beginning of a line stay."""
+    lines = [" " * (len(line) - len(line.lstrip(" "))) + plain(line) for line in text.splitlines()]
+    return "\n".join(lines[:lines_max])
 
 
 def short_id(peer_id: str) -> str:

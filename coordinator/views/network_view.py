@@ -27,11 +27,15 @@ EVENTS_MAX = 256
 TAPE_MAX = 2048
 PEER_HISTORY_MAX = 60
 EVIDENCE_MAX = 4
+SAMPLE_CHARACTERS_MAX = 600
+DAYS_KEPT = 14
 
 Id = Annotated[str, StringConstraints(max_length=64)]
 """A peer id."""
 Line = Annotated[str, StringConstraints(max_length=240)]
 """One line of untrusted text."""
+Sample = Annotated[str, StringConstraints(max_length=SAMPLE_CHARACTERS_MAX)]
+"""Untrusted text of several lines."""
 Hex = Annotated[str, StringConstraints(max_length=64, pattern=r"^[0-9a-f]*$")]
 """A digest; empty if unknown."""
 Unix = Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -64,6 +68,7 @@ class RunFacts(_Frozen):
     merge: Line = ""
     presence_lifetime_seconds: float = Field(9.0, gt=0, description="after this silence a peer counts as gone")
     about: tuple[tuple[Line, Line], ...] = Field((), max_length=8, description="what the run says of itself")
+    admission: Line = Field("", description="who may take part: invite, list or open; empty in old runs")
 
 
 class PeerPoint(_Frozen):
@@ -217,6 +222,9 @@ class CreditView(_Frozen):
     tokens: int = Field(0, ge=0, description="each token counted once")
     versions: int = Field(0, ge=0, description="that include work of it")
     last_unix_seconds: Unix = 0.0
+    days: tuple[tuple[int, int], ...] = Field(
+        (), max_length=DAYS_KEPT, description="tokens by day (UTC, since 1970), as far as somebody looked on"
+    )
 
 
 class TapeEvent(_Frozen):
@@ -244,6 +252,8 @@ class NetworkView(_Frozen):
     fragments: tuple[FragmentView, ...] = Field((), max_length=FRAGMENTS_MAX)
     evaluations: tuple[Evaluation, ...] = Field((), max_length=EVALUATIONS_MAX, description="oldest first")
     evaluator: Id = Field("", description="the peer that says so; empty if the observer evaluated itself")
+    sample: Sample = Field("", description="what the newest certified model writes, as the evaluator says")
+    exports: Line = Field("", description="where the evaluator exports the model to")
     history: tuple[HistoryPoint, ...] = Field((), max_length=HISTORY_MAX, description="oldest first")
     certificates: tuple[CertificateView, ...] = Field((), max_length=CERTIFICATES_MAX, description="newest last")
     rounds: tuple[RoundView, ...] = Field((), max_length=ROUNDS_MAX, description="newest last")

@@ -19,6 +19,7 @@ class OwnerLimit(BaseModel):
     title: str = Field(description="in words, with its unit")
     meaning: str
     value: Value = Field(description="in force now; of the type that the key has")
+    off: str = Field("", description="what 0 or no text means, in a word; empty if 0 is a value as any other")
     at_start: bool = Field(False, description="a change of it takes effect when the peer starts again")
 
     def change(self, value: Value) -> str:

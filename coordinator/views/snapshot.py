@@ -41,6 +41,15 @@ class CertifiedWork(_Frozen):
     steps: int = Field(0, description="steps of the contributor with most steps, summed over versions")
 
 
+class OwnerDay(_Frozen):
+    """What a machine has given since midnight, local time, over restarts."""
+
+    trained_seconds: float = 0.0
+    sent_bytes: int = 0
+    received_bytes: int = 0
+    opens_in_minutes: int | None = Field(None, description="until its owner lets it train; None: now")
+
+
 class PeerSnapshot(_Frozen):
     """Everything about one running peer."""
 
@@ -82,7 +91,9 @@ class PeerSnapshot(_Frozen):
     bans: tuple[BanView, ...] = Field((), description="keys of which this peer holds evidence, without the evidence")
     events: dict[str, int] = Field(default_factory=dict)
     digests_from_tensors: tuple[str, ...] = Field((), description="state digests hashed from the tensors themselves")
-    sample: str = Field("", description="text generated from the certified anchors, at the end of a run")
+    day: OwnerDay = OwnerDay()
+    sample: str = Field("", description="text generated from the certified anchors, by a host")
+    exports: str = Field("", description="where a host exports to, in words for everybody; empty: nowhere")
 
     @property
     def own_tokens(self) -> int:

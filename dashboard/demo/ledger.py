@@ -17,14 +17,15 @@ from dht.identity import PeerId
 
 PARAMETERS = 25_000_000
 CONTRIBUTION_BITS = RESULT_BITS = 4.5  # int4 with a scale for each block
-TOKENS_PER_STEP = 1024
+SIMULATED_TOKENS_PER_STEP = 1024
+TOKENS_PER_STEP = 16 * SIMULATED_TOKENS_PER_STEP  # what a card takes at once
 RATE_WINDOW_SECONDS = 30.0
 EVALUATE_EVERY_VERSIONS = 4
 
 
 def loss_after(tokens: float, draw: Random) -> float:
     """An invented learning curve, nats per token."""
-    return 1.9 + 3.6 * math.pow(1 + tokens / 40_000, -0.45) + draw.gauss(0, 0.006)
+    return 1.9 + 3.6 * math.pow(1 + tokens / 640_000, -0.45) + draw.gauss(0, 0.006)
 
 
 @dataclass
@@ -88,7 +89,7 @@ class DemoLedger:
         contributors = [
             ContributorView(
                 peer_id=self.names[PeerId(one.peer)],
-                tokens=credited.get(one.peer, one.tokens),
+                tokens=credited.get(one.peer, one.tokens) * TOKENS_PER_STEP // SIMULATED_TOKENS_PER_STEP,
                 steps=one.steps,
                 included=one.peer in credited,
             )

@@ -14,11 +14,11 @@ DEVICES = (  # and how fast each is, relative to the first
     ("RTX 3060 12 GB", 1.0),
     ("RTX 3090 24 GB", 1.6),
     ("RTX 4070 12 GB", 1.4),
-    ("RX 7900 XTX 24 GB", 1.5),
-    ("Arc A770 16 GB", 0.9),
-    ("CPU, 16 threads", 0.5),
+    ("RTX 3080 Ti 12 GB", 1.5),
+    ("RTX 4060 8 GB", 0.9),
+    ("Tesla T4 16 GB", 0.5),
 )
-SOFTWARE = ("0.1.0", "0.1.0", "0.1.0", "0.0.9")
+SOFTWARE = ("0.1.0",) * 4
 
 
 @dataclass(frozen=True)

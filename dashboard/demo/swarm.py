@@ -33,6 +33,10 @@ TICK_SECONDS = 1.0
 HISTORY_TICKS = 2
 VERSIONS_TARGET = 600
 ROUNDS_SHOWN = 64
+SAMPLE = (
+    "Once there was a small boat that wanted to see the other side of the lake. "
+    "It asked the wind, and the wind said yes."
+)
 
 
 @dataclass
@@ -116,6 +120,7 @@ class DemoSwarm:
             fragments=self._fragments(),
             evaluations=tuple(self.ledger.evaluations[-EVALUATIONS_MAX:]),
             evaluator=self.people[0].peer_id,
+            sample=SAMPLE,
             history=tuple(self.history),
             certificates=tuple(self.ledger.certificates)[-128:],
             rounds=rounds,
@@ -218,4 +223,10 @@ def _facts() -> RunFacts:
         contribution_codec="int4",
         merge="rda",
         presence_lifetime_seconds=PACE.presence_lifetime_seconds,
+        about=(
+            ("about", "A model of short stories"),
+            ("purpose", "to show what a run looks like; none of it is real"),
+            ("run by", "Ann, ann@example.org"),
+        ),
+        admission="invite",
     )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import date
+
 from coordinator.views.credit import team_tokens
 from coordinator.views.network_view import NetworkView
 from dashboard.frames.rows import Row, milliseconds, moment
@@ -10,6 +12,7 @@ from dashboard.text import labels, plain
 HISTORY_PEERS = 8
 ROWS_MAX = 1000
 NO_TEAM = "no team"
+EPOCH_ORDINAL = date(1970, 1, 1).toordinal()
 
 
 def leaderboard(view: NetworkView) -> list[Row]:
@@ -33,6 +36,22 @@ def team_rows(view: NetworkView) -> list[Row]:
     """Certified tokens by team; empty if nobody names one."""
     named = [one.model_copy(update={"team": plain(one.team, 40)}) for one in view.credit]
     return [{"team": team or NO_TEAM, "tokens": tokens} for team, tokens in team_tokens(named)]
+
+
+def day_rows(view: NetworkView) -> list[Row]:
+    """Certified tokens by day of those with most; a day is one of UTC."""
+    names = labels(view)
+    leaders = sorted(view.credit, key=lambda one: -one.tokens)[:HISTORY_PEERS]
+    return [
+        {
+            "day": f"{date.fromordinal(EPOCH_ORDINAL + day):%d %b}",
+            "order": day,
+            "peer": names[one.peer_id],
+            "tokens": tokens,
+        }
+        for one in leaders
+        for day, tokens in one.days
+    ]
 
 
 def history_rows(view: NetworkView) -> list[Row]:

@@ -17,6 +17,7 @@ GROUPS_LIT_MAX = 8
 
 GONE, BANNED, IN_ROUND, UNKNOWN = "gone", "banned", "in a round", "unknown"
 KINDS = ("training", IN_ROUND, "catching up", "paused", "hosting", GONE, BANNED, UNKNOWN)
+AT_WORK = frozenset({"training", IN_ROUND})  # which explain themselves
 KIND_OF_STATE = {
     "training": "training",
     "starting": "catching up",
@@ -38,7 +39,7 @@ def state_words(peer: PeerView, busy: frozenset[str] = frozenset()) -> str:
     state = BANNED if peer.trust == BANNED else plain(peer.state, 40) or UNKNOWN
     if state == "training" and peer.peer_id in busy:
         state = IN_ROUND
-    note = plain(peer.note, 80)
+    note = "" if kind(peer, busy) in AT_WORK else plain(peer.note, 80)
     return f"{state}: {note}" if note else state
 
 
@@ -127,18 +128,23 @@ def round_label(one: RoundView) -> str:
     return f"fragment {one.fragment}, version {one.version}{attempt}"
 
 
-def peer_table(view: NetworkView, text: str = "", kinds: Sequence[str] = ()) -> list[Row]:
-    """One row for each peer that matches; `peer_id` is the key."""
+def peer_table(view: NetworkView, text: str = "", kinds: Sequence[str] = (), own: str = "") -> list[Row]:
+    """One row for each peer that matches, most certified tokens first; `peer_id` is the key, `own` the reader's."""
     busy, wanted = busy_peers(view), text.strip().lower()
+    total = sum(one.tokens for one in view.credit)
     found = []
     for peer in view.peers:
         haystack = f"{plain(peer.name)} {peer.peer_id} {plain(peer.device)} {plain(peer.software)}".lower()
         if wanted in haystack and (not kinds or kind(peer, busy) in kinds):
             found.append(peer)
-    return [_table_row(peer, busy) for peer in sorted(found, key=lambda one: (one.name.lower(), one.peer_id))]
+    found.sort(key=lambda one: (-one.credited_tokens, one.name.lower(), one.peer_id))
+    return [
+        _table_row(peer, busy, total) | ({"peer": f"{label(peer)} (mine)"} if peer.peer_id == own else {})
+        for peer in found
+    ]
 
 
-def _table_row(peer: PeerView, busy: frozenset[str]) -> Row:
+def _table_row(peer: PeerView, busy: frozenset[str], total: int) -> Row:
     reach = {True: "direct", False: "through a relay", None: "unknown"}
     return {
         "peer": label(peer),
@@ -149,6 +155,7 @@ def _table_row(peer: PeerView, busy: frozenset[str]) -> Row:
         "loss": peer.loss,
         "steps": peer.steps,
         "credit": peer.credited_tokens,
+        "share": 100 * peer.credited_tokens / total if total else 0.0,
         "reachable": reach[peer.dialable],
         "software": plain(peer.software, 32),
         "sent": None if peer.bytes_sent is None else peer.bytes_sent / 1e6,

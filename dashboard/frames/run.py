@@ -17,7 +17,15 @@ TRAFFIC_SERIES = ("data-parallel, bf16 (computed)", "this run (measured)")
 ALERT_SECONDS = 300.0  # without a version: somebody should look
 LEARNERS_MIN = 2  # of which a round needs so many
 TREND_EVALUATIONS = 6  # newest ones, whose older and newer half say whether the loss falls
+TREND_EVALUATIONS_MIN = 3
 GRADIENT_BYTES = 2  # of one parameter's gradient in data-parallel training: bfloat16
+MORE = ("Read more", "read more")
+JOINING = {  # by `admission.mode`
+    "open": "Anybody may take part; newcomers are on probation first. Get an invite from {organiser}, then:",
+    "invite": "You need an invite: ask {organiser}. Strangers without one are not let in. Then:",
+    "list": "Only machines that {organiser} has named may take part. With your invite:",
+    "": "Ask {organiser} for an invite, then:",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +51,7 @@ def figures(view: NetworkView) -> Figures:
     newest = view.history[-1] if view.history else None
     recent = window(view.history)
     capacity = sum(point.capacity_tokens_per_second for point in recent)
+    told = view.evaluations[-1].tokens_certified if view.evaluations else 0  # an observer may have come later
     traffic = traffic_rows(view)
     not_sent, share = None, None
     if traffic:
@@ -53,7 +62,7 @@ def figures(view: NetworkView) -> Figures:
         loss=view.evaluations[-1].loss if view.evaluations else None,
         versions=view.versions,
         versions_target=view.run.versions_target,
-        tokens_certified=newest.tokens_certified if newest else 0,
+        tokens_certified=max(newest.tokens_certified if newest else 0, told),
         tokens_per_second=newest.tokens_per_second if newest else 0.0,
         peers_live=sum(peer.live for peer in view.peers),
         peers_known=len(view.peers),
@@ -81,22 +90,24 @@ def facts(view: NetworkView) -> str:
 
 def headline(view: NetworkView) -> str:
     """How the run goes, in a sentence that needs no explanation."""
-    machines = sum(peer.live for peer in view.peers)
+    live = sum(peer.live for peer in view.peers)
+    machines = f"{live} machine" + ("" if live == 1 else "s")
     loss = f"loss {quantity.loss(view.evaluations[-1].loss, view.evaluations[-1].error)}" if view.evaluations else ""
     if view.finished:
         end = "finished, with all its versions"
-        return ", ".join(filter(None, (end, loss, "exports are where its host was told to put them")))
+        where = f"the model is in {plain(view.exports)}" if view.exports else ""
+        return ", ".join(filter(None, (end, loss, where)))
     share = view.versions / view.run.versions_target
     seconds = seconds_to_target(view)
     left = "" if seconds is None else f"about {quantity.rough(seconds)} left"
     falling = f"{loss}{_direction(view)}" if loss else ""
-    return ", ".join(filter(None, (f"{share:.0%} done", left, falling, f"{machines} machines")))
+    return ", ".join(filter(None, (f"{share:.0%} done", left, falling, machines)))
 
 
 def _direction(view: NetworkView) -> str:
     """Whether the loss falls, by its last values."""
     recent = [one.loss for one in view.evaluations[-TREND_EVALUATIONS:]]
-    if len(recent) < TREND_EVALUATIONS:
+    if len(recent) < TREND_EVALUATIONS_MIN:
         return ""
     older, newer = fmean(recent[: len(recent) // 2]), fmean(recent[len(recent) // 2 :])
     return " and falling" if newer < older else " and not falling"
@@ -116,8 +127,19 @@ def alert(view: NetworkView) -> str:
 
 
 def about(view: NetworkView) -> list[str]:
-    """What the run says of itself, a line each."""
-    return [f"{plain(label, 20)}: {plain(text)}" for label, text in view.run.about]
+    """What the run says of itself, in a few lines."""
+    told = {label: plain(text, 240) for label, text in view.run.about}
+    what = ": ".join(filter(None, (told.get("about"), told.get("purpose"))))
+    rest = (("Run by", "run by"), ("It learns from", "kind of data"), ("Licence of the model", "licence"))
+    return [*filter(None, (what,)), *(f"{words}: {told[key]}" for words, key in (*rest, MORE) if key in told)]
+
+
+def joining(view: NetworkView) -> str:
+    """How one takes part, and who may."""
+    if view.finished:
+        return "This run is finished."
+    organiser = next((plain(text) for label, text in view.run.about if label == "run by"), "its organiser")
+    return JOINING.get(view.run.admission, JOINING[""]).format(organiser=organiser)
 
 
 def window(history: Sequence[HistoryPoint]) -> list[HistoryPoint]:

@@ -8,6 +8,11 @@ from dashboard import charts, show
 from dashboard.frames import credit
 from dashboard.source import Source
 
+HOW_COUNTED = (
+    "Tokens in certified versions, counted from the certificates that this page has seen; each token counts once. "
+    "The command muster credit counts from the beginning of the run."
+)
+
 
 def page(source: Source) -> None:
     """The page."""
@@ -17,19 +22,25 @@ def page(source: Source) -> None:
     def body() -> None:
         seen = source.see()
         show.status(seen)
-        st.text("Tokens in certified versions, recomputed from the certificates; each token counts once.")
+        st.text(HOW_COUNTED)
         rows = credit.leaderboard(seen.view)
-        highest = max((float(str(row["share"])) for row in rows), default=1.0)
         columns = {
             "place": show.number("Place"),
-            "peer": show.words("Peer"),
+            "peer": show.words("Machine"),
             "team": show.words("Team"),
             "tokens": show.number("Certified tokens"),
-            "share": st.column_config.ProgressColumn("Share (%)", format="%.1f", min_value=0, max_value=highest),
+            "share": show.share("Share (%)", max((float(str(row["share"])) for row in rows), default=1.0)),
             "versions": show.number("Versions"),
             "last": show.time_of_day("Last included"),
         }
         show.table(rows, columns, "leaderboard", "No version is certified yet.")
+        st.subheader("By day, since this page looks on")
+        show.chart(
+            credit.day_rows(seen.view),
+            charts.credit_days(),
+            "credit-days",
+            "Nothing yet.",
+        )
         st.subheader("The first eight over time")
         show.chart(credit.history_rows(seen.view), charts.credit_history(), "credit-history")
         teams = credit.team_rows(seen.view)

@@ -1,4 +1,4 @@
-"""The peer on this machine: how it does, its brake and its limits. The only page that changes anything."""
+"""The reader's own machine: what it gives and gets, its brake and its limits. Only this page changes anything."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ from pathlib import Path
 
 import streamlit as st
 
-from coordinator.views import control, quantity
+from coordinator.views import control
+from coordinator.views.credit import CreditReport
 from coordinator.views.snapshot import PeerSnapshot
 from dashboard import show
-from dashboard.frames.rows import Row
+from dashboard.frames import own
 from dashboard.limits_form import limits_form
 from dashboard.source import Source
-from dashboard.text import plain
+from dashboard.text import escaped, plain
 from dht.errors import MusterError
 
 NO_CONTROLS = (
@@ -20,11 +21,13 @@ NO_CONTROLS = (
     "printed, with the token in it, on the machine that runs the peer. With --listen beyond it nobody gets controls."
 )
 CONTROL_SECONDS_MAX = 2.0
+CREDIT_SECONDS = 30.0  # between two looks at everybody's sums
+LEAVING = "leaving"  # in the session: Leave was pressed once
 
 
 def page(source: Source) -> None:
     """The page."""
-    st.header("My peer")
+    st.header("My machine")
     directory = source.data_directory
     if directory is None:
         st.text(NO_CONTROLS)
@@ -34,58 +37,30 @@ def page(source: Source) -> None:
     def body() -> None:
         try:
             mine = control.snapshot(directory)
+            limits = control.limits(directory, (), CONTROL_SECONDS_MAX)
         except MusterError as error:
-            st.text(plain(str(error), 240))
+            st.text(plain(str(error), show.SENTENCE_CHARACTERS_MAX))
             return
-        _state(mine)
+        st.text(own.headline(mine))
+        for advice in own.advice(mine):
+            st.warning(escaped(advice, show.SENTENCE_CHARACTERS_MAX))
+        show.figures(own.figures(mine, limits, _credit(directory)), own.HELPS)
         _brake(directory, mine)
-        st.subheader("Fragments")
-        columns = {
-            "fragment": show.number("Fragment"),
-            "version": show.number("Newest version"),
-            "held": show.number("Held here"),
-            "phase": show.words("Doing"),
-            "hindrance": show.words("What hinders it"),
-            "reason": show.words("Why the last attempt was void"),
-        }
-        show.table(fragment_rows(mine), columns, "my-fragments")
+        if st.toggle("Details", key="my-details"):
+            _details(mine)
 
     body()
     limits_form(directory, CONTROL_SECONDS_MAX)
 
 
-def fragment_rows(mine: PeerSnapshot) -> list[Row]:
-    """One row for each fragment."""
-    return [
-        {
-            "fragment": index,
-            "version": one.version,
-            "held": one.held_version,
-            "phase": one.phase,
-            "hindrance": plain(one.hindrance),
-            "reason": plain(one.reason),
-        }
-        for index, one in enumerate(mine.fragments)
-    ]
-
-
-def _state(mine: PeerSnapshot) -> None:
-    name = plain(mine.name)
-    st.text(f"{name} {mine.peer_id}: {plain(mine.state)}".strip())
-    show.figures(
-        {
-            "Steps": quantity.count(mine.steps),
-            "Steps/s": f"{mine.steps_per_second:.2f}",
-            "Loss (nats/token)": quantity.loss(mine.loss),
-            "Certified tokens": quantity.count(mine.own_tokens),
-            "Sent": quantity.size(mine.bytes_sent),
-            "Received": quantity.size(mine.bytes_received),
-            "Warmth": quantity.warmth(mine.celsius, mine.gpu_watts) or "not known",
-            "Peers it sees": str(mine.peers_live),
-        }
-    )
-    if mine.note:
-        st.text(plain(mine.note, 240))
+@st.cache_data(ttl=CREDIT_SECONDS, show_spinner=False)
+def _credit(directory: Path) -> CreditReport | None:
+    """Everybody's sums as the peer here has them; None if it does not say."""
+    try:
+        told = control.ask(directory, "credit", CONTROL_SECONDS_MAX)
+        return CreditReport.model_validate(told.get("credit"))
+    except (MusterError, ValueError):
+        return None
 
 
 def _brake(directory: Path, mine: PeerSnapshot) -> None:
@@ -96,10 +71,34 @@ def _brake(directory: Path, mine: PeerSnapshot) -> None:
     with st.container(horizontal=True):
         pause = st.button("Pause", icon=":material/pause:", disabled=paused, key="pause")
         resume = st.button("Resume", icon=":material/play_arrow:", disabled=not paused, key="resume")
-    if pause or resume:
+        leaving = st.session_state.get(LEAVING, False)
+        leave = st.button(
+            "Yes, leave the run" if leaving else "Leave", icon=":material/logout:", key=f"leave-{leaving}"
+        )
+        stay = leaving and st.button("Stay", key="stay")
+    if leave or stay:
+        st.session_state[LEAVING] = leave and not leaving
+    if pause or resume or (leave and leaving):
         try:
-            control.ask(directory, "pause" if pause else "resume", CONTROL_SECONDS_MAX)
+            control.ask(directory, "pause" if pause else "resume" if resume else "drain", CONTROL_SECONDS_MAX)
         except MusterError as error:
-            st.text(plain(str(error), 240))
+            st.text(plain(str(error), show.SENTENCE_CHARACTERS_MAX))
             return
+    if pause or resume or leave or stay:
         st.rerun()
+
+
+def _details(mine: PeerSnapshot) -> None:
+    if mine.note:
+        st.text(plain(mine.note, show.SENTENCE_CHARACTERS_MAX))
+    show.figures(own.details(mine))
+    st.text("The model is cut into fragments, which are merged one after the other.")
+    columns = {
+        "fragment": show.number("Fragment"),
+        "version": show.number("Newest version"),
+        "held": show.number("Held here"),
+        "phase": show.words("Doing"),
+        "hindrance": show.words("What hinders it"),
+        "reason": show.words("Why the last attempt was void"),
+    }
+    show.table(own.fragment_rows(mine), columns, "my-fragments")

@@ -9,13 +9,14 @@ from coordinator.views.network_view import NetworkView, PeerView
 from dashboard import charts, show
 from dashboard.frames import network, rounds
 from dashboard.frames.rows import Row
+from dashboard.own_peer import own_peer
 from dashboard.screens.rounds import show_rounds
 from dashboard.source import Source
 from dashboard.text import label
 
 PEER = "peer"  # in the address
 SHOWN = "network-shown"  # whom the rows of the table stand for, in order
-STATE_PIXELS = 320  # why somebody is banned has to be readable
+STATE_PIXELS = 220  # why somebody is banned has to be readable
 TABLES = "network-tables"  # grows when a selection has been followed, so that it is forgotten
 
 
@@ -29,18 +30,16 @@ def page(source: Source) -> None:
 
 
 def _everybody(source: Source) -> None:
-    st.header("Network")
+    st.header("Machines")
 
     @st.fragment(run_every=show.UPDATE_SECONDS)
-    def graph() -> None:
+    def counts() -> None:
         seen = source.see()
         show.status(seen)
-        counts = network.kind_counts(seen.view)
-        show.figures({name.capitalize(): str(count) for name, count in counts.items()})
-        show.chart(network.graph_rows(seen.view), charts.graph(), "graph", "No peer has been seen yet.")
-        st.text("Lines run from a leader to its group: orange while the round runs, green certified, red void.")
+        found = network.kind_counts(seen.view)
+        st.text(", ".join(f"{count} {name}" for name, count in found.items() if count))
 
-    graph()
+    counts()
     with st.container(horizontal=True):
         text = st.text_input("Find", placeholder="name, id, device or version", key="network-find", max_chars=64)
         kinds = st.multiselect("State", list(network.KINDS), key="network-kinds")
@@ -48,9 +47,19 @@ def _everybody(source: Source) -> None:
     @st.fragment(run_every=show.UPDATE_SECONDS)
     def table() -> None:
         view = source.see().view
-        _table(network.peer_table(view, text or "", kinds))
+        _table(network.peer_table(view, text or "", kinds, own_peer(source.data_directory).peer_id))
 
     table()
+    if st.toggle("Picture of the groups", key="network-picture"):
+        _picture(source)
+
+
+@st.fragment(run_every=show.UPDATE_SECONDS)
+def _picture(source: Source) -> None:
+    show.chart(network.graph_rows(source.see().view), charts.graph(), "graph", "No peer has been seen yet.")
+    st.text(
+        "Lines run from a leader to its group: orange while a round runs, green when it is certified, red when void."
+    )
 
 
 def _table(rows: list[Row]) -> None:
@@ -67,21 +76,22 @@ def _table(rows: list[Row]) -> None:
         st.query_params[PEER] = shown[chosen[0]]
         st.rerun()
     st.session_state[SHOWN] = [row["peer_id"] for row in rows]
-    st.text(f"{len(rows)} peers; choose a row for its history.")
+    st.text(f"{len(rows)} machines, most work first; choose a row for its history.")
     columns = {
-        "peer": show.words("Peer"),
+        "peer": show.words("Machine"),
+        "share": show.share("Share of the work (%)", max(float(str(row["share"])) for row in rows)),
         "state": show.words("State", STATE_PIXELS),
         "device": show.words("Device"),
-        "steps_per_second": show.number("Steps/s", "%.2f"),
-        "behind": show.number("Versions behind"),
-        "loss": show.number("Training loss (nats/token)", "%.3f"),
-        "steps": show.number("Steps"),
         "credit": show.number("Certified tokens"),
+        "steps_per_second": show.number("Steps per second", "%.2f"),
         "reachable": show.words("Reachable"),
-        "software": show.words("Software"),
+        "behind": show.number("Versions behind"),
+        "loss": show.number("Loss in training", "%.3f"),
         "sent": show.number("Sent (MB)", "%.1f"),
         "received": show.number("Received (MB)", "%.1f"),
+        "steps": show.number("Steps"),
         "last_seen": show.number("Last seen (s ago)", "%.0f"),
+        "software": show.words("Software"),
         "trust": show.words("Trust"),
     }
     st.dataframe(
@@ -97,8 +107,8 @@ def _table(rows: list[Row]) -> None:
 
 
 def _one(source: Source, peer_id: str) -> None:
-    st.header("Peer")
-    if st.button("All peers", icon=":material/arrow_back:"):
+    st.header("Machine")
+    if st.button("All machines", icon=":material/arrow_back:"):
         del st.query_params[PEER]
         st.rerun()
 
@@ -121,7 +131,7 @@ def _peer(peer: PeerView, view: NetworkView) -> None:
         {
             "Certified tokens": quantity.count(peer.credited_tokens),
             "Steps": quantity.count(peer.steps),
-            "Steps/s": f"{peer.steps_per_second:.2f}",
+            "Steps per second": f"{peer.steps_per_second:.2f}",
             "Versions behind": str(peer.versions_behind),
             "Sent": "–" if peer.bytes_sent is None else quantity.size(peer.bytes_sent),
             "Received": "–" if peer.bytes_received is None else quantity.size(peer.bytes_received),

@@ -11,6 +11,19 @@ from dashboard.frames import rounds
 from dashboard.frames.rows import Row
 from dashboard.source import Source
 
+ROUND = (
+    "The model is cut into fragments. A round makes the next version of one fragment: a group meets, each member sends "
+    "what it has learnt, they merge it, check each other, and vote."
+)
+PHASE_TERMS = (
+    "join: until enough have come; grace: a little longer, for more; encode: shorten what was learnt; "
+    "commit: promise it; scatter: send it; reduce: merge it; check: look into what others merged; "
+    "vote: sign it; adopt: take it over."
+)
+OUTCOMES = (
+    "Late: came when enough were there already, or did not answer. Void: came to nothing; another attempt follows."
+)
+
 
 def page(source: Source) -> None:
     """The page."""
@@ -21,15 +34,20 @@ def page(source: Source) -> None:
         seen = source.see()
         view = seen.view
         show.status(seen)
+        st.text(ROUND)
         st.subheader("Timeline by phase")
+        st.text(PHASE_TERMS)
         bars = rounds.gantt_rows(view)
         show.chart(bars, charts.gantt(len({row["order"] for row in bars})), "gantt", "No round has been reported yet.")
         st.subheader("Late, void, and why")
+        st.text(OUTCOMES)
         wanted = st.segmented_control("Rounds", ["all", "late", "void"], default="all", key="rounds-listed")
         show_rounds([row for row in rounds.round_table(view) if wanted in (None, "all") or row[wanted]], "rounds")
         st.subheader("Latency by phase")
+        st.text("How long each phase took in rounds that were certified: half of them were faster than the bar.")
         show.chart(rounds.latency_rows(view), charts.latency(), "latency", "No round was certified yet.")
         st.subheader("Certificates")
+        st.text("A certificate is a new version of a fragment with the signatures of those that made and checked it.")
         _certificates(rounds.certificate_table(view))
         st.subheader("Events")
         columns = {"event": show.words("Event"), "count": show.number("How often")}

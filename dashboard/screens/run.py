@@ -1,20 +1,23 @@
-"""Is the model getting better, how fast, and at what cost?"""
+"""Is the model getting better, how long will it take, and how does one join? More figures on request."""
 
 from __future__ import annotations
 
 import streamlit as st
 
 from coordinator.views import quantity
+from coordinator.views.network_view import NetworkView
 from dashboard import charts, show
 from dashboard.frames import run
 from dashboard.source import Source
-from dashboard.text import escaped
+from dashboard.text import escaped, paragraph
 
 HELPS = {
+    "Loss": "On text that nobody trains on, in nats per token: lower is better.",
+    "Tokens": "In certified versions: a group of machines has merged and signed them.",
+    "Time left": "To the last version of the run, at the pace of the last two minutes.",
     "Goodput": "Certified tokens as a share of what all learners known, live or gone, would train at their last speed.",
     "Utilisation": "Tokens trained by live learners as a share of what all learners known would train.",
     "Not sent": "Against data-parallel training with bfloat16 gradients, computed from the steps that were made.",
-    "Time left": "To the last version of the run, at the pace of the last two minutes.",
 }
 
 
@@ -28,45 +31,76 @@ def page(source: Source) -> None:
         view = seen.view
         show.status(seen)
         if view.run_id:
-            st.subheader(escaped(run.headline(view)))
-            st.text("\n".join([*run.about(view), run.facts(view)]))
-        if alert := run.alert(view):
-            st.warning(escaped(alert))
+            st.text("\n".join(run.about(view)))
+            st.subheader(escaped(run.headline(view), show.SENTENCE_CHARACTERS_MAX))
         found = run.figures(view)
         show.figures(_figures(found), HELPS)
-        st.subheader("Held-out loss")
-        with st.container(horizontal=True, vertical_alignment="bottom"):
-            by = st.segmented_control("Against", ["tokens", "time"], default="tokens", key="loss-by")
-            log = st.toggle("Log axes", key="loss-log")
-        losses = run.loss_rows(view)
-        field = "minutes" if by == "time" else "tokens"
-        show.chart(losses, charts.loss(field, log), f"loss-{field}-{log}", "Nobody has evaluated the model yet.")
-        left, right = st.columns(2)
-        with left:
-            st.subheader("Speed")
-            show.chart(run.rate_rows(view), charts.rates(), "rates")
-            st.subheader("Versions per fragment")
-            show.chart(run.version_rows(view), charts.versions(), "versions", "No version is certified yet.")
-        with right:
-            st.subheader("Traffic")
-            spec = charts.traffic(run.TRAFFIC_SERIES)
-            show.chart(run.traffic_rows(view), spec, "traffic", "No peer tells its traffic.")
-            st.subheader("Live peers")
-            show.chart(run.peer_rows(view), charts.peers_over_time(), "peers")
+        _loss(view)
+        _sample(view)
+        _joining(view)
+        if st.toggle("More figures", key="run-more"):
+            show.figures(_more_figures(found), HELPS)
+            st.text(run.facts(view))
+            _more_charts(view)
 
     body()
 
 
+def _loss(view: NetworkView) -> None:
+    st.subheader("Loss on text that nobody trains on")
+    with st.container(horizontal=True, vertical_alignment="bottom"):
+        by = st.segmented_control("Against", ["tokens", "time"], default="tokens", key="loss-by")
+        log = st.toggle("Log axes", key="loss-log")
+    field = "minutes" if by == "time" else "tokens"
+    show.chart(run.loss_rows(view), charts.loss(field, log), f"loss-{field}-{log}", "Nobody has tested the model yet.")
+
+
+def _sample(view: NetworkView) -> None:
+    if view.sample:
+        st.subheader("What it writes now")
+        with st.container(border=True):
+            st.text(paragraph(view.sample))
+
+
+def _joining(view: NetworkView) -> None:
+    if not view.run_id:
+        return
+    st.subheader("Take part")
+    with st.container(border=True):
+        st.text(run.joining(view))
+        if not view.finished:
+            st.code("muster doctor INVITE\nmuster join INVITE", language=None)
+
+
+def _more_charts(view: NetworkView) -> None:
+    left, right = st.columns(2)
+    with left:
+        st.subheader("Speed")
+        show.chart(run.rate_rows(view), charts.rates(), "rates")
+        st.subheader("Versions per fragment")
+        show.chart(run.version_rows(view), charts.versions(), "versions", "No version is certified yet.")
+    with right:
+        st.subheader("Traffic")
+        show.chart(run.traffic_rows(view), charts.traffic(run.TRAFFIC_SERIES), "traffic", "No peer tells its traffic.")
+        st.subheader("Live machines")
+        show.chart(run.peer_rows(view), charts.peers_over_time(), "peers")
+
+
 def _figures(found: run.Figures) -> dict[str, str]:
     return {
-        "Loss (nats/token)": quantity.loss(found.loss),
+        "Loss": quantity.loss(found.loss),
         "Versions": f"{quantity.count(found.versions)} of {quantity.count(found.versions_target)}",
-        "Certified tokens": quantity.count(found.tokens_certified),
-        "Tokens/s certified": quantity.count(found.tokens_per_second),
-        "Live peers": f"{found.peers_live} of {found.peers_known}",
+        "Tokens": quantity.count(found.tokens_certified),
+        "Tokens per second": quantity.count(found.tokens_per_second),
+        "Live machines": f"{found.peers_live} of {found.peers_known}",
+        "Time left": "–" if found.seconds_to_target is None else quantity.rough(found.seconds_to_target),
+    }
+
+
+def _more_figures(found: run.Figures) -> dict[str, str]:
+    return {
         "Goodput": _share(found.goodput),
         "Utilisation": _share(found.utilisation),
-        "Time left": "–" if found.seconds_to_target is None else quantity.duration(found.seconds_to_target),
         "Not sent": "–" if found.bytes_not_sent is None else quantity.size(found.bytes_not_sent),
         "Traffic saved": "–" if found.bytes_not_sent_share is None else f"{found.bytes_not_sent_share:.1%}",
     }

@@ -23,6 +23,9 @@ def page(source: Source) -> None:
         counts = {"Banned": bans, "On probation": probation, "Audits": audits, "Complaints": complaints}
         show.figures({name: str(len(rows)) for name, rows in counts.items()})
         st.subheader("Bans")
+        st.text(
+            "A key is banned when it has signed what no honest peer signs. The page checks these signatures itself."
+        )
         columns = {
             "at": show.time_of_day("When"),
             "peer": show.words("Peer"),
@@ -32,6 +35,7 @@ def page(source: Source) -> None:
         }
         show.table(bans, columns, "bans", "Nobody was banned.")
         st.subheader("Probation")
+        st.text("New keys train for some rounds before their work counts, where the run says so.")
         columns = {
             "peer": show.words("Peer"),
             "steps": show.number("Steps"),
@@ -39,6 +43,7 @@ def page(source: Source) -> None:
         }
         show.table(probation, columns, "probation", "Nobody is on probation.")
         st.subheader("Audits")
+        st.text("Somebody computed again what another one had delivered.")
         columns = {
             "at": show.time_of_day("When"),
             "about": show.words("About"),
@@ -49,6 +54,7 @@ def page(source: Source) -> None:
         }
         show.table(audits, columns, "audits", "No audit was reported.")
         st.subheader("Complaints")
+        st.text("Somebody says that another one did not do its part; nobody is punished for that alone.")
         del columns["result"]
         show.table(complaints, columns, "complaints", "Nobody complained.")
 

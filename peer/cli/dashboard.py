@@ -19,8 +19,8 @@ from typing import Annotated
 
 import typer
 
-from coordinator.views.control import ask
-from dht.errors import LocalError, UsageError
+from coordinator.views.control import ask, snapshot
+from dht.errors import LocalError, MusterError, UsageError
 from dht.files import write_whole
 from dht.invite import Invite
 from peer.cli.common import Page
@@ -88,7 +88,7 @@ def dashboard(
         with _interruptible():
             children = [ending.enter_context(Child(one, folder)) for one in (source, pages)]
             _wait_until_served(children, (listen, port), view)
-            address = f"{at.url}/?token={token}" if token else at.url
+            address = f"{at.url}/{_first_page(directory)}?token={token}" if token else at.url
             typer.echo(f"dashboard: {address}" + ("   (Ctrl-C ends it)" if sys.stdout.isatty() else ""))
             if not headless:
                 typer.launch(address)
@@ -113,6 +113,14 @@ def invite_of(given: str | None, directory: Path) -> str:
         return str(ask(directory, "invite")["invite"])
     except UsageError:
         raise UsageError("give the invite of a run, or --demo, or start a peer on this machine first") from None
+
+
+def _first_page(directory: Path) -> str:
+    """The owner's machine where one trains here; else the run, which has no name in the address."""
+    try:
+        return "my-machine" if snapshot(directory).role == "learner" else ""
+    except MusterError:
+        return ""
 
 
 class Child:

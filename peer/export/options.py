@@ -14,3 +14,10 @@ class ExportOptions:
     every_versions: int | None = None
     repository: str | None = None  # of the Hugging Face Hub, for a copy of each
     licence: str = ""
+
+    @property
+    def place(self) -> str:
+        """Where to find them, for everybody: of a folder its name only."""
+        if self.repository is not None:
+            return f"{self.repository} on the Hugging Face Hub"
+        return f"the folder {self.folder.name} of its host"

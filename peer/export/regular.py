@@ -47,6 +47,11 @@ class RegularExport:
         self._turn = asyncio.Lock()
         self._hub = None if options.repository is None else hub(options.repository)
 
+    @property
+    def place(self) -> str:
+        """Where to find the exports, for everybody."""
+        return self._options.place
+
     async def run(self, mark: Callable[[], Mark]) -> None:
         """Export whenever enough versions have passed since the newest export there is, until cancelled."""
         every = self._options.every_versions

@@ -1,4 +1,4 @@
-"""What a peer has sent and received since midnight, over restarts: a small file in its data folder."""
+"""What a peer has given since midnight, over restarts: a small file in its data folder."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ TRAFFIC_NAME = "traffic.json"
 
 
 class Day(BaseModel):
-    """Bytes of one day, local time."""
+    """One day, local time."""
 
     day: str
     sent_bytes: int = Field(0, ge=0)
     received_bytes: int = Field(0, ge=0)
+    trained_seconds: float = Field(0.0, ge=0, allow_inf_nan=False)
 
 
 class DailyTraffic:
@@ -25,8 +26,8 @@ class DailyTraffic:
         self._totals = (0, 0)
         self.today = _read(self._path) or Day(day=day)
 
-    def note(self, day: str, sent_total_bytes: int, received_total_bytes: int) -> Day:
-        """The totals of this process are now these; returns the sums of `day`."""
+    def note(self, day: str, sent_total_bytes: int, received_total_bytes: int, trained_seconds: float = 0.0) -> Day:
+        """The totals of this process are now these, and so long it trained since the last call; returns the sums."""
         if day != self.today.day:
             self.today = Day(day=day)
         sent, received = sent_total_bytes - self._totals[0], received_total_bytes - self._totals[1]
@@ -35,6 +36,7 @@ class DailyTraffic:
             day=day,
             sent_bytes=self.today.sent_bytes + max(0, sent),
             received_bytes=self.today.received_bytes + max(0, received),
+            trained_seconds=self.today.trained_seconds + trained_seconds,
         )
         return self.today
 

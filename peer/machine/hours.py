@@ -37,6 +37,12 @@ class Hours:
         """Whether this minute is one of them."""
         return self.open_minutes is None or week_minute in self.open_minutes
 
+    def opens_in(self, week_minute: int) -> int | None:
+        """Minutes until the next of them; None if it is one."""
+        if self.open_minutes is None or week_minute in self.open_minutes:
+            return None
+        return min((minute - week_minute) % WEEK_MINUTES for minute in self.open_minutes)
+
 
 def _minutes_of(entry: str) -> list[int]:
     match = _ENTRY.fullmatch(entry)

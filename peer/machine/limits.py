@@ -19,6 +19,15 @@ SETTINGS_NAME = "settings.toml"
 MBIT_BYTES = 1_000_000 // 8
 GIGABYTE_BYTES = 1_000_000_000
 AT_START = frozenset({"niceness", "gpu_memory_share", "memory_gigabytes"})  # what a learner is started with
+OFF = {  # what 0 or no text means, in a word
+    **dict.fromkeys(
+        ("upload_mbit", "download_mbit", "upload_gigabytes_per_day", "download_gigabytes_per_day"), "unlimited"
+    ),
+    **dict.fromkeys(("memory_gigabytes", "disk_gigabytes", "written_gigabytes_per_hour"), "unlimited"),
+    **dict.fromkeys(("pause_while_used_minutes", "pause_above_celsius"), "never"),
+    "cpu_cores": "all",
+    "hours": "always",
+}
 AMOUNT_MAX = 1e9  # of megabits or gigabytes: as good as no limit, and numbers stay numbers
 MBIT_MIN = 1.0  # below, a frame cannot pass within the time that its receiver allows for it
 

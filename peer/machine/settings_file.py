@@ -12,7 +12,7 @@ from coordinator.run.toml_file import parse_toml
 from coordinator.views.owner_limits import OwnerLimit, OwnerLimits, Value
 from dht.errors import LocalError, UsageError
 from dht.files import write_whole
-from peer.machine.limits import AT_START, SETTINGS_NAME, Limits, PeerSettings
+from peer.machine.limits import AT_START, OFF, SETTINGS_NAME, Limits, PeerSettings
 
 TABLE = "[limits]"
 _OURS = re.compile(r"\s*\[\s*limits\s*\]\s*(#.*)?")
@@ -69,6 +69,7 @@ def shown(limits: Limits) -> OwnerLimits:
                 title=field.title or key,
                 meaning=field.description or "",
                 value=values[key],
+                off=OFF.get(key, ""),
                 at_start=key in AT_START,
             )
             for key, field in Limits.model_fields.items()

@@ -23,7 +23,6 @@ class HostEvaluator:
     def __init__(
         self, evaluations: EvaluationLoop, checkpointer: Checkpointer, mark: Callable[[], Mark], driver: RoundDriver
     ) -> None:
-        self.sample = ""
         self._evaluations = evaluations
         self._checkpointer = checkpointer
         self._mark = mark
@@ -52,6 +51,16 @@ class HostEvaluator:
         """Every evaluation of this life."""
         return tuple(self._evaluations.found)
 
+    @property
+    def sample(self) -> str:
+        """What the model wrote last."""
+        return self._evaluations.newest_text
+
+    @property
+    def exports_to(self) -> str:
+        """Where exports go, in words for everybody: of the folder its name only."""
+        return "" if self._exports is None else self._exports.place
+
     async def run(self) -> None:
         """Evaluate and export until cancelled."""
         loops = [self._evaluations.run(self._mark)]
@@ -62,7 +71,7 @@ class HostEvaluator:
     async def look_last(self) -> None:
         """A last evaluation, on all held-out text, and a sample of what the model writes."""
         await self._evaluations.evaluate(self._mark(), full=True)
-        self.sample = await self._evaluations.sample()
+        await self._evaluations.sample()
 
     async def export_last(self) -> None:
         """Export what the run ends with, where asked to."""

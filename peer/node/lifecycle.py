@@ -130,6 +130,11 @@ class Lifecycle:
             return pause.reason
         return BY_HAND if self.wanted_paused and self.state == "paused" else ""
 
+    @property
+    def trains(self) -> bool:
+        """Whether its learner makes steps."""
+        return self.state == "training"
+
     def obey(self, pause: Pause | None) -> None:
         """The owner's wishes want a pause, or None any more."""
         self._policy_pause = pause

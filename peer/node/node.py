@@ -197,7 +197,9 @@ class Node:
             pid=0,
             wall_seconds=self._driver.now - self._life.began_at,
             evaluations=() if evaluator is None else evaluator.found,
+            day=parts.pause_loop.day,
             sample="" if evaluator is None else evaluator.sample,
+            exports="" if evaluator is None else evaluator.exports_to,
         )
         return peer_snapshot(base, self._driver, parts.progress, parts.pause_loop.seen, self._driver.now)
 

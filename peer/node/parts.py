@@ -135,7 +135,7 @@ async def assemble(entered: Entered, manifest: Manifest) -> Parts:
     lifecycle = Lifecycle(driver, presence, "starting" if entered.role == "learner" else "hosting")
     driver.failed, driver.certified = life.fail, lifecycle.drain_at_goal
     sensors = partial(MachineSensors, data_directory=options.data_directory)
-    pause_loop = PauseLoop(options, sensors, network, network.throttle, lifecycle.obey)
+    pause_loop = PauseLoop(options, sensors, network, network.throttle, lifecycle.obey, lambda: lifecycle.trains)
     limits = LiveLimits(options, pause_loop, network, driver)
     checkpointer = Checkpointer(directory, driver, said, lambda: limits.in_force)
     return Parts(

@@ -7,8 +7,10 @@ from collections.abc import Callable
 
 import structlog
 
+from coordinator.views.snapshot import OwnerDay
 from peer.machine.clock import local_day, local_week_minute
 from peer.machine.daily_traffic import DailyTraffic
+from peer.machine.hours import Hours
 from peer.machine.limits import Limits
 from peer.machine.pause_policy import Conditions, Pause, PausePolicy, Today
 from peer.machine.sensors import Sensors
@@ -25,7 +27,7 @@ log = structlog.get_logger(__name__)
 class PauseLoop:
     """Judges until cancelled. `obey` is called with every new verdict: why to pause, or None to go on.
 
-    `sensors` makes what looks at the machine for such limits.
+    `sensors` makes what looks at the machine for such limits; `trains` says whether the learner makes steps.
     """
 
     def __init__(
@@ -35,20 +37,25 @@ class PauseLoop:
         transport: Transport,
         throttle: Throttle,
         obey: Callable[[Pause | None], None],
+        trains: Callable[[], bool],
     ) -> None:
         self._make_sensors = sensors
         self._transport = transport
         self._throttle = throttle
         self._obey = obey
+        self._trains = trains
+        self._looked_at: float | None = None
         self._traffic = DailyTraffic(options.data_directory, local_day())
         self.pause: Pause | None = None
         self.seen = Conditions()
+        self.day = OwnerDay()
         self.respect(options.limits)
 
     def respect(self, limits: Limits) -> None:
         """Judge by these limits from the next look on; what was seen before is no reason any more."""
         self._sensors = self._make_sensors(limits)
         self._policy = PausePolicy(limits)
+        self._hours = Hours.parse(limits.hours)
 
     async def run(self) -> None:
         """Look, again and again; the first look comes before the first step."""
@@ -66,11 +73,19 @@ class PauseLoop:
     async def look(self) -> None:
         """One look at the machine, and what follows from it."""
         self.seen = await asyncio.to_thread(self._sensors.read)
-        total = self._transport.traffic
-        day = self._traffic.note(local_day(), total.bytes_sent, total.bytes_received)
+        now, total = asyncio.get_running_loop().time(), self._transport.traffic
+        trained_seconds = now - self._looked_at if self._trains() and self._looked_at is not None else 0.0
+        self._looked_at = now
+        day = self._traffic.note(local_day(), total.bytes_sent, total.bytes_received, trained_seconds)
         today = Today(local_week_minute(), day.sent_bytes, day.received_bytes)
+        self.day = OwnerDay(
+            trained_seconds=day.trained_seconds,
+            sent_bytes=day.sent_bytes,
+            received_bytes=day.received_bytes,
+            opens_in_minutes=self._hours.opens_in(today.week_minute),
+        )
         self._throttle.strangers.closed = self._policy.has_sent_its_day(today)
-        pause = self._policy.judge(self.seen, today, asyncio.get_running_loop().time())
+        pause = self._policy.judge(self.seen, today, now)
         if pause == self.pause:
             return
         log.info("manners", pause="" if pause is None else pause.reason)

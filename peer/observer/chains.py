@@ -6,8 +6,8 @@ every state, so that it goes on to the next version at once; it has no key to si
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Sequence
+from collections import Counter, deque
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from coordinator.chain.certificate import Certificate
@@ -20,6 +20,7 @@ from coordinator.engine.fragment import FragmentMachine
 from coordinator.run.manifest import Manifest
 from coordinator.trust.bans import Ban
 from coordinator.views.credit import Credit
+from coordinator.views.network_view import DAYS_KEPT
 from coordinator.wire.messages import AskChainNote, AskEvidenceNote, ChainNote, ConvictionsNote, EvidenceNote
 from coordinator.wire.presence import Presence
 from dht.identity import PeerId, Verifier
@@ -30,6 +31,7 @@ from peer.sync.introduction import empty_chains
 FRESH_MAX = 4  # versions of a fragment that come at once and still are news; more are history that we catch up with
 TOLD_MAX = 64
 LEADERS_KEPT = 1024
+DAY_SECONDS = 86_400
 
 Question = tuple[PeerId, AskChainNote | AskEvidenceNote]
 
@@ -50,6 +52,7 @@ class SeenCredit(Credit):
 
     last_unix_seconds: dict[str, float] = field(default_factory=dict)
     levels: list[int] = field(default_factory=list)  # tokens in version 1, 2, … of all fragments, as far as seen
+    days: dict[str, Counter[int]] = field(default_factory=dict)  # tokens × fragments by day (UTC, since 1970)
 
     def see(self, seen: SeenCertificate, sign: int) -> None:
         """Include a certificate (`sign` 1), or take it back (−1) because its branch was left."""
@@ -59,6 +62,21 @@ class SeenCredit(Credit):
         self.levels[outcome.version - 1] += sign * outcome.tokens
         for one in outcome.included():
             self.last_unix_seconds[one.peer] = max(seen.unix_seconds, self.last_unix_seconds.get(one.peer, 0.0))
+        if seen.fresh:
+            self._count_day(int(seen.unix_seconds // DAY_SECONDS), outcome.credited(), sign)
+
+    def _count_day(self, day: int, credited: Mapping[str, int], sign: int) -> None:
+        """Of a certificate that was seen as soon as it was made; what is older is of no known day."""
+        for peer, tokens in credited.items():
+            own = self.days.setdefault(peer, Counter())
+            own[day] += sign * tokens
+            for old in [one for one in own if one <= day - DAYS_KEPT]:
+                del own[old]
+
+    def days_of(self, contributor: str) -> tuple[tuple[int, int], ...]:
+        """Certified tokens of a contributor by day, oldest first."""
+        days = sorted(self.days.get(contributor, Counter()).items())
+        return tuple((day, tokens // self.fragments) for day, tokens in days if tokens > 0)
 
 
 class _NoKey:
@@ -102,6 +120,11 @@ class Chains:
     @property
     def versions(self) -> tuple[int, ...]:
         return tuple(machine.chain.version for machine in self._engine.machines)
+
+    @property
+    def whole(self) -> bool:
+        """Whether they are followed from the first version on: then their sums are the run's."""
+        return not any(self._before)
 
     def digest_of(self, fragment: int, version: int) -> bytes | None:
         """Which version is the certified one; None where we do not know."""

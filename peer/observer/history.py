@@ -10,6 +10,7 @@ from typing import Generic, TypeVar
 from coordinator.views.evaluation import Evaluation
 from coordinator.views.network_view import EVALUATIONS_MAX
 from dht.identity import PeerId
+from peer.machine.text import plain, printable
 from peer.rounds.public_status import PublicStatus, thinned
 
 LOSS_MAX = 1e3  # nats per token; nothing that trains is worse, and no column has room for more
@@ -45,6 +46,7 @@ class HeldOut:
         self._organiser = organiser
         self._created_unix_seconds = created_unix_seconds
         self.evaluator: PeerId | None = None
+        self.sample, self.exports = "", ""
         self._found: dict[int, Evaluation] = {}  # by versions
 
     def hear(self, sender: PeerId, status: PublicStatus, unix_seconds: float) -> None:
@@ -54,6 +56,8 @@ class HeldOut:
             return
         if sender != self.evaluator:
             self.evaluator, self._found = sender, {}
+        self.sample = "\n".join(map(printable, status.sample.splitlines()))
+        self.exports = plain(status.exports)
         for one in told:
             at = unix_seconds - (status.wall_seconds - one.wall_seconds) - self._created_unix_seconds
             self._found.setdefault(one.versions, one.model_copy(update={"wall_seconds": max(at, 0.0)}))

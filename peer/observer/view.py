@@ -45,6 +45,7 @@ def run_facts(manifest: Manifest) -> RunFacts:
         merge=outer.merge,
         presence_lifetime_seconds=pace.presence_lifetime_seconds,
         about=() if config.about is None else tuple(config.about.rows()),
+        admission="" if config.admission is None else config.admission.mode,
     )
 
 
@@ -105,7 +106,8 @@ def seen_credit(credit: SeenCredit, known: KnownPeers) -> tuple[CreditView, ...]
     ranked = credit.ranked()[:PEERS_KNOWN_MAX]
     heard = ((one, peer.presence) for one in ranked if (peer := known.peers.get(PeerId(one))) is not None)
     claims = {one: ContributorName(plain(said.name), plain(said.team)) for one, said in heard}
-    return credit_views(credit, ranked, claims, credit.last_unix_seconds)
+    views = credit_views(credit, ranked, claims, credit.last_unix_seconds)
+    return tuple(one.model_copy(update={"days": credit.days_of(one.peer_id)}) for one in views)
 
 
 def ban_view(ban: Ban, with_evidence: bool = False) -> BanView:

@@ -27,6 +27,8 @@ Answer = TypeVar("Answer")
 NICENESS = 10
 SAMPLE_TOKENS = 240
 SAMPLE_PROMPT = "def "
+SAMPLE_EVERY_SECONDS = 60.0  # while the run goes on
+LIVE_SAMPLE_SECONDS = 2.0
 CYCLES = 2  # of all fragments between two evaluations
 BUSY_SHARE = 0.1  # evaluations take at most this share of the time
 REST_SECONDS_MIN = 0.2
@@ -68,15 +70,20 @@ class EvaluationLoop:
         self._full = Evaluator(config, data.heldout, abandoned=self._closed)
         self._quick = self._full.on_other(config.model_copy(update={"data": quick}))
         self.found: list[Evaluation] = []
+        self.newest_text = ""  # that the model wrote
 
     async def run(self, mark: Callable[[], Mark]) -> None:
-        """A full evaluation first, then quick ones, each followed by a rest in proportion to what it cost."""
+        """A full evaluation first, then quick ones, now and then with a text; each rests in proportion to its cost."""
         await self.evaluate(mark(), full=True)
         loop = asyncio.get_running_loop()
+        writes_at = loop.time() + SAMPLE_EVERY_SECONDS
         while True:
             started, now = loop.time(), mark()
             if now.complete and now.versions >= self.found[-1].versions + CYCLES * self._config.pace.fragments:
                 await self.evaluate(now, full=False)
+                if started >= writes_at:
+                    await self.sample(LIVE_SAMPLE_SECONDS)
+                    writes_at = started + SAMPLE_EVERY_SECONDS
             await asyncio.sleep(max(REST_SECONDS_MIN, (loop.time() - started) / BUSY_SHARE))
 
     async def evaluate(self, mark: Mark, full: bool) -> Evaluation:
@@ -111,15 +118,16 @@ class EvaluationLoop:
         """Loss of other anchors, float32[elements] per fragment, on all held-out windows; in nats per token."""
         return (await self._run(lambda: _estimate(self._full, anchors, never))).loss
 
-    async def sample(self) -> str:
+    async def sample(self, seconds_max: float = SAMPLE_SECONDS) -> str:
         """A piece of text that the model writes; empty for models that are not over bytes."""
         if self._config.model.vocabulary != BYTE_VOCABULARY or self._config.data.tokenizer_sha256:
             return ""  # only bytes are text by themselves
         anchors = self._anchors()
         generator = torch.Generator().manual_seed(self._config.seed)
-        return await self._run(
-            lambda: self._full.sample(anchors, SAMPLE_PROMPT, SAMPLE_TOKENS, generator, self._after(SAMPLE_SECONDS))
+        self.newest_text = await self._run(
+            lambda: self._full.sample(anchors, SAMPLE_PROMPT, SAMPLE_TOKENS, generator, self._after(seconds_max))
         )
+        return self.newest_text
 
     def _is_stale(self, anchors: Sequence[Tensor]) -> bool:
         given_way = sum(then.nbytes for then, now in zip(anchors, self._anchors(), strict=True) if then is not now)

@@ -12,7 +12,7 @@ from typing import Literal, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from coordinator.views.evaluation import Evaluation
-from coordinator.views.network_view import AuditView, BanView, Line, Rate, RoundView
+from coordinator.views.network_view import SAMPLE_CHARACTERS_MAX, AuditView, BanView, Line, Rate, RoundView, Sample
 from coordinator.views.snapshot import PeerSnapshot
 from dht.allowance import Turns
 from dht.errors import PeerError
@@ -43,6 +43,8 @@ class PublicStatus(BaseModel):
     rounds: tuple[RoundView, ...] = Field((), max_length=ROUNDS_TOLD_MAX, description="newest last")
     bans: tuple[BanView, ...] = Field((), max_length=BANS_TOLD_MAX, description="newest last; evidence on request")
     audits: tuple[AuditView, ...] = Field((), max_length=AUDITS_TOLD_MAX, description="its own; newest last")
+    sample: Sample = Field("", description="what the model writes, by a host")
+    exports: Line = Field("", description="where a host exports to")
 
 
 def public_status(
@@ -60,6 +62,8 @@ def public_status(
         rounds=tuple(rounds[-ROUNDS_TOLD_MAX:]),
         bans=snapshot.bans[-BANS_TOLD_MAX:],
         audits=tuple(audits),
+        sample=snapshot.sample[:SAMPLE_CHARACTERS_MAX],
+        exports=snapshot.exports[:NOTE_CHARACTERS_MAX],
     )
 
 

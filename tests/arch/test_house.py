@@ -30,7 +30,7 @@ SHARED_FILE_NAMES = frozenset(
         *("run.py", "rounds.py", "trust.py", "spot_checks.py"),  # shown, decided and done: screen, frame, core, shell
         *("clock.py", "faults.py", "peer.py", "tensors.py", "events.py"),  # real, and virtual or planned
         *("addresses.py", "attempt.py", "build.py", "commands.py", "data.py", "engine.py", "hub.py", "learner.py"),
-        *("messages.py", "node.py", "presets.py", "rows.py"),
+        *("messages.py", "node.py", "presets.py", "rows.py", "health.py"),
     }
 )
 

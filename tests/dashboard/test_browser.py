@@ -92,7 +92,7 @@ def test_strangers_words_do_nothing(browser: Browser, tmp_path: Path) -> None:
         asked: set[str | None] = set()
         page.on("dialog", lambda dialog: (dialogs.append(dialog.message), dialog.dismiss()))
         page.on("request", lambda request: asked.add(urlsplit(request.url).hostname))
-        for name, charts in {**CHARTS, "network?peer=%3Cb%3E12D3KooW": PEER_CHARTS}.items():
+        for name, charts in {**CHARTS, "machines?peer=%3Cb%3E12D3KooW": PEER_CHARTS}.items():
             page.goto(f"{url}/{name}")
             page.wait_for_selector("h2")
             drawn(page, charts)
@@ -125,7 +125,7 @@ def test_a_network_that_is_gone_is_said_to_be(browser: Browser, demo: NetworkVie
 def test_what_is_typed_into_a_limit_outlives_updates(browser: Browser, tmp_path: Path) -> None:
     write_view(tmp_path / "view.json", NetworkView())
     with running_peer(tmp_path) as asked, pages(tmp_path / "view.json", tmp_path) as url:
-        page = open_page(browser, f"{url}/my-peer?token={TOKEN}")
+        page = open_page(browser, f"{url}/my-machine?token={TOKEN}")
         field = page.get_by_role("spinbutton", name="Upload, Mbit per second")
         field.fill("0.5")
         looks = len(asked)
@@ -145,13 +145,13 @@ def test_what_is_typed_into_a_limit_outlives_updates(browser: Browser, tmp_path:
 def test_a_row_leads_to_the_peer(browser: Browser, demo: NetworkView, tmp_path: Path) -> None:
     write_view(tmp_path / "view.json", demo)
     with pages(tmp_path / "view.json") as url:
-        page = open_page(browser, f"{url}/network")
-        drawn(page, CHARTS["network"])
+        page = open_page(browser, f"{url}/machines")
+        drawn(page, CHARTS["machines"])
         page.locator("[data-testid=stDataFrame]").click(position={"x": 18, "y": 52})  # the mark of the first row
-        page.wait_for_url("**/network?peer=*")
+        page.wait_for_url("**/machines?peer=*")
         first = min(demo.peers, key=lambda one: (one.name.lower(), one.peer_id))
         assert page.url.endswith(first.peer_id)
         page.get_by_text(first.name).first.wait_for()
-        page.get_by_role("button", name="All peers").click()
-        page.wait_for_url("**/network")
+        page.get_by_role("button", name="All machines").click()
+        page.wait_for_url("**/machines")
         page.close()

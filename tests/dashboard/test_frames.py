@@ -117,6 +117,19 @@ def test_a_run_that_has_all_its_versions_is_finished_though_its_peers_are_gone()
     assert not NetworkView().finished
 
 
+def test_a_finished_run_says_where_the_model_is() -> None:
+    view = NetworkView(run=RunFacts(versions_target=3), fragments=(FragmentView(version=3),), exports="ann/stories")
+    assert run.headline(view) == "finished, with all its versions, the model is in ann/stories"
+
+
+def test_what_a_run_says_of_itself_and_who_may_come() -> None:
+    told = (("about", "Stories"), ("purpose", "to try it"), ("run by", "Ann {x}"), ("licence", "CC0-1.0"))
+    view = NetworkView(run=RunFacts(about=told, admission="invite"))
+    assert run.about(view) == ["Stories: to try it", "Run by: Ann {x}", "Licence of the model: CC0-1.0"]
+    assert run.joining(view) == "You need an invite: ask Ann {x}. Strangers without one are not let in. Then:"
+    assert run.joining(NetworkView()) == "Ask its organiser for an invite, then:"
+
+
 def test_an_alert_says_how_long_nothing_came_and_why() -> None:
     peer = PeerView(peer_id="a", role="learner", live=True)
     view = NetworkView(
@@ -211,6 +224,19 @@ def test_a_leader_that_nobody_sees_has_no_lines() -> None:
     assert [row["part"] for row in network.graph_rows(view_of(unseen))] == ["node"] * 4
 
 
+def test_the_table_has_most_work_first_and_marks_the_readers_own() -> None:
+    view = view_of(a_round("running", None))
+    peers = tuple(
+        peer.model_copy(update={"credited_tokens": 10 * at, "note": "rounds"}) for at, peer in enumerate(view.peers)
+    )
+    rows = network.peer_table(
+        view.model_copy(update={"peers": peers, "credit": (CreditView(peer_id="d", tokens=40),)}), own="c"
+    )
+    assert [row["peer"] for row in rows] == ["D …d", "C …c (mine)", "B …b", "A …a"]
+    assert [row["share"] for row in rows] == [75.0, 50.0, 25.0, 0.0]
+    assert {row["state"] for row in rows} == {"training", "in a round"}  # which say enough without a note
+
+
 # -- rounds
 
 
@@ -274,6 +300,11 @@ def test_credit_over_time_ends_at_the_leaderboard() -> None:
     assert [row["place"] for row in credit.leaderboard(view)] == [1, 2]
     assert {row["team"]: row["tokens"] for row in credit.team_rows(view)} == {"no team": 50, "x": 30}
     assert credit.team_rows(NetworkView(credit=view.credit[:1])) == []
+
+
+def test_credit_by_day() -> None:
+    view = NetworkView(credit=(CreditView(peer_id="a", tokens=50, days=((0, 20), (20_000, 30))),))
+    assert [(row["day"], row["tokens"]) for row in credit.day_rows(view)] == [("01 Jan", 20), ("04 Oct", 30)]
 
 
 def test_credit_never_falls(demo: NetworkView) -> None:

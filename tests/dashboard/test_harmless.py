@@ -17,18 +17,22 @@ APART = ("demo", "publish")  # processes of their own: with a simulator in it, a
 NO_MARKUP = frozenset({"text", "dataframe", "vega_lite_chart"})  # what they are given stays text
 NO_TEXT = frozenset(
     {
-        *("columns", "container", "form", "fragment", "rerun", "cache_resource", "navigation", "Page"),
+        *("columns", "container", "form", "fragment", "rerun", "cache_resource", "cache_data", "navigation", "Page"),
         *("TextColumn", "NumberColumn", "DatetimeColumn", "ProgressColumn", "get", "set_page_config"),
     }
 )
 MARKUP = frozenset(  # may render markup: only literals, or `escaped(…)`
     {
         *("header", "subheader", "badge", "metric", "button", "toggle", "segmented_control", "text_input"),
-        *("multiselect", "download_button", "form_submit_button", "number_input", "warning"),
+        *("multiselect", "download_button", "form_submit_button", "number_input", "warning", "success"),
+        *("expander", "code"),
     }
 )
 FREE = frozenset(  # no text of a page
-    {"key", "on_click", "default", "value", "disabled", "options", "icon", "data", "max_chars"}
+    {
+        *("key", "on_click", "default", "value", "disabled", "options", "icon", "data", "max_chars", "step", "format"),
+        "language",
+    }
 )
 TITLED = frozenset({"words", "number", "time_of_day"})  # in `show`: their literal title becomes a column's
 
@@ -149,7 +153,7 @@ def test_no_page_writes_anything(path: Path) -> None:
     assert called & WRITES == set()
 
 
-def test_only_my_peer_gives_orders_and_only_three() -> None:
+def test_only_my_peer_gives_orders_and_only_four() -> None:
     """Everything that a page calls of the control client, with what it orders."""
     orders: dict[str, set[str]] = {}
     for path in pages():
@@ -159,7 +163,8 @@ def test_only_my_peer_gives_orders_and_only_three() -> None:
                 called = ast.unparse(node.func)
                 orders.setdefault(name_of(path), set()).update(constants if called == "control.ask" else [called])
     assert orders == {
-        "screens/my_peer.py": {"control.snapshot", "pause", "resume"},
+        "own_peer.py": {"status"},
+        "screens/my_peer.py": {"control.snapshot", "control.limits", "credit", "pause", "resume", "drain"},
         "limits_form.py": {"control.limits"},
     }
 

@@ -42,8 +42,8 @@ def test_a_host_serves_the_pages_and_takes_them_with_it() -> None:
                 line = next((one for one in process.stdout if one.startswith("dashboard: ")), "")
                 address, _, token = line.strip().partition("/?token=")
                 assert address == f"dashboard: http://127.0.0.1:{port}"
-                page = open_page(browser, f"http://127.0.0.1:{port}/my-peer?token={token}")
-                page.get_by_text(snapshot(data).peer_id).wait_for()
+                page = open_page(browser, f"http://127.0.0.1:{port}/my-machine?token={token}")
+                page.get_by_text(f"…{snapshot(data).peer_id[-8:]}: hosting").wait_for()
                 page.get_by_text("there is nothing to pause").wait_for()
                 started = [os.pidfd_open(pid) for pid in descendants(process.pid)]
                 process.send_signal(signal.SIGINT)

@@ -57,7 +57,7 @@ def cell_on(page: Page, text: str) -> str:
 def limits_are_obeyed(page: Page, url: str, data: Path) -> None:
     """Have the owner of a peer change a limit and change it back, while everybody looks."""
     peer_id = snapshot(data).peer_id
-    page.goto(f"{url}/network?peer={peer_id}")
+    page.goto(f"{url}/machines?peer={peer_id}")
     paused = page.get_by_text(f"{peer_id[-8:]}: paused: its disk limit is reached")
     limits(data, ["disk_gigabytes=0.000001"])
     paused.wait_for(timeout=1000 * START_SECONDS_MAX)
@@ -80,12 +80,12 @@ def test_a_living_swarm_is_shown_as_it_is(swarm: Swarm) -> None:
             page.goto(f"{served.url}/trust")
             reason = cell_on(page, "signed a result of partition")
             assert cell_on(page, "signed by this key; checked by the observer")
-            page.goto(f"{served.url}/network?peer={culprit}")
+            page.goto(f"{served.url}/machines?peer={culprit}")
             page.get_by_text(f"{culprit[-8:]}: banned: {reason}").wait_for()
-            page.goto(f"{served.url}/my-peer")
+            page.goto(f"{served.url}/my-machine")
             page.get_by_text("there is nothing to pause").wait_for()
             limits_are_obeyed(page, served.url, swarm.data / "peer-2")
-            page.goto(f"{served.url}/network?peer={victim.peer_id}")
+            page.goto(f"{served.url}/machines?peer={victim.peer_id}")
             page.get_by_text(f"{victim.peer_id[-8:]}: ").wait_for()
             os.kill(victim.pid, signal.SIGKILL)
             page.get_by_text(f"{victim.peer_id[-8:]}: gone").wait_for(timeout=1000 * GONE_SECONDS_MAX)

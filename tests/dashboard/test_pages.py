@@ -20,7 +20,8 @@ from tests.dashboard.one_peer import running_peer
 from tests.dashboard.views import DEMO_SECONDS, EPOCH, HOSTILE, MAKERS, view_named
 from tests.extra import extra
 
-PAGES = ("run", "network", "rounds", "trust", "credit", "my_peer")
+PAGES = ("run", "network", "rounds", "trust", "credit", "health", "my_peer")
+HEADERS = {"network": "Machines", "my_peer": "My machine"}
 NOW = EPOCH + DEMO_SECONDS + 1
 PLAIN_ELEMENTS = frozenset({"text", "arrow_data_frame", "vega_lite_chart"})  # they read no markup in their data
 SECONDS_MAX = 30
@@ -84,7 +85,7 @@ def strings(message: Message) -> Iterator[str]:
 @pytest.mark.parametrize("name", ["demo", "hostile", *extra(one for one in MAKERS if one not in ("demo", "hostile"))])
 def test_every_page_shows_every_view(page: str, name: str, tmp_path: Path) -> None:
     at = shown(page, view_named(name), tmp_path)
-    assert [one.value for one in at.header] == [page.replace("_", " ").capitalize()]
+    assert [one.value for one in at.header] == [HEADERS.get(page, page.capitalize())]
 
 
 @pytest.mark.parametrize("page", PAGES[:-1])
@@ -106,9 +107,9 @@ def test_a_network_never_heard_of_is_not_live(tmp_path: Path) -> None:
 
 def test_the_run_in_figures(demo: NetworkView, tmp_path: Path) -> None:
     found = figures(shown("run", demo, tmp_path))
-    assert found["Loss (nats/token)"] == f"{demo.evaluations[-1].loss:.3f}"
+    assert found["Loss"] == f"{demo.evaluations[-1].loss:.3f}"
     assert found["Versions"] == f"{demo.history[-1].versions} of 600"
-    assert found["Live peers"] == f"{sum(peer.live for peer in demo.peers)} of 12"
+    assert found["Live machines"] == f"{sum(peer.live for peer in demo.peers)} of 12"
 
 
 def test_peers_are_found_and_filtered(demo: NetworkView, tmp_path: Path) -> None:
@@ -133,7 +134,7 @@ def test_a_peer_has_a_page_of_its_own(demo: NetworkView, tmp_path: Path) -> None
     assert label(peer) in texts(at)
     assert peer.peer_id in list(at.dataframe[0].value["value"])
     at.button[0].click().run()
-    assert [one.value for one in at.header] == ["Network"]
+    assert [one.value for one in at.header] == ["Machines"]
 
 
 def test_a_peer_that_nobody_knows(demo: NetworkView, tmp_path: Path) -> None:
@@ -198,9 +199,10 @@ def test_my_peer_can_be_paused_and_resumed(tmp_path: Path) -> None:
         at.button(key="resume").click().run()
         assert ": training" in texts(at)
         assert not at.exception
+        at.toggle(key="my-details").set_value(True).run()
         assert HOSTILE[2] in texts(at)
         assert list(at.dataframe[0].value["reason"]) == [plain(HOSTILE[4])]
-    assert {one.command for one in asked} == {"status", "limits", "pause", "resume"}
+    assert {one.command for one in asked} == {"status", "limits", "credit", "pause", "resume"}
     assert not any(one.changes for one in asked)
 
 
@@ -213,7 +215,7 @@ def field(at: AppTest, title: str) -> Any:
 def test_my_peers_limits_can_be_changed_and_changed_back(tmp_path: Path) -> None:
     with running_peer(tmp_path) as asked:
         at = app("my_peer", NetworkView(), tmp_path, data=tmp_path).run()
-        assert len([*at.number_input, *at.text_input, *at.toggle]) == len(Limits.model_fields)
+        assert len([*at.number_input, *at.text_input, *at.toggle]) == len(Limits.model_fields) + 1  # Details
         field(at, "Upload, Mbit per second").set_value(2.0)
         field(at, "Hours").set_value("22:00-07:00")
         field(at, "Pause on battery").set_value(False)
@@ -226,7 +228,8 @@ def test_my_peers_limits_can_be_changed_and_changed_back(tmp_path: Path) -> None
         assert field(at, "Upload, Mbit per second").value == 2.0
         field(at, "Upload, Mbit per second").set_value(0.0)
         at.button(key=APPLY).click().run()
-        assert field(at, "Upload, Mbit per second").value == 0.0
+        off = field(at, "Upload, Mbit per second")
+        assert (off.value, off.placeholder) == (None, "unlimited")
         at.button(key=APPLY).click().run()
         assert "Nothing was changed." in texts(at)
         assert not at.exception
@@ -295,3 +298,31 @@ def test_there_are_no_controls_without_a_data_directory(tmp_path: Path) -> None:
     at = app("my_peer", NetworkView(), tmp_path).run()
     assert "no peer to show" in texts(at)
     assert not at.button
+
+
+def test_my_machine_leaves_when_asked_twice(tmp_path: Path) -> None:
+    with running_peer(tmp_path) as asked:
+        at = app("my_peer", NetworkView(), tmp_path, data=tmp_path).run()
+        at.button(key="leave-False").click().run()
+        assert not any(one.command == "drain" for one in asked)
+        at.button(key="stay").click().run()
+        at.button(key="leave-False").click().run()
+        at.button(key="leave-True").click().run()
+        assert not at.exception
+    assert [one.command for one in asked].count("drain") == 1
+
+
+def test_a_preset_changes_its_limits_and_no_others(tmp_path: Path) -> None:
+    with running_peer(tmp_path):
+        at = app("my_peer", NetworkView(), tmp_path, data=tmp_path).run()
+        field(at, "Disk, GB").set_value(5.0)
+        at.button(key=APPLY).click().run()
+        at.button(key="preset-Gentle").click().run()
+        gentle = PeerSettings.load(tmp_path).limits
+        assert gentle == Limits(
+            disk_gigabytes=5.0, upload_mbit=5.0, compute_share=0.5, niceness=19, pause_while_used_minutes=10.0
+        )
+        assert "when the peer starts again: Niceness." in texts(at)
+        at.button(key="preset-Full").click().run()
+        assert PeerSettings.load(tmp_path).limits == Limits(disk_gigabytes=5.0)
+        assert not at.exception

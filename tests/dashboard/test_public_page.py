@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -77,3 +78,14 @@ def test_it_is_written_whole_once_there_is_a_view(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(LocalError, match="cannot be written"):
         publish(view, tmp_path / "file" / "page")
+
+
+def test_a_web_server_can_read_it_though_the_host_keeps_its_files_private(tmp_path: Path) -> None:
+    view, into = tmp_path / "view.json", tmp_path / "public"
+    write_view(view, VIEW)
+    mask = os.umask(0o077)
+    try:
+        assert publish(view, into)
+    finally:
+        os.umask(mask)
+    assert (into.stat().st_mode & 0o777, (into / PAGE).stat().st_mode & 0o777) == (0o755, 0o644)

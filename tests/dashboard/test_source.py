@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinator.views.network_view import VIEW_BYTES_MAX, NetworkView, RunFacts
+from coordinator.views.network_view import VIEW_BYTES_MAX, NetworkView, PeerView, RunFacts
 from coordinator.views.view_file import read_view, write_view
-from dashboard.source import Source
+from dashboard.source import SeenView, Source
 from dashboard.text import CHARACTERS_MAX, WORD_JOINER, ago, escaped, plain
 from dht.errors import LocalError
 
@@ -38,6 +38,15 @@ def test_a_broken_file_leaves_the_last_good_view(content: bytes, tmp_path: Path)
     assert reader.see().view.note == f"the view {path} is damaged, or of another version of Muster"
     path.unlink()
     assert reader.see().view.name == "good"
+
+
+@pytest.mark.parametrize(
+    ("states", "left"), [(("draining", "hosting"), True), (("draining", "training"), False), ((), False)]
+)
+def test_everybody_has_left_where_all_said_so(states: tuple[str, ...], left: bool) -> None:
+    peers = tuple(PeerView(peer_id=str(at), state=state) for at, state in enumerate(states))
+    assert SeenView(NetworkView(peers=peers), 60.0).left == left
+    assert not SeenView(NetworkView(peers=peers), 1.0).left  # they are still there
 
 
 def test_a_file_without_end_is_not_read(tmp_path: Path) -> None:

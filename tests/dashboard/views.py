@@ -30,7 +30,7 @@ HOSTILE = (
 UNTRUSTED = frozenset(
     {
         *("name", "note", "device", "software", "state", "addresses", "team", "reason", "detail", "event", "merge"),
-        "contribution_codec",
+        *("contribution_codec", "sample", "exports"),
     }
 )
 

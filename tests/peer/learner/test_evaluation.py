@@ -121,6 +121,21 @@ def test_what_a_host_says_last_takes_no_longer_with_a_slow_model(looking, evalua
     assert asyncio.run(slower.evaluate(here, full=True)).error is not None
 
 
+def test_a_host_writes_while_the_run_goes_on(looking, evaluator: Evaluator, monkeypatch: pytest.MonkeyPatch):
+    for name in ("SAMPLE_EVERY_SECONDS", "REST_SECONDS_MIN"):
+        monkeypatch.setattr(evaluation_loop, name, 0.0)
+    monkeypatch.setattr(evaluation_loop, "BUSY_SHARE", 1e9)
+    loop, versions = looking(lambda: untrained(evaluator.fragments), 0.0), iter((0, 1000))
+
+    def mark() -> evaluation_loop.Mark:
+        assert not loop.newest_text, "until then"
+        return evaluation_loop.Mark(next(versions), 0, 0.0, True)
+
+    with pytest.raises(AssertionError, match="until then"):
+        asyncio.run(loop.run(mark))
+    assert [one.versions for one in loop.found] == [0, 1000]
+
+
 def test_an_evaluation_keeps_no_second_model_in_memory(looking, evaluator: Evaluator, monkeypatch: pytest.MonkeyPatch):
     here = evaluation_loop.Mark(0, 0, 0.0, True)
     moving = looking(lambda: untrained(evaluator.fragments), 0.0)

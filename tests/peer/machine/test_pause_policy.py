@@ -113,7 +113,8 @@ def test_a_day_adds_up_over_restarts_and_begins_anew_at_midnight(tmp_path: Path)
     second = DailyTraffic(tmp_path, "2026-01-01")
     day = second.note("2026-01-01", 5, 7)
     assert (day.sent_bytes, day.received_bytes) == (155, 37)
-    assert second.note("2026-01-02", 9, 7).sent_bytes == 4
+    assert second.note("2026-01-02", 9, 7, 3.0).sent_bytes == 4
+    assert second.note("2026-01-02", 9, 7, 2.5).trained_seconds == 5.5
     (tmp_path / TRAFFIC_NAME).write_text("{")
     assert DailyTraffic(tmp_path, "2026-01-03").today.sent_bytes == 0
 
@@ -128,6 +129,7 @@ class Stand:
         self.traffic = Traffic()
         self.throttle = Throttle()
         self.verdicts: list[Pause | None] = []
+        self.trains = False
 
     def read(self) -> Conditions:
         return self.seen
@@ -136,7 +138,8 @@ class Stand:
         return self
 
     def loop(self, folder: Path, limits: Limits) -> PauseLoop:
-        return PauseLoop(NodeOptions(folder, limits=limits), self.sensors, self, self.throttle, self.verdicts.append)  # type: ignore[arg-type]
+        told, trains = self.verdicts.append, lambda: self.trains
+        return PauseLoop(NodeOptions(folder, limits=limits), self.sensors, self, self.throttle, told, trains)  # type: ignore[arg-type]
 
 
 def test_the_loop_tells_every_change_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -180,6 +183,28 @@ def test_limits_that_change_are_respected_from_the_next_look_on(tmp_path: Path) 
     asyncio.run(course())
     reasons = [pause.reason if pause else "" for pause in stand.verdicts]
     assert reasons == ["on battery", "", "hotter than 60 °C"]
+
+
+def test_the_day_says_how_long_it_trained_and_when_it_may_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pause_loop, "local_week_minute", lambda: 21 * 60)
+    stand = Stand()
+
+    async def course() -> None:
+        loop = stand.loop(tmp_path, Limits(hours="22:00-07:00"))
+        await loop.look()
+        await loop.look()
+        assert loop.day.trained_seconds == 0
+        stand.trains = True
+        await loop.look()
+        assert loop.day.trained_seconds > 0
+        assert loop.day.opens_in_minutes == 60
+        loop.respect(Limits())
+        await loop.look()
+        assert loop.day.opens_in_minutes is None
+
+    asyncio.run(course())
 
 
 def test_what_was_sent_is_written_down_when_the_loop_ends(tmp_path: Path) -> None:

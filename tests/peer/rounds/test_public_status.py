@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coordinator.views.evaluation import Evaluation
-from coordinator.views.network_view import PHASES, PhaseSpan, RoundView
+from coordinator.views.network_view import PHASES, SAMPLE_CHARACTERS_MAX, PhaseSpan, RoundView
 from coordinator.views.snapshot import PeerSnapshot
 from dht.errors import PeerError
 from dht.identity import Identity, PeerId
@@ -79,7 +79,7 @@ def test_what_is_told_is_read_back() -> None:
     assert decode_status(encode_status(status)) == status
     assert status.rounds == tuple(rounds)
     told = json.loads(encode_status(status).status)
-    assert told.keys() == {"role", "note", "wall_seconds", "evaluations", "rounds"}  # no pid, no sample, no settings
+    assert told.keys() == {"role", "note", "wall_seconds", "evaluations", "rounds"}  # no pid, no settings
 
 
 @pytest.mark.parametrize("members", [1, 8, 32])
@@ -92,6 +92,11 @@ def test_a_status_fits_with_its_newest_rounds(members: int, count: int) -> None:
     assert 4 <= len(status.rounds) <= ROUNDS_TOLD_MAX
     assert status.rounds == tuple(rounds[-len(status.rounds) :])
     assert len(status.evaluations) == min(count, EVALUATIONS_TOLD_MAX)
+
+
+def test_a_host_tells_what_the_model_writes_and_where_it_goes() -> None:
+    status = decode_status(encode_status(public_status(snapshot(sample="ä" * 1000, exports="the folder models"), [])))
+    assert (status.sample, status.exports) == ("ä" * SAMPLE_CHARACTERS_MAX, "the folder models")
 
 
 def test_a_loss_that_is_no_number_is_left_out() -> None:

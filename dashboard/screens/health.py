@@ -1,0 +1,30 @@
+"""What is wrong, in words; nothing else."""
+
+from __future__ import annotations
+
+import streamlit as st
+
+from dashboard import show
+from dashboard.frames import health
+from dashboard.source import Source
+from dashboard.text import ago, escaped
+
+
+def page(source: Source) -> None:
+    """The page."""
+    st.header("Health")
+
+    @st.fragment(run_every=show.UPDATE_SECONDS)
+    def body() -> None:
+        seen = source.see()
+        show.status(seen, alerts=False)
+        found = health.problems(seen.view)
+        if seen.silent and seen.age_seconds is not None and not seen.left:
+            found.insert(0, f"The network is silent; it was last heard {ago(seen.age_seconds)}.")
+        for problem in found:
+            st.warning(escaped(problem, show.SENTENCE_CHARACTERS_MAX))
+        if not found:
+            st.success("No problems.")
+        st.text("How rounds went, and what proves a ban, is under Advanced.")
+
+    body()
