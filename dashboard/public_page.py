@@ -28,20 +28,23 @@ h1 { margin-bottom: .2rem; } h2 { margin-top: 2rem; font-size: 1.15rem; }
 table { border-collapse: collapse; width: 100%; } td, th { text-align: left; padding: .25rem .5rem .25rem 0; }
 td.number, th.number { text-align: right; font-variant-numeric: tabular-nums; }
 svg { width: 100%; height: auto; } svg text { fill: currentColor; font-size: 12px; }
+@media (max-width: 500px) { svg text { font-size: 20px; } }
 pre { overflow-x: auto; padding: .7rem; border: 1px solid var(--dim); border-radius: 6px; }
 """
 
 
 def page(view: NetworkView) -> str:
     """The whole page, as HTML."""
-    name = _text(view.name) or "A run"
+    title = next((text for label, text in view.run.about if label == "about"), view.name)
+    name = _text(title) or "A run"
     parts = [
         f"<h1>{name}</h1>",
         f'<p class="headline">{_text(run.headline(view), 300)}</p>' if view.run_id else "<p>Nothing is known yet.</p>",
         f'<p class="alert">{_text(run.alert(view), 300)}</p>' if run.alert(view) else "",
         *(f"<p>{escape(line)}</p>" for line in run.about(view)),
-        f'<p class="dim">{_text(run.facts(view), 300)}</p>',
-        "<h2>Held-out loss</h2>",
+        f'<p class="dim">{quantity.count(view.run.parameters)} parameters</p>' if view.run.parameters else "",
+        "<h2>Loss on text that nobody trains on</h2>",
+        '<p class="dim">In nats per token, against tokens trained and certified; lower is better.</p>',
         loss_chart([(one.tokens_certified, one.loss) for one in view.evaluations]),
         "<h2>Contributors</h2>",
         _contributors(view.credit, view),
