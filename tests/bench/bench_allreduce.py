@@ -1,6 +1,7 @@
 """An all-reduce of 10 million float32 parameters by four peers on loopback, beside hivemind's plain mean.
 
-`python tests/bench/bench_allreduce.py [--rounds 5] [--parameters N] [--tune]`; prints one JSON object. The sides take
+`python tests/bench/bench_allreduce.py [--rounds 5] [--parameters N] [--tune] [--bits-per-second 1e8]`; prints one JSON
+object. With a speed, as root, each peer is a machine of its own on a link of so many bit/s each way. The sides take
 turns, in processes that live all the time. Muster's rounds are whole: int4 both ways, commitments, robust_rda, spot
 checks, votes, a certificate. `seconds` is from outer gradients in RAM and a group that stands to what every peer holds;
 `whole_seconds` has finding the group in it. hivemind's side is there twice: without compression, and with whatever
@@ -15,8 +16,8 @@ import json
 import sys
 import tempfile
 from collections.abc import Sequence
-from contextlib import AsyncExitStack
-from dataclasses import asdict
+from contextlib import AsyncExitStack, closing, nullcontext
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,8 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 from dht.identity import Identity
 from tests.bench.allreduce.commands import Answer, Process, ask_all
 from tests.bench.allreduce.figures import Round, phase_medians, ratios, span, summary
-from tests.bench.allreduce.settings import ALL, YARDSTICKS, Setting
+from tests.bench.allreduce.settings import ALL, NARROW_YARDSTICKS, YARDSTICKS, Setting
+from tests.bench.links.place import ShapedNamespaces
 from tests.bench.soak.memory import family_cpu_seconds
 
 PEERS = 4
@@ -34,6 +36,24 @@ TUNING_ROUNDS = 3
 PARAMETERS = 10_000_000
 MEAN_ERROR_MAX = 0.05  # of the mean's length: more than eight bits a value cost
 ONE_THREAD = {"OMP_NUM_THREADS": "1"}  # four peers share the cores
+NAMES = tuple(f"peer-{number}" for number in range(PEERS))
+
+
+@dataclass(frozen=True)
+class Starter:
+    """Starts processes of a peer, on its machine if it has one."""
+
+    stack: AsyncExitStack
+    parameters: int
+    place: ShapedNamespaces | None = None
+
+    async def start(self, module: str, number: int, folder: str | None, *arguments: str) -> Process:
+        host = "127.0.0.1" if self.place is None else self.place.address(NAMES[number])
+        inside = () if self.place is None else self.place.inside(NAMES[number])
+        words = (*(() if folder is None else (folder,)), host, str(self.parameters), *arguments)
+        process = await Process.start(f"tests.bench.allreduce.{module}", *words, environment=ONE_THREAD, inside=inside)
+        self.stack.push_async_callback(process.stop)
+        return process
 
 
 class MusterSide:
@@ -45,12 +65,11 @@ class MusterSide:
         self.answers: list[Answer] = []
 
     @classmethod
-    async def start(cls, stack: AsyncExitStack, folder: Path, parameters: int) -> MusterSide:
+    async def start(cls, starter: Starter, folder: Path) -> MusterSide:
         identities = [Identity.load_or_create(_folder(folder, number) / "identity.key") for number in range(PEERS)]
         names = [identity.peer_id for identity in identities]
         processes = [
-            await _started(stack, "muster_peer", str(_folder(folder, number)), str(parameters), *names)
-            for number in range(PEERS)
+            await starter.start("muster_peer", number, str(_folder(folder, number)), *names) for number in range(PEERS)
         ]
         await ask_all(processes, "meet", told=await ask_all(processes, "tell"))
         return cls(processes)
@@ -122,46 +141,42 @@ def _folder(folder: Path, number: int) -> Path:
     return path
 
 
-async def _started(stack: AsyncExitStack, module: str, *arguments: str) -> Process:
-    process = await Process.start(f"tests.bench.allreduce.{module}", *arguments, environment=ONE_THREAD)
-    stack.push_async_callback(process.stop)
-    return process
-
-
-async def _hivemind_processes(stack: AsyncExitStack, parameters: int) -> list[Process]:
+async def _hivemind_processes(starter: Starter) -> list[Process]:
     processes: list[Process] = []
     addresses: list[str] = []
     for number in range(PEERS):
-        arguments = (str(parameters), str(number), str(PEERS), *addresses)
-        processes.append(await _started(stack, "hivemind_peer", *arguments))
+        processes.append(await starter.start("hivemind_peer", number, None, str(number), str(PEERS), *addresses))
         addresses = addresses or [one["address"] for one in await ask_all(processes, "tell")]
     return processes
 
 
-async def compare(parameters: int, rounds: int) -> dict[str, Any]:
+async def compare(parameters: int, rounds: int, place: ShapedNamespaces | None) -> dict[str, Any]:
     """All sides, taking turns."""
+    yardsticks = YARDSTICKS if place is None else NARROW_YARDSTICKS
     async with AsyncExitStack() as stack:
+        starter = Starter(stack, parameters, place)
         folder = stack.enter_context(tempfile.TemporaryDirectory())
-        muster = await MusterSide.start(stack, Path(folder), parameters)
-        processes = await _hivemind_processes(stack, parameters)
-        theirs = {name: await HivemindSide.start(processes, setting) for name, setting in YARDSTICKS.items()}
+        muster = await MusterSide.start(starter, Path(folder))
+        processes = await _hivemind_processes(starter)
+        theirs = {name: await HivemindSide.start(processes, setting) for name, setting in yardsticks.items()}
         for number in range(WARM_UP_ROUNDS + rounds):
             for side in (muster, *theirs.values()):
                 await side.round(number >= WARM_UP_ROUNDS)  # type: ignore[attr-defined]
         return {
             "peers": PEERS,
             "parameters": parameters,
+            "bits_per_second": None if place is None else place.link.bits_per_second,
             "muster": await muster.report(),
             **{f"hivemind_{name}": await side.report() for name, side in theirs.items()},
             **{f"muster_over_{name}": ratios(muster.rounds, side.rounds) for name, side in theirs.items()},
         }
 
 
-async def tune(parameters: int) -> list[dict[str, Any]]:
+async def tune(parameters: int, place: ShapedNamespaces | None) -> list[dict[str, Any]]:
     """All of hivemind's settings, the fastest first."""
     found = []
     async with AsyncExitStack() as stack:
-        processes = await _hivemind_processes(stack, parameters)
+        processes = await _hivemind_processes(Starter(stack, parameters, place))
         for setting in ALL:
             side = await HivemindSide.start(processes, setting)
             for number in range(WARM_UP_ROUNDS + TUNING_ROUNDS):
@@ -177,9 +192,14 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5, help="that count, after one that does not")
     parser.add_argument("--parameters", type=int, default=PARAMETERS)
     parser.add_argument("--tune", action="store_true", help="try hivemind's settings instead")
+    parser.add_argument("--bits-per-second", type=float, help="of each peer's link, each way, in namespaces; as root")
     options = parser.parse_args()
-    work = tune(options.parameters) if options.tune else compare(options.parameters, options.rounds)
-    print(json.dumps(asyncio.run(work), indent=2))
+    place = None if options.bits_per_second is None else ShapedNamespaces(options.bits_per_second, 0.0)
+    with closing(place) if place is not None else nullcontext():
+        if place is not None:
+            place.open(NAMES)
+        work = tune(options.parameters, place) if options.tune else compare(options.parameters, options.rounds, place)
+        print(json.dumps(asyncio.run(work), indent=2))
 
 
 if __name__ == "__main__":

@@ -29,10 +29,15 @@ class Process:
         self._process = process
 
     @classmethod
-    async def start(cls, module: str, *arguments: str, environment: Mapping[str, str] | None = None) -> Process:
-        """`python -m module arguments` in a process group of its own, with these variables added."""
+    async def start(
+        cls, module: str, *arguments: str, environment: Mapping[str, str] | None = None, inside: Sequence[str] = ()
+    ) -> Process:
+        """`python -m module arguments` in a process group of its own, with these variables added.
+
+        `inside` is a command that becomes the one behind it, as on another machine.
+        """
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", module, *arguments),
+            *(*inside, sys.executable, "-m", module, *arguments),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             limit=LINE_BYTES_MAX,

@@ -1,4 +1,4 @@
-"""One peer of hivemind's side: `python -m tests.bench.allreduce.hivemind_peer PARAMETERS NUMBER PEERS [ADDRESS …]`.
+"""One peer of hivemind's side: `python -m tests.bench.allreduce.hivemind_peer HOST PARAMETERS NUMBER PEERS [PEER …]`.
 
 A `DecentralizedAverager` over a DHT of its own, as its users have it: the averager and the DHT are processes of theirs,
 and the vector is in shared memory. Matchmaking comes first and waits for a trigger, so that both can be timed.
@@ -40,11 +40,11 @@ POLL_SECONDS = 0.005
 class HivemindPeer:
     """Averagers by name, over one DHT."""
 
-    def __init__(self, elements: int, number: int, peers: int, initial_peers: list[str]) -> None:
+    def __init__(self, host: str, elements: int, number: int, peers: int, initial_peers: list[str]) -> None:
         self._gradient = outer_gradient(elements, number)
         self._peers = peers
         self._dht = hivemind.DHT(
-            host_maddrs=["/ip4/127.0.0.1/tcp/0"],
+            host_maddrs=[f"/ip4/{host}/tcp/0"],
             initial_peers=initial_peers,
             use_relay=False,
             use_auto_relay=False,
@@ -121,9 +121,9 @@ def repair_decoding() -> None:
     quantization.int = lambda array: array.item()
 
 
-async def main(parameters: int, number: int, peers: int, initial_peers: list[str]) -> None:
+async def main(host: str, parameters: int, number: int, peers: int, initial_peers: list[str]) -> None:
     repair_decoding()
-    peer = HivemindPeer(elements_of(model_of(parameters)), number, peers, initial_peers)
+    peer = HivemindPeer(host, elements_of(model_of(parameters)), number, peers, initial_peers)
     names = ("tell", "add", "remove", "prepare", "match", "reduce", "verify")
     try:
         await serve({name: getattr(peer, name) for name in names})
@@ -133,4 +133,4 @@ async def main(parameters: int, number: int, peers: int, initial_peers: list[str
 
 if __name__ == "__main__":
     warnings.simplefilter("ignore")
-    asyncio.run(main(*map(int, sys.argv[1:4]), sys.argv[4:]))  # type: ignore[call-arg]
+    asyncio.run(main(sys.argv[1], *map(int, sys.argv[2:5]), sys.argv[5:]))  # type: ignore[call-arg]

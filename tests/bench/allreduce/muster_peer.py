@@ -1,4 +1,4 @@
-"""One peer of the Muster side: `python -m tests.bench.allreduce.muster_peer FOLDER PARAMETERS PEER_ID …`.
+"""One peer of the Muster side: `python -m tests.bench.allreduce.muster_peer FOLDER HOST PARAMETERS PEER_ID …`.
 
 Everything a round takes is what `peer.node.node` puts together: daemon, transport, engine, pump, tensor work, vote
 log. Left out are the learner, whose place `Gradient` takes, the record store's loops (who is there is told by
@@ -102,9 +102,10 @@ class BenchPeer:
         self._before = self._anchor
 
     @classmethod
-    async def start(cls, folder: Path, config: RunConfig, peers: list[PeerId], places: dict[PeerId, str]) -> BenchPeer:
+    async def start(
+        cls, options: NodeOptions, config: RunConfig, peers: list[PeerId], places: dict[PeerId, str]
+    ) -> BenchPeer:
         """`places` may be filled later."""
-        options = NodeOptions(data_directory=folder)
         identity = prepare(options)
         manifest = Manifest(
             config=config,
@@ -119,7 +120,7 @@ class BenchPeer:
             options, manifest.run_id, None, lambda peer: [places[peer]] if peer in places else []
         )
         core = Core(manifest, identity, KeyVerifier(), os.urandom, unix_seconds() - loop.time())
-        directory = RunDirectory(folder, manifest.run_id)
+        directory = RunDirectory(options.data_directory, manifest.run_id)
         held = directory.load(manifest, core.rules)
         driver = build_driver(core, held, network, directory, options)
         number = peers.index(identity.peer_id)
@@ -201,12 +202,12 @@ class BenchPeer:
         await self.network.close()
 
 
-async def main(folder: Path, parameters: int, peers: list[PeerId]) -> None:
-    log.configure(folder)
+async def main(options: NodeOptions, parameters: int, peers: list[PeerId]) -> None:
+    log.configure(options.data_directory)
     log.silence_libraries()
     give_back_large_pieces()  # as a peer's process does
     places: dict[PeerId, str] = {}
-    peer = await BenchPeer.start(folder, config_of(parameters, len(peers)), peers, places)
+    peer = await BenchPeer.start(options, config_of(parameters, len(peers)), peers, places)
 
     async def tell() -> Answer:
         (address, *_) = await peer.network.dht.daemon.visible_addresses()
@@ -227,4 +228,5 @@ async def main(folder: Path, parameters: int, peers: list[PeerId]) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main(Path(sys.argv[1]), int(sys.argv[2]), [PeerId(one) for one in sys.argv[3:]]))
+    here = NodeOptions(data_directory=Path(sys.argv[1]), listen_host=sys.argv[2])
+    asyncio.run(main(here, int(sys.argv[3]), [PeerId(one) for one in sys.argv[4:]]))

@@ -23,6 +23,9 @@ class Setting:
 YARDSTICKS = {"plain": Setting("none", 1 << 21), "fastest": Setting("float16", 1 << 19)}
 """The fastest of `--tune` without compression, and of all."""
 
+NARROW_YARDSTICKS = {**YARDSTICKS, "eight_bits": Setting("uniform8bit", 1 << 19)}
+"""For narrow links, on which fewer bytes are worth more than the time of their codec."""
+
 ALL = tuple(
     Setting(compression, part_bytes, tensors)
     for compression in COMPRESSIONS
