@@ -1,8 +1,8 @@
 """How a float32 vector becomes bytes and back, the same bytes on every machine (design §6.2 step 4, §7).
 
-Numpy only: every operation is one separately rounded IEEE float32 operation, so no fused instruction and no thread
-count can change a bit. An encoding is a row of independent blocks; a Merkle leaf holds whole blocks, so one leaf can
-be decoded, recombined and encoded again alone (the exact spot check of design §6.2 step 8).
+Every operation of numpy's or torch's here is one separately rounded IEEE float32 operation, so no fused instruction
+and no thread count can change a bit. An encoding is a row of independent blocks; a Merkle leaf holds whole blocks, so
+one leaf can be decoded, recombined and encoded again alone (the exact spot check of design §6.2 step 8).
 
 Relative error (L2) on Gaussian vectors, and bits per element, as `tests/peer/numerics/test_codec.py` holds them:
 fp32 0, 32; fp16 2.1e-4, 16; bf16 1.7e-3, 16; int8 0.65 %, 8.25; int4 11.7 %, 4.25; e3m0 19.2 %, 4.25;
@@ -11,7 +11,7 @@ int2 77 %, 2.25. No block codec's error on an element is longer than the element
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Protocol
@@ -57,8 +57,11 @@ class Codec(Protocol):
         """Length of the encoding of `elements` values."""
         ...
 
-    def encode(self, vector: Tensor) -> bytes:
-        """Encode float32[n] on the CPU; values out of range saturate. Raises LocalError if one is not finite."""
+    def encode(self, vector: Tensor, seen: Tensor | None = None) -> bytes:
+        """Encode float32[n] on the CPU; values out of range saturate. Raises LocalError if one is not finite.
+
+        What decodes from it is written to `seen`, float32[n], if given.
+        """
         ...
 
     def decode(self, buffer: Buffer, elements: int) -> Tensor:
@@ -88,16 +91,20 @@ class RawCodec:
     def encoded_bytes(self, elements: int) -> int:
         return elements * self.bytes_each
 
-    def encode(self, vector: Tensor) -> bytes:
+    def encode(self, vector: Tensor, seen: Tensor | None = None) -> bytes:
         values = _floats(vector)
         if not np.isfinite(values).all():
             raise LocalError("a vector to be encoded holds values that are not finite")
         if self.name == "fp16":
             largest = np.float32(np.finfo(np.float16).max)
-            return np.clip(values, -largest, largest).astype("<f2").tobytes()
-        if self.name == "bf16":
-            return _to_bfloat16(values).tobytes()
-        return values.astype("<f4", copy=False).tobytes()
+            encoded = np.clip(values, -largest, largest).astype("<f2").tobytes()
+        elif self.name == "bf16":
+            encoded = _to_bfloat16(values).tobytes()
+        else:
+            encoded = values.astype("<f4", copy=False).tobytes()
+        if seen is not None:
+            seen.copy_(self.decode(encoded, len(vector)))
+        return encoded
 
     def decode(self, buffer: Buffer, elements: int) -> Tensor:
         _check_length(self, buffer, elements)
@@ -142,15 +149,16 @@ class IntegerQuantiser:
         if self.bits == 8:
             return scaled.astype(np.int8).view(np.uint8)
         scaled += self.levels + 1
-        return _pack(scaled, self.bits)
+        return _pack(scaled.astype(np.uint8), self.bits)
 
     def from_codes(self, codes: Bytes, out: Floats) -> None:
-        """The inverse, into float32[blocks, BLOCK_ELEMENTS]."""
+        """The inverse of contiguous codes, into float32[blocks, BLOCK_ELEMENTS]."""
         if self.bits == 8:
             out[:] = codes.view(np.int8)
             return
-        _unpack(codes, self.bits, out)
-        out -= self.levels + 1
+        for own, part in _unpacked(codes, self.bits, out):
+            own -= np.uint8(self.levels + 1)  # around zero, which a signed byte knows
+            part[:] = own.view(np.int8)
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,14 +176,15 @@ class ExponentQuantiser:
         magnitude = np.minimum(np.abs(scaled), np.float32(1))
         # the border between 2^-k-1 and 2^-k is 0.75·2^-k: a third more turns it into a power of two
         exponent = (magnitude * np.float32(4 / 3)).view(np.int32) >> 23
-        codes = np.maximum(exponent - 120, magnitude >= np.float32(1 / 128)).astype(np.float32)
-        codes += ((scaled < 0) & (codes > 0)).astype(np.float32) * np.float32(8)
+        codes = np.maximum(exponent - 120, magnitude >= np.float32(1 / 128)).astype(np.uint8)
+        codes += ((scaled < 0) & (codes > 0)).astype(np.uint8) * np.uint8(8)
         return _pack(codes, 4)
 
     def from_codes(self, codes: Bytes, out: Floats) -> None:
         table = np.array([0.0] + [2.0**power for power in range(-6, 1)], np.float32)
-        _unpack(codes, 4, out)
-        out[:] = np.concatenate([table, -table])[out.astype(np.intp)]
+        signed = np.concatenate([table, -table])
+        for own, part in _unpacked(codes, 4, out):
+            part[:] = signed[own]
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,28 +215,28 @@ class BlockCodec:
     def encoded_bytes(self, elements: int) -> int:
         return _blocks(elements) * self.block_bytes
 
-    def encode(self, vector: Tensor) -> bytes:
+    def encode(self, vector: Tensor, seen: Tensor | None = None) -> bytes:
         values = _floats(vector)
-        whole = values.size // BLOCK_ELEMENTS
         encoded = np.empty((_blocks(values.size), self.block_bytes), np.uint8)
-        blocks = values[: whole * BLOCK_ELEMENTS].reshape(whole, BLOCK_ELEMENTS)
-        for start in range(0, whole, CHUNK_BLOCKS):
-            stop = min(start + CHUNK_BLOCKS, whole)
-            self._encode_blocks(blocks[start:stop], encoded[start:stop])
-        if len(encoded) > whole:
+        whole = values.size - values.size % BLOCK_ELEMENTS
+        spent = None if seen is None else seen.numpy()
+        self._encode_blocks(_in_blocks(values[:whole]), encoded, None if spent is None else _in_blocks(spent[:whole]))
+        if whole < values.size:
             last = np.zeros((1, BLOCK_ELEMENTS), np.float32)
-            last[0, : values.size - whole * BLOCK_ELEMENTS] = values[whole * BLOCK_ELEMENTS :]
-            self._encode_blocks(last, encoded[whole:])
+            last[0, : values.size - whole] = values[whole:]
+            self._encode_blocks(last, encoded[-1:], last)
+            if spent is not None:
+                spent[whole:] = last[0, : values.size - whole]
         return encoded.tobytes()
 
     def decode(self, buffer: Buffer, elements: int) -> Tensor:
         encoded, scales = self._scaled(buffer, elements)
-        values = new_vector(len(encoded) * BLOCK_ELEMENTS).numpy().reshape(-1, BLOCK_ELEMENTS)
+        values = new_vector(len(encoded) * BLOCK_ELEMENTS).numpy()
+        blocks = _in_blocks(values)
         for start in range(0, len(encoded), CHUNK_BLOCKS):
             chunk = slice(start, start + CHUNK_BLOCKS)
-            self.quantiser.from_codes(encoded[chunk, SCALE_BYTES:], values[chunk])
-            values[chunk] *= scales[chunk]
-        return torch.from_numpy(values.reshape(-1)[:elements])
+            self._decode_blocks(np.ascontiguousarray(encoded[chunk, SCALE_BYTES:]), scales[chunk], blocks[chunk])
+        return torch.from_numpy(values[:elements])
 
     def squared_length_max(self, buffer: Buffer, elements: int) -> float:
         _, scales = self._scaled(buffer, elements)
@@ -244,36 +253,57 @@ class BlockCodec:
             raise PeerError(f"the {self.name} encoding holds a scale that is not finite or out of range")
         return encoded, scales
 
-    def _encode_blocks(self, blocks: Floats, encoded: Bytes) -> None:
+    def _encode_blocks(self, blocks: Floats, encoded: Bytes, seen: Floats | None) -> None:
+        for start in range(0, len(blocks), CHUNK_BLOCKS):
+            chunk = slice(start, start + CHUNK_BLOCKS)
+            scales, codes = self._codes(blocks[chunk])
+            encoded[start : start + len(codes), :SCALE_BYTES] = scales.astype("<f4", copy=False).view(np.uint8)
+            encoded[start : start + len(codes), SCALE_BYTES:] = codes
+            if seen is not None:
+                self._decode_blocks(codes, scales, seen[chunk])
+
+    def _codes(self, blocks: Floats) -> tuple[Floats, Bytes]:
+        """The scale of each block, float32[blocks, 1], and its codes."""
         scaled = np.abs(blocks)
-        largest = scaled.max(axis=1, keepdims=True)
+        worked = torch.from_numpy(scaled)  # torch goes along rows several times as fast
+        largest = worked.amax(dim=1, keepdim=True).numpy()
         if not np.isfinite(largest).all():
             raise LocalError("a vector to be encoded holds values that are not finite")
         scales = np.minimum(largest / np.float32(self.quantiser.levels), self.scale_max)
         scales[scales < np.float32(self.quantiser.scale_min)] = 0
-        np.divide(blocks, np.where(scales == 0, np.float32(np.inf), scales), out=scaled)
+        divisors = np.where(scales == 0, np.float32(np.inf), scales)
+        torch.div(torch.from_numpy(blocks), torch.from_numpy(divisors), out=worked)
         if (scales == self.scale_max).any():  # else a block's largest value is `levels` times its scale
             np.clip(scaled, -self.quantiser.levels, self.quantiser.levels, out=scaled)
-        encoded[:, :SCALE_BYTES] = scales.astype("<f4", copy=False).view(np.uint8)
-        encoded[:, SCALE_BYTES:] = self.quantiser.to_codes(scaled)
+        return scales, self.quantiser.to_codes(scaled)
+
+    def _decode_blocks(self, codes: Bytes, scales: Floats, out: Floats) -> None:
+        self.quantiser.from_codes(codes, out)
+        torch.from_numpy(out).mul_(torch.from_numpy(scales))
 
 
-def _pack(codes: Floats, bits: int) -> Bytes:
+def _in_blocks(values: Floats) -> Floats:
+    return values.reshape(-1, BLOCK_ELEMENTS)
+
+
+def _pack(codes: Bytes, bits: int) -> Bytes:
     """Several codes of `bits` bits to a byte: byte k of c has values k, k + c, k + 2c … of a block, the lowest bits
-    first; overwrites its input."""
-    columns = BLOCK_ELEMENTS * bits // 8
-    packed = codes[:, -columns:]
-    for start in range(BLOCK_ELEMENTS - 2 * columns, -1, -columns):
-        packed *= 1 << bits
-        packed += codes[:, start : start + columns]
-    return packed.astype(np.uint8)
+    first."""
+    words = codes.view(np.uint32)  # no code leaves its byte when it is shifted
+    columns = words.shape[1] * bits // 8
+    packed = words[:, :columns].copy()
+    for place in range(1, 8 // bits):
+        packed |= words[:, place * columns : (place + 1) * columns] << np.uint32(bits * place)
+    return packed.view(np.uint8)
 
 
-def _unpack(codes: Bytes, bits: int, out: Floats) -> None:
-    columns = BLOCK_ELEMENTS * bits // 8
-    for place, start in enumerate(range(0, BLOCK_ELEMENTS, columns)):
+def _unpacked(codes: Bytes, bits: int, out: Floats) -> Iterator[tuple[Bytes, Floats]]:
+    """The codes of each place in their bytes, and where in `out` their values are."""
+    columns, last = BLOCK_ELEMENTS * bits // 8, 8 // bits - 1
+    for place in range(last + 1):
         shifted = codes >> np.uint8(bits * place) if place else codes
-        np.bitwise_and(shifted, (1 << bits) - 1, out=out[:, start : start + columns], casting="unsafe")
+        own = shifted if place == last else shifted & np.uint8((1 << bits) - 1)
+        yield own, out[:, place * columns : (place + 1) * columns]
 
 
 def _to_bfloat16(values: Floats) -> NDArray[np.uint16]:

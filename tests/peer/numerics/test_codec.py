@@ -53,6 +53,9 @@ def test_every_finite_vector_survives(name, vector):
     assert decoded.dtype == torch.float32
     assert torch.isfinite(decoded).all()
     assert torch.equal(codec.decode(memoryview(data), len(vector)), decoded)
+    seen = torch.full_like(vector, torch.nan)
+    assert codec.encode(vector, seen) == data
+    assert seen.numpy().tobytes() == decoded.numpy().tobytes()
 
 
 @pytest.mark.parametrize("name", NAMES)
