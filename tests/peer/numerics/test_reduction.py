@@ -17,6 +17,7 @@ from peer.numerics.merge import MERGES, combine, squared_norm
 from peer.numerics.outer_optimizer import OuterState, outer_step
 from peer.numerics.outer_step import AgreedResult, apply_merged, joined
 from peer.numerics.reduction import (
+    NORM_TOLERANCE,
     Admitted,
     admit,
     encode_contribution,
@@ -24,6 +25,7 @@ from peer.numerics.reduction import (
     measure,
     merge_plan,
     segment_inputs,
+    segment_norms,
 )
 from peer.numerics.robust.segments import merge_segment
 from tests.peer.merging import (
@@ -165,6 +167,16 @@ class TestAdmission:
         part, norms = self.committed()
         nearly = tuple(norm * (1 + 1e-6) for norm in norms)
         assert not isinstance(admit(part, nearly, self.cut, 1, FP32), str)
+
+    @pytest.mark.parametrize("length", [1e-25, 1e-19, 1e-3, 1e12, 1e17])
+    @pytest.mark.parametrize("off", [0.0, 4e-5, 6e-5, 9.9e-5, 1.02e-4, 2e-4])
+    def test_a_rough_look_at_a_norm_decides_as_the_exact_one(self, length, off):
+        vector = draws(LAYOUT, 1)[0][self.cut.span(1)]
+        part = FP32.encode(vector * (length / float(vector.norm())))
+        norms = segment_norms(FP32.decode(part, len(vector)), self.cut, 1)
+        for factor in (1 + off, 1 - off):
+            refused = admit(part, tuple(factor * norm for norm in norms), self.cut, 1, FP32)
+            assert isinstance(refused, str) is (off > NORM_TOLERANCE)
 
     def test_absurd_size_even_if_true(self):
         vector = draws(LAYOUT, 1)[0] * 1e20
