@@ -11,7 +11,7 @@ import ctypes
 import resource
 from contextlib import suppress
 
-LARGE_BYTES = 1 << 20
+LARGE_BYTES = 8 << 20
 KEPT_BYTES = 8 << 20  # of what is free at the end of a thread's heap
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 
@@ -34,7 +34,8 @@ def give_back_large_pieces() -> None:
 
     glibc gives back what is larger than the largest that was freed before, and so in the end nothing: a peer's
     fragments, each of another size, would lie in holes of each other's. What is smaller stays for the next: pages that
-    come anew with every piece of a codec's work would cost as much again as the work.
+    come anew with every piece of a codec's work, or with every part that is encoded or arrives, would cost several
+    times as much as what is written there.
     """
     with suppress(AttributeError):
         mallopt = ctypes.CDLL(None).mallopt

@@ -16,11 +16,11 @@ from types import MappingProxyType
 from typing import Any, get_args
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from coordinator.run.manifest import Merge
+from peer.machine.buffer_pool import new_vector
 from peer.numerics.fragments import TensorSpec
 
 CHUNK_ELEMENTS = 1 << 15  # 128 KiB: accumulator and product stay in a core's cache
@@ -72,7 +72,7 @@ def combine(vectors: Sequence[Tensor], factors: Sequence[Sequence[np.float32]], 
     The spans lie side by side and cover the vectors. Where a factor is 0, its vector is not looked at.
     """
     arrays = [vector.numpy() for vector in vectors]
-    total = torch.empty_like(vectors[0])
+    total = new_vector(len(vectors[0]))
     sums, product = total.numpy(), np.empty(CHUNK_ELEMENTS, np.float32)
     for span, span_factors in zip(spans, factors, strict=True):
         used = [(array, factor) for array, factor in zip(arrays, span_factors, strict=True) if factor != 0]
