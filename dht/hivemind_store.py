@@ -6,13 +6,14 @@ hivemind routes and carries; what is stored, believed and merged is ours (`dht.h
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Set
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence, Set
 from contextlib import asynccontextmanager, suppress
 from itertools import count
 from random import SystemRandom
 from typing import Any
 
 from hivemind.dht.node import DHTNode
+from hivemind.dht.routing import DHTID
 from hivemind.p2p import PeerID
 from hivemind.p2p.p2p_daemon_bindings.control import P2PDaemonError
 
@@ -112,13 +113,10 @@ class HivemindStore:
         now = self._clock()
         for record in self._storage.table.get(place.to_bytes(), now):
             merged.put(b"", record, now)
-        for answer in answers:
-            for record in _records_in(answer, place):
-                # signature, key and subkey: hivemind asked our validator before it returned the answer
-                if check_time(record, now) is None and not self._door.refusal(
-                    record.sender, record.body.admission or b""
-                ):
-                    merged.put(b"", record, now)
+        for record in _records_in(answers, place):
+            # signature, key and subkey: hivemind asked our validator before it returned the answer
+            if check_time(record, now) is None and not self._door.refusal(record.sender, record.body.admission or b""):
+                merged.put(b"", record, now)
         return [stored(record) for record in merged.get(b"", now)[:ENTRIES_PER_KEY_MAX]]
 
     async def probe(self) -> None:
@@ -262,11 +260,12 @@ class HivemindStore:
 
     async def _nearest(self, place: Any) -> list[Any]:
         """hivemind ids of the peers responsible for a place; none if we are alone. Raises NetworkError."""
+        beside = DHTID(place ^ 1)  # nothing lies there: who is asked the way to a place itself sends all its records
         for attempt in range(2):
             found = await self._node.find_nearest_nodes(
-                [place], k_nearest=REPLICAS, beam_size=BEAM_NODES, exclude_self=True
+                [beside], k_nearest=REPLICAS, beam_size=BEAM_NODES, exclude_self=True
             )
-            peers = list(found[place].values())
+            peers = list(found[beside].values())
             if peers or attempt:
                 break
             await self._bootstrap()
@@ -304,9 +303,8 @@ def why_refused(expires_unix_seconds: float, now_unix_seconds: float) -> str:
     return "no other peer took the record; is this machine's clock right, and its key used by no other machine?"
 
 
-def _records_in(answer: Any, place: Any) -> list[Record]:
-    """The records in what one peer answered, if it answered."""
-    found = answer[place][0] if answer else None
-    if found is None:
-        return []
-    return [parse_record(value) for _, (value, _) in found.value.items()]
+def _records_in(answers: Sequence[Any], place: Any) -> list[Record]:
+    """The records in what peers answered, if they did; what several hold is read once."""
+    found = [answer[place][0] for answer in answers if answer]
+    values = [value for one in found if one is not None for _, (value, _) in one.value.items()]
+    return [parse_record(value) for value in dict.fromkeys(values)]

@@ -62,8 +62,6 @@ class BoardPeer(VirtualPeer):
         steps = self.tensors.learner.steps(now)
         presence, shards = engine.core.presence, self.shards
         needed = active_sets(machine.chain for machine in engine.machines)
-        ours = self.presence(steps).model_copy(update={"shard_depth": shards.said})
-        board.put(self.me, ours, shards.written(needed), now)
         presence.forget(now, lifetimes=1.0)
         versions = engine.heads()[0]
         read = board.get(shards.read(needed - presence.live(now), world.random.getrandbits(32)), now)
@@ -76,6 +74,10 @@ class BoardPeer(VirtualPeer):
         said = {peer: board.records[peer][0].shard_depth for peer in found}
         shards.found({place: len(peers) for place, peers in read.items()}, said, needed)
         presence.sample(shards.everybody, now)
+        if not self.alive:
+            return  # that was a trap
+        ours = self.presence(steps).model_copy(update={"shard_depth": shards.said})
+        board.put(self.me, ours, shards.written(needed), now)
         self.handle(Progress(steps, self.tensors.learner.steps_per_second))
         self.handle(Tick())
         again = lambda: self.heartbeat() if self.life == life and self.alive else None  # noqa: E731

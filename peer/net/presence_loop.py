@@ -77,22 +77,24 @@ class PresenceLoop:
             await pause(seconds, self._changed)
 
     async def _once(self, lifetime_seconds: float) -> None:
-        """Say that we are here, and look who else is: each also when the other one fails."""
+        """Look who is there, then say that we are, where they look for us: each also when the other one fails."""
         needed = self._readers.needed()
+        try:
+            await self._look(needed)
+        except NetworkError as error:
+            log.info("presence_not_read", reason=str(error))
         ours = self._ours().model_copy(update={"shard_depth": self.shards.said}).to_wire()
         try:
             for place in self.shards.written(needed):
                 await self._store.put(presence_key(self._run_id, place), ours, lifetime_seconds)
         except NetworkError as error:
             log.info("presence_not_told", reason=str(error))
+
+    async def _look(self, needed: frozenset[PeerId]) -> None:
+        """Who else is there; raises NetworkError."""
         places = self.shards.read(self._readers.missing(needed), secrets.randbits(32))
-        try:
-            read = await read_places(self._store, self._run_id, places)
-            hosts = await self._daemon.hosts()
-        except NetworkError as error:
-            log.info("presence_not_read", reason=str(error))
-            return
-        found = presences(distinct(read), self._daemon, hosts)
+        read = await read_places(self._store, self._run_id, places)
+        found = presences(distinct(read), self._daemon, await self._daemon.hosts())
         said = {record.sender: presence.shard_depth for record, presence in found}
         self.shards.found({place: len(records) for place, records in read.items()}, said, needed)
         for record, presence in found:

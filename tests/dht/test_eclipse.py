@@ -91,6 +91,29 @@ def test_who_is_responsible_and_never_comes_to_an_end_hides_nobody(
     runner.run(scenario())
 
 
+def test_on_the_way_to_a_place_nobody_sends_what_lies_there(
+    eclipse: Eclipse, runner: asyncio.Runner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each write brought the records of all, from whoever was asked the way, and each look brought them twice."""
+
+    async def scenario() -> None:
+        alice, _, carol = eclipse.stores
+        await alice.put(KEY, b"here", 60)
+        sent: list[object] = []
+
+        def note(*dictionary: object) -> bool:
+            sent.append(dictionary)
+            return True
+
+        monkeypatch.setattr(carol._protocol, "_validate_dictionary", note)
+        await carol.put(KEY, b"here", 60)
+        assert sent == []
+        await carol.get(KEY)
+        assert 0 < len(sent) <= REPLICAS + ACQUAINTANCES
+
+    runner.run(scenario())
+
+
 def address(number: int, port: int = 7331) -> PeerAddress:
     return PeerAddress.parse(f"/ip4/127.0.0.1/tcp/{port}/p2p/{KEYS[number].peer_id}")
 

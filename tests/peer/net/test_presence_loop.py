@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from coordinator.wire.presence import Presence
-from coordinator.wire.shards import PresenceShards, shard_of
+from coordinator.wire.shards import ROOT, PresenceShards, shard_of
 from dht.daemon import process as daemons
 from dht.hivemind_store import why_refused
 from dht.identity import Identity, KeyVerifier, PeerId
@@ -227,3 +227,4 @@ def test_in_a_large_swarm_a_peer_writes_where_others_of_its_depth_read() -> None
     assert looking.shards.depth == depth - 1  # as deep as so few ask for, but in their sight
     assert counted[0] >= 64
     assert {shard_of(ME.peer_id, depth - 1), shard_of(ME.peer_id, depth - 2)} <= set(ours)
+    assert ROOT not in ours  # newcomers would fill it, and the active sets could not write there
