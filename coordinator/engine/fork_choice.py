@@ -11,6 +11,7 @@ from coordinator.core.actions import Action, Send, Tell
 from coordinator.engine.branch_rules import changes, followed
 from coordinator.engine.fork_probe import Fork, ForkProbe, follows, is_heard_on
 from coordinator.engine.fragment import FragmentMachine
+from coordinator.engine.gossip import spread
 from coordinator.wire.messages import AskChainNote, CertificateNote, ChainNote
 from dht.identity import PeerId
 
@@ -64,17 +65,21 @@ class ForkChoice:
         return [] if before >= ASKED_AT_ONCE else self.ask(peer, fragment, now)
 
     def answer(self, sender: PeerId, note: AskChainNote, now: float) -> list[Action]:
-        """Certificates after the newest version that the asker and we share; none if that lies too deep."""
+        """Certificates after the newest version that the asker and we share; none if that lies too deep.
+
+        Who asks what follows a version that we lack tells us of it, as presence does.
+        """
         chain, answering = self.machines[note.fragment].chain, self.machines[note.fragment].core.answering
+        news = self.ask_few(sender, note.fragment, now) if note.version > chain.version else []
         if not answering.admits(sender, now):
-            return []
+            return news
         shared = ancestor(chain, note.known)
         if shared is None:
             answer = ChainNote(fragment=note.fragment, certificates=(), oldest=chain.first_version)
         else:
             answer = ChainNote(fragment=note.fragment, certificates=chain.after(shared, CHAIN_PAGE_MAX))
         answering.gave(sender, len(answer.to_wire()), now)
-        return [Send(sender, answer)]
+        return [*news, Send(sender, answer)]
 
     def teach(self, peer: PeerId, machine: FragmentMachine, version: int, now: float) -> list[Action]:
         """A peer that speaks about an old version is shown the certificate that ended it."""
@@ -143,7 +148,8 @@ class ForkChoice:
         if more:
             machine.fetch_later(now)
             return actions + self.ask(sender, machine.index, now)
-        return actions + machine.fetch_if_behind(now)
+        told = spread(machine.core, machine.chain, machine.chain.certificates[-1], now)
+        return actions + told + machine.fetch_if_behind(now)
 
     def _note_ahead(
         self, probe: ForkProbe, sender: PeerId, machine: FragmentMachine, oldest: int | None

@@ -11,7 +11,7 @@ from coordinator.chain.chain import Chain, beacon_order
 from coordinator.core.actions import Action, Send
 from coordinator.core.context import Core
 from coordinator.run.manifest import PEERS_PER_GROUP_MAX
-from coordinator.wire.messages import CertificateNote
+from coordinator.wire.messages import AskChainNote, CertificateNote
 from dht.identity import PeerId
 from dht.statement import digest_of
 
@@ -34,10 +34,15 @@ def announce(core: Core, chain: Chain, certificate: Certificate, now: float) -> 
 
 
 def spread(core: Core, chain: Chain, certificate: Certificate, now: float) -> list[Action]:
-    """A peer that learns of a version in a large swarm tells a few, so that nobody has to tell all (design §10)."""
+    """A peer that learns of a version in a large swarm tells a few, so that nobody has to tell all (design §10).
+
+    By asking what follows it: who has not heard of it asks back, and only then a certificate of 13 KB is sent. Some are
+    known to many, and would get it from each of these.
+    """
     if not is_crowded(core, now):
         return []
-    note = CertificateNote(certificate=certificate)
+    known = (certificate.digest, certificate.outcome.parent)
+    note = AskChainNote(fragment=chain.fragment, version=certificate.version, known=known)
     others = _outsiders(core, certificate, now) - chain.active_set()
     drawn = beacon_order(digest_of(certificate.digest, core.me.encode()), others)
     return [Send(peer, note) for peer in drawn[:RUMOUR_PEERS]]

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from coordinator.chain.lineage import known_digests
 from coordinator.core.actions import Action, FetchState, Send, Tell
 from coordinator.core.context import DEADLINE_DOUBLINGS_MAX
 from coordinator.core.events import FetchFailed, PeerGone, PresenceSeen, Progress, Received, StateFetched
 from coordinator.core.state_sync import LACKING_INTERVALS
 from coordinator.core.timeline import LOCK_DEADLINES
-from coordinator.engine import fork_choice
+from coordinator.engine import fork_choice, gossip
 from coordinator.engine.engine import TICK_SECONDS_MIN, Engine
 from coordinator.engine.fork_choice import ASK_AGAIN_SECONDS, RIVALS_MAX
 from coordinator.group.pacing import MOST_INTERVALS
@@ -120,6 +121,24 @@ def test_whoever_speaks_about_a_newer_version_is_asked_about_it_but_not_all_the_
     assert sent(engine.handle(news, NOW)) == [(FRIEND, AskChainNote(fragment=0, version=1, known=known))]
     assert engine.handle(news, NOW + 0.9 * ASK_AGAIN_SECONDS) == []
     assert len(sent(engine.handle(news, NOW + ASK_AGAIN_SECONDS))) == 1
+
+
+def test_rumour_of_a_version_that_we_lack_is_followed_and_handed_on(monkeypatch):
+    monkeypatch.setattr(gossip, "TOLD_BY_LEADER_MAX", 1)
+    engine, certificate = engine_at(), CLUB.certify(stem(), EVERYONE)
+    for number, peer in enumerate(CLUB.ids):
+        engine.handle(PresenceSeen(peer, presence(number, versions=(1, 0), heads=())), NOW)
+    rumour = AskChainNote(fragment=0, version=2, known=(certificate.digest, certificate.outcome.parent))
+    asked, answered = sent(engine.handle(Received(STRANGER, rumour), NOW))
+    assert asked == (STRANGER, AskChainNote(fragment=0, version=1, known=known_digests(engine.machines[0].chain)))
+    assert answered == (STRANGER, ChainNote(fragment=0, certificates=()))
+    told = sent(engine.handle(Received(STRANGER, ChainNote(fragment=0, certificates=(certificate,))), NOW))
+    assert engine.machines[0].chain.version == 2
+    assert [message for _, message in told] == [rumour] * len(told)
+    assert told
+    assert sent(engine.handle(Received(STRANGER, rumour), NOW)) == [
+        (STRANGER, ChainNote(fragment=0, certificates=()))
+    ]  # no news
 
 
 def test_whoever_speaks_about_another_base_is_asked_about_it():

@@ -11,6 +11,7 @@ from coordinator.core.actions import Action, Send
 from coordinator.core.context import Core
 from coordinator.engine import gossip
 from coordinator.engine.gossip import RUMOUR_PEERS, announce, spread
+from coordinator.wire.messages import AskChainNote
 from dht.identity import PeerId
 from tests.coordinator.rigs import PEERS, chain_of, core, grown, presence
 
@@ -41,6 +42,9 @@ def test_in_a_crowd_the_leader_tells_the_active_set_and_rumour_the_others(monkey
     own, chain = scene(crowded=True, monkeypatch=monkeypatch)
     certificate = chain.certificates[-1]
     assert told(announce(own, chain, certificate, 1.0)) == set(LEFT)
-    drawn = told(spread(own, chain, certificate, 1.0))
-    assert len(drawn) == RUMOUR_PEERS
-    assert drawn <= set(OTHERS)
+    rumour = spread(own, chain, certificate, 1.0)
+    assert len(told(rumour)) == RUMOUR_PEERS
+    assert told(rumour) <= set(OTHERS)
+    known = (certificate.digest, certificate.outcome.parent)
+    note = AskChainNote(fragment=0, version=certificate.version, known=known)
+    assert [one.message for one in rumour if isinstance(one, Send)] == [note] * RUMOUR_PEERS
