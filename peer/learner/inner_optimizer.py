@@ -16,6 +16,7 @@ from torch.optim import AdamW, Muon, Optimizer
 from coordinator.run.inner_spec import InnerOptimizer, InnerSpec
 from dht.errors import LocalError, UsageError
 from peer.learner import muon
+from peer.learner.code_tables import code_table
 
 MIN_8BIT_ELEMENTS = 4096  # smaller tensors keep float32 state: bitsandbytes' own default
 REWARM_STEPS = 10  # steps until an optimizer that began without state may use the full rate
@@ -87,7 +88,9 @@ def _make_plain(parameters: Sequence[nn.Parameter], spec: InnerSpec) -> Optimize
     }[spec.optimizer]
     decays = (*betas, SLOW_DECAY) if spec.optimizer == "ademamix8bit" else betas
     groups = _groups(parameters, spec, _8BIT[spec.optimizer])
-    return cast(Optimizer, make(groups, lr=spec.learning_rate, betas=decays, min_8bit_size=MIN_8BIT_ELEMENTS))
+    made = make(groups, lr=spec.learning_rate, betas=decays, min_8bit_size=MIN_8BIT_ELEMENTS)
+    made.name2qmap |= {"dynamic": code_table(signed=True), "udynamic": code_table(signed=False)}
+    return cast(Optimizer, made)
 
 
 def import_8bit() -> Any:

@@ -16,6 +16,8 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from peer.learner.code_tables import code_table
+
 BATCH_ELEMENTS = 1 << 22  # orthogonalised together, unless one matrix is larger
 COPIES = 4  # of a batch, in the workspace: it, a better one, and the factor between them in two steps
 BLOCK_ELEMENTS = 256  # that share a scale, as in bitsandbytes' optimizers
@@ -70,14 +72,12 @@ class Muon8bit(Optimizer):
         min_8bit_elements: int,
         rows: Rows = WHOLE,
     ) -> None:
-        from bitsandbytes.functional import create_dynamic_map
-
         super().__init__(groups, {"lr": learning_rate, "weight_decay": 0.0})
         self._beta = momentum
         self._min_8bit_elements = min_8bit_elements
         self._rows = rows
         self._room = Workspace()
-        self._code = create_dynamic_map()  # what the 256 numbers stand for, float32[256]
+        self._code = code_table(signed=True)
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
