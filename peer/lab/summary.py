@@ -12,7 +12,7 @@ from peer.lab.laboratory import Laboratory
 from peer.lab.report import Baseline, CurvePoint, LabReport
 from peer.learner.devices import devices_name
 from peer.learner.evaluation import next_token_accuracy
-from peer.learner.inner_optimizer import bytes_per_parameter
+from peer.learner.optimizers.inner_optimizer import bytes_per_parameter
 from peer.rounds.counters import RunCounters
 from peer.swarm.report import delays
 

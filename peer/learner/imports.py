@@ -33,7 +33,7 @@ def import_quickly() -> None:
 
 def import_ahead() -> None:
     """Import what nearly every run needs while the peer, which will say what to train, still starts itself."""
-    from peer.learner.inner_optimizer import import_8bit
+    from peer.learner.optimizers.inner_optimizer import import_8bit
     from peer.model.build import import_llama
 
     try:

@@ -14,17 +14,17 @@ from torch import Tensor, nn
 
 from coordinator.run.manifest import RunConfig
 from dht.errors import LocalError
-from peer.learner.bf16_step import RoundedSteps
 from peer.learner.devices import Placement, rounding_seed
 from peer.learner.eager import Withheld
-from peer.learner.first_moment import Correction, correct
 from peer.learner.gradient.batch_ahead import BatchAhead, Batches
 from peer.learner.gradient.batch_gradient import BatchGradient
 from peer.learner.gradient.held import HeldModel, held_by
 from peer.learner.gradient.loss_scale import LossScale
 from peer.learner.group.collective import ALONE, Ranks
 from peer.learner.group.saved import gather_parts, named_after, own_part
-from peer.learner.inner_optimizer import (
+from peer.learner.optimizers.bf16_step import RoundedSteps
+from peer.learner.optimizers.first_moment import Correction, correct
+from peer.learner.optimizers.inner_optimizer import (
     assert_quantised,
     export_state,
     import_state,
@@ -254,7 +254,7 @@ class Learner:
         self._parameters.load(fragment, theta)
 
     def _correct(self, fragment: int, missed: Tensor, counted_steps: int) -> None:
-        """Have the next steps make up for what the merge brought beyond our own work (`peer.learner.first_moment`)."""
+        """Have the next steps make up for what the merge brought beyond our own work (`optimizers.first_moment`)."""
         late_steps = max(0, self.counters(fragment).steps - counted_steps)
         correction = Correction.of(self.config, last_rate(self._optimizer), counted_steps, late_steps)
         correct(self._optimizer, paired(self._parameters.layouts[fragment], missed, self._stepped), correction)

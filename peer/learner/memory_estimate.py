@@ -14,11 +14,11 @@ import torch
 from coordinator.run.manifest import RunConfig
 from coordinator.views import quantity
 from dht.errors import UsageError
-from peer.learner.bf16_step import BATCH_ELEMENTS, BYTES_PER_ELEMENT
 from peer.learner.devices import Placement
 from peer.learner.gradient.objective import logits_at_once
-from peer.learner.muon import BATCH_ELEMENTS as MUON_ELEMENTS
-from peer.learner.muon import COPIES as MUON_COPIES
+from peer.learner.optimizers.bf16_step import BATCH_ELEMENTS, BYTES_PER_ELEMENT
+from peer.learner.optimizers.muon import BATCH_ELEMENTS as MUON_ELEMENTS
+from peer.learner.optimizers.muon import COPIES as MUON_COPIES
 from peer.learner.shared_memory import slots_bytes
 from peer.machine.free_memory import free_memory_bytes
 from peer.model.build import parameter_specs
@@ -29,7 +29,7 @@ from peer.storage.anchors import HELD_SHARE, STEPS_HELD, STEPS_KEPT, STEPS_SHARE
 from peer.storage.generations import KEPT
 
 Place = Literal["device", "host", "disk"]
-# of state per element, at most; `peer.learner.inner_optimizer.bytes_per_parameter` measures it, which costs an import
+# of state per element, at most; `optimizers.inner_optimizer.bytes_per_parameter` measures it, which costs an import
 OPTIMIZER_BYTES = {"adamw8bit": 2.1, "lion8bit": 1.1, "ademamix8bit": 3.1, "adamw": 8, "muon": 4, "muon8bit": 1.1}
 BESIDE_MUON = {"muon": "adamw", "muon8bit": "adamw8bit"}  # for embeddings and vectors
 SEQUENCES_PER_PASS = 32

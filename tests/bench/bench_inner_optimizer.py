@@ -15,8 +15,8 @@ from coordinator.run.data_spec import DataSpec
 from coordinator.run.inner_spec import InnerSpec
 from coordinator.run.manifest import RunConfig
 from coordinator.run.model_spec import ModelSpec
-from peer.learner.inner_optimizer import state_bytes
 from peer.learner.learner import Learner, make_learner
+from peer.learner.optimizers.inner_optimizer import state_bytes
 
 SIZES = {  # hidden size, layers: about so many million parameters
     "0.4M": (128, 2),

@@ -15,8 +15,8 @@ import torch
 from peer.cli.arguments import run_config
 from peer.data.windows import TrainingWindows, load_tokens
 from peer.learner.evaluation import Evaluator
-from peer.learner.inner_optimizer import REWARM_STEPS
 from peer.learner.learner import Learner, make_learner, parameters_of
+from peer.learner.optimizers.inner_optimizer import REWARM_STEPS
 
 CONFIG = Path("examples/tiny.toml")
 LOOKS = (8, 24, 48, 96)  # steps after that

@@ -13,7 +13,7 @@ from peer.learner.gradient.attention import attend_without_masks
 from peer.learner.gradient.objective import Objective
 from peer.learner.gradient.sharded import ShardedObjective, ShardedParameters, ShardedRows
 from peer.learner.group.collective import Ranks
-from peer.learner.muon import WHOLE, Rows
+from peer.learner.optimizers.muon import WHOLE, Rows
 from peer.model.flat_parameters import FlatParameters
 from peer.numerics.fragments import FragmentLayout
 

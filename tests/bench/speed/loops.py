@@ -12,8 +12,8 @@ from torch.optim import AdamW, Optimizer
 
 from coordinator.run.manifest import RunConfig
 from peer.learner.devices import Placement
-from peer.learner.inner_optimizer import make_optimizer
 from peer.learner.learner import make_learner
+from peer.learner.optimizers.inner_optimizer import make_optimizer
 from peer.model.build import build_model, initial_parameters
 from tests.bench.speed.lean_llama import LeanLlama
 

@@ -16,8 +16,8 @@ from dht.statement import digest_of
 from peer.lab.baseline import BaselinePlan, JointBatches, full_schedule, train_jointly
 from peer.lab.laboratory import Laboratory
 from peer.learner.gradient.batch_ahead import Batches
-from peer.learner.inner_optimizer import rate, rewarm
 from peer.learner.learner import Learner, make_learner
+from peer.learner.optimizers.inner_optimizer import rate, rewarm
 from peer.model.build import build_model, loss
 from peer.numerics.fragments import gather, named_tensors, scatter
 from peer.numerics.outer_optimizer import OuterState, outer_step

@@ -25,11 +25,11 @@ from peer.learner.channel import Channel
 from peer.learner.commands import LearnerCommands
 from peer.learner.device_copies import StreamCopies
 from peer.learner.devices import Placement, choose_devices
-from peer.learner.inner_optimizer import assert_quantised, state_bytes
 from peer.learner.learner import Learner, make_learner
 from peer.learner.memory_estimate import RUNTIME_BYTES, available_bytes, footprint, optimizer_bytes
 from peer.learner.messages import AdoptFragment, Refused, TakeSnapshot
 from peer.learner.microbatch import bytes_in_use, measured_peak
+from peer.learner.optimizers.inner_optimizer import assert_quantised, state_bytes
 from peer.learner.setup import fitted
 from peer.learner.shared_memory import SharedSlots
 from tests.real.conftest import ROOT

@@ -15,8 +15,8 @@ from coordinator.run.model_spec import ModelSpec
 from dht.errors import LocalError
 from peer.learner.devices import Placement
 from peer.learner.gradient.loss_scale import SKIPPED_IN_A_ROW_MAX
-from peer.learner.inner_optimizer import REWARM_STEPS
 from peer.learner.learner import Learner, make_learner
+from peer.learner.optimizers.inner_optimizer import REWARM_STEPS
 from peer.learner.work_counters import Counters
 from peer.numerics.fragments import fragment_views, gather
 

@@ -13,9 +13,9 @@ from coordinator.run.inner_spec import InnerOptimizer, InnerSpec, Precision
 from coordinator.run.manifest import PaceSpec, RunConfig
 from coordinator.run.model_spec import ModelSpec
 from dht.errors import LocalError
-from peer.learner.bf16_step import RoundedSteps, round_stochastically
 from peer.learner.devices import Placement
 from peer.learner.learner import Learner, make_learner
+from peer.learner.optimizers.bf16_step import RoundedSteps, round_stochastically
 from tests.extra import extra
 
 QUICK = ("adamw8bit", "muon8bit")

@@ -8,8 +8,8 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from coordinator.run.inner_spec import InnerOptimizer, InnerSpec
-from peer.learner.first_moment import Correction, correct
-from peer.learner.inner_optimizer import export_state, make_optimizer, set_rate
+from peer.learner.optimizers.first_moment import Correction, correct
+from peer.learner.optimizers.inner_optimizer import export_state, make_optimizer, set_rate
 
 RATE = 1e-2
 SPEC = InnerSpec(weight_decay=0.0, learning_rate=RATE)

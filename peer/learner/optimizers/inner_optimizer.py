@@ -15,8 +15,8 @@ from torch.optim import AdamW, Muon, Optimizer
 
 from coordinator.run.inner_spec import InnerOptimizer, InnerSpec
 from dht.errors import LocalError, UsageError
-from peer.learner import muon
-from peer.learner.code_tables import code_table
+from peer.learner.optimizers import muon
+from peer.learner.optimizers.code_tables import code_table
 
 MIN_8BIT_ELEMENTS = 4096  # smaller tensors keep float32 state: bitsandbytes' own default
 REWARM_STEPS = 10  # steps until an optimizer that began without state may use the full rate

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Muon
 
-from peer.learner import muon
-from peer.learner.muon import COPIES, MOMENTUM, SCALES, Muon8bit, Workspace, orthogonalised
+from peer.learner.optimizers import muon
+from peer.learner.optimizers.muon import COPIES, MOMENTUM, SCALES, Muon8bit, Workspace, orthogonalised
 
 SHAPES = [(64, 64), (48, 96), (96, 48), (64, 64), (96, 48), (16, 20)]
 SMALL_FROM = 4096  # elements
@@ -74,7 +74,7 @@ def test_what_is_stepped_together_does_not_matter(monkeypatch: pytest.MonkeyPatc
 
 
 def test_matrices_without_a_gradient_stay() -> None:
-    """As where steps in bfloat16 are made some tensors at a time (`peer.learner.bf16_step`)."""
+    """As where steps in bfloat16 are made some tensors at a time (`peer.learner.optimizers.bf16_step`)."""
     whole, parts = matrices(), matrices()
     first, second = make(whole), make(parts)
     for number in range(3):

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from peer.learner.code_tables import code_table
+from peer.learner.optimizers.code_tables import code_table
 
 BATCH_ELEMENTS = 1 << 22  # orthogonalised together, unless one matrix is larger
 COPIES = 4  # of a batch, in the workspace: it, a better one, and the factor between them in two steps

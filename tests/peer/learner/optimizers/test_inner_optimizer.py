@@ -9,8 +9,9 @@ from torch import Tensor, nn
 
 from coordinator.run.inner_spec import InnerOptimizer, InnerSpec, Schedule
 from dht.errors import LocalError
-from peer.learner.code_tables import code_table
-from peer.learner.inner_optimizer import (
+from peer.learner.memory_estimate import OPTIMIZER_BYTES
+from peer.learner.optimizers.code_tables import code_table
+from peer.learner.optimizers.inner_optimizer import (
     MIN_8BIT_ELEMENTS,
     REWARM_STEPS,
     SLOW_DECAY,
@@ -24,7 +25,6 @@ from peer.learner.inner_optimizer import (
     set_rate,
     state_bytes,
 )
-from peer.learner.memory_estimate import OPTIMIZER_BYTES
 
 EIGHT_BIT = InnerSpec(optimizer="adamw8bit")
 FULL = InnerSpec(optimizer="adamw")
