@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from coordinator.views import quantity
 from coordinator.views.evaluation import Evaluation
-from coordinator.views.snapshot import PeerSnapshot
+from coordinator.views.snapshot import OwnerDay, PeerSnapshot
 from peer.machine.text import printable
 
 
@@ -40,6 +40,12 @@ def _own(snapshot: PeerSnapshot) -> str:
     return f"{quantity.count(snapshot.own_tokens)} tokens ({snapshot.own_share:.0%})"
 
 
+def _today(day: OwnerDay) -> str:
+    traffic = f"sent {quantity.size(day.sent_bytes)}, received {quantity.size(day.received_bytes)}"
+    opens = "" if day.opens_in_minutes is None else f"; its hours begin in {quantity.rough(60 * day.opens_in_minutes)}"
+    return f"trained for {quantity.rough(day.trained_seconds)}, {traffic}{opens}"
+
+
 def _hindrances(snapshot: PeerSnapshot) -> dict[str, str]:
     """What keeps the peer from asking into a group, and of which fragments."""
     found: dict[str, list[str]] = {}
@@ -67,6 +73,7 @@ def status_page(snapshot: PeerSnapshot) -> str:
         lines.append(f"training  step {snapshot.steps}, loss {_losses(snapshot)}, {rate}")
         lines += [f"pace      {snapshot.late}"] if snapshot.late else []
         lines.append(f"yours     {_own(snapshot)} of what is certified since it started")
+        lines.append(f"today     {_today(snapshot.day)}")
     if snapshot.evaluations:
         lines.append(f"held out  loss {_heldout(snapshot.evaluations[-1])} nats per token")
     lines += [

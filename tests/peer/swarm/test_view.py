@@ -12,7 +12,7 @@ from rich.console import Console, RenderableType
 from coordinator.views import quantity
 from coordinator.views.evaluation import Evaluation
 from coordinator.views.report import ReportedBan
-from coordinator.views.snapshot import CertifiedWork, FragmentStatus, PeerSnapshot
+from coordinator.views.snapshot import CertifiedWork, FragmentStatus, OwnerDay, PeerSnapshot
 from peer.machine.sparkline import BARS, sparkline
 from peer.observer.terminal import AROUND_LINES, LiveView
 from peer.service.status_text import status_line, status_page
@@ -189,6 +189,9 @@ def test_a_peer_describes_itself() -> None:
     assert status_line(busy).startswith("2:31 training (rounds in flight for fragments 1 (4 peers)), step")
     assert "loss 2.346 (swarm 2.500), 3.0k tokens (75%) yours" in status_line(busy)
     assert "yours     3.0k tokens (75%)" in status_page(busy)
+    day = OwnerDay(trained_seconds=600, sent_bytes=3 << 20, opens_in_minutes=90)
+    words = "today     trained for 10 min, sent 3.0 MB, received 0 B; its hours begin in 90 min"
+    assert words in status_page(busy.model_copy(update={"day": day}))
     alone = learner.model_copy(update={"dialable": False})
     assert "nobody gets through" in status_page(alone)
     assert "nobody gets through" not in status_page(learner)
