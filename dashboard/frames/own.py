@@ -31,7 +31,8 @@ def advice(mine: PeerSnapshot) -> list[str]:
         "Others cannot call this machine, so it merges for nobody. It takes part all the same. "
         "To change that, forward a port in your router: docs/how-to/routers.md."
     )
-    return [*filter(None, (mine.advice, mine.late)), *([] if mine.dialable else [unreachable])]
+    told = [one for one in (mine.advice, mine.late) if one]
+    return [one[0].upper() + one[1:] for one in told] + ([] if mine.dialable else [unreachable])
 
 
 def figures(mine: PeerSnapshot, limits: OwnerLimits, credit: CreditReport | None) -> dict[str, str]:

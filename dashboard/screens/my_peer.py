@@ -22,6 +22,7 @@ NO_CONTROLS = (
 )
 CONTROL_SECONDS_MAX = 2.0
 CREDIT_SECONDS = 30.0  # between two looks at everybody's sums
+ADVICE_CHARACTERS_MAX = 600
 LEAVING = "leaving"  # in the session: Leave was pressed once
 
 
@@ -43,7 +44,7 @@ def page(source: Source) -> None:
             return
         st.text(own.headline(mine))
         for advice in own.advice(mine):
-            st.warning(escaped(advice, show.SENTENCE_CHARACTERS_MAX))
+            st.warning(escaped(advice, ADVICE_CHARACTERS_MAX))
         show.figures(own.figures(mine, limits, _credit(directory)), own.HELPS)
         _brake(directory, mine)
         if st.toggle("Details", key="my-details"):

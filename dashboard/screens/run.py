@@ -52,7 +52,9 @@ def _loss(view: NetworkView) -> None:
         by = st.segmented_control("Against", ["tokens", "time"], default="tokens", key="loss-by")
         log = st.toggle("Log axes", key="loss-log")
     field = "minutes" if by == "time" else "tokens"
-    show.chart(run.loss_rows(view), charts.loss(field, log), f"loss-{field}-{log}", "Nobody has tested the model yet.")
+    losses = run.loss_rows(view)
+    drawn = losses if len(losses) > 1 else []  # a single point has no axes
+    show.chart(drawn, charts.loss(field, log), f"loss-{field}-{log}", "Nobody has tested the model twice yet.")
 
 
 def _sample(view: NetworkView) -> None:

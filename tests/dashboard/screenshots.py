@@ -24,15 +24,17 @@ TOGGLES = {"run": "More figures", "machines": "Picture of the groups"}  # presse
 PATHS = {"run": ""}  # the default page has no name in the address
 WIDE, NARROW = 1280, 390
 HEIGHT_MAX = 3000
+CONTENT_HEIGHT = "document.querySelector('[data-testid=stMainBlockContainer]').scrollHeight"
 SETTLE_MILLISECONDS = 2500  # fonts, and a table's first paint on its canvas
 
 
 def shoot(page: Page, path: Path) -> None:
     """Save the whole page, in 256 colours for size."""
     width = page.viewport_size["width"] if page.viewport_size else WIDE
-    for _ in range(2):  # what comes into sight may grow
+    before, height = -1, 0
+    while height != before:  # what comes into sight may grow
         page.wait_for_timeout(SETTLE_MILLISECONDS)
-        height = page.evaluate("document.querySelector('[data-testid=stMainBlockContainer]').scrollHeight")
+        before, height = height, page.evaluate(CONTENT_HEIGHT)
         page.set_viewport_size({"width": width, "height": min(height + 8, HEIGHT_MAX)})
     page.wait_for_timeout(SETTLE_MILLISECONDS)
     page.wait_for_function("!document.querySelector('[data-stale=true]')")  # no update is under way

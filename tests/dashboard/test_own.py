@@ -70,5 +70,5 @@ def test_a_host_has_no_share() -> None:
 @pytest.mark.parametrize(("dialable", "count"), [(True, 1), (False, 2)])
 def test_advice_has_what_the_peer_says_and_how_to_be_called(dialable: bool, count: int) -> None:
     found = own.advice(MINE.model_copy(update={"advice": "set the clock", "dialable": dialable}))
-    assert found[0] == "set the clock"
+    assert found[0] == "Set the clock"
     assert len(found) == count
