@@ -58,7 +58,7 @@ class Request:
     changes: tuple[str, ...] = ()
 
 
-class NobodyRunsError(UsageError):
+class NobodyRunsError(LocalError):
     """No peer is running with this data directory."""
 
 

@@ -81,6 +81,10 @@ def serve(prepare: Callable[[], Start], options: ServiceOptions, verbose: bool) 
     from peer.machine import log, paths
     from peer.service import process
 
+    if options.metrics_port is not None:
+        from peer.service.metrics import check_free
+
+        check_free(options.metrics_port, options.metrics_listen)
     paths.keep_private()
     log.configure(options.data_directory, verbose)
 

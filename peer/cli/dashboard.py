@@ -19,7 +19,7 @@ from typing import Annotated
 
 import typer
 
-from coordinator.views.control import ask, snapshot
+from coordinator.views.control import NobodyRunsError, ask, snapshot
 from dht.errors import LocalError, MusterError, UsageError
 from dht.files import write_whole
 from dht.invite import Invite
@@ -105,14 +105,15 @@ def _publish(source: Sequence[str], view: Path, page: Path, folder: Path) -> Non
 
 
 def invite_of(given: str | None, directory: Path) -> str:
-    """The invite that was given, or that of the run which the peer here takes part in; raises UsageError."""
+    """The invite that was given, or that of the run which the peer here takes part in; raises what `ask` does."""
     if given is not None:
         Invite.parse(given)
         return given
     try:
         return str(ask(directory, "invite")["invite"])
-    except UsageError:
-        raise UsageError("give the invite of a run, or --demo, or start a peer on this machine first") from None
+    except NobodyRunsError:
+        sentence = "no peer is running here; give the invite of a run, or --demo, or start one with: muster join INVITE"
+        raise LocalError(sentence) from None
 
 
 def _first_page(directory: Path) -> str:

@@ -16,7 +16,7 @@ import typer
 
 from coordinator.views import control
 from coordinator.views.owner_limits import OwnerLimits
-from dht.errors import LocalError, UsageError
+from dht.errors import LocalError
 from dht.identity import Identity
 from dht.invite import Invite
 from peer.cli import arguments as cli_settings
@@ -96,7 +96,7 @@ def logs(
         for line in itertools.chain(newest_lines(path, lines), coming):
             typer.echo(line if as_json else "\n".join(map(printable, in_words(line).splitlines())))
     except FileNotFoundError:
-        raise UsageError(f"there is no log at {path}; no peer has run with this --data yet") from None
+        raise LocalError(f"no peer has run here, there is no {path}; start one with: muster join INVITE") from None
     except OSError as error:
         raise LocalError(f"{path} cannot be read: {error.strerror}") from None
 
@@ -191,17 +191,17 @@ def uninstall() -> None:
 
 
 def _installed() -> Path:
-    """The unit; raises UsageError if there is none."""
+    """The unit; raises LocalError if there is none."""
     path = paths.unit_directory() / UNIT_NAME
     if not path.exists():
-        raise UsageError("no service is installed here; install one with: muster service install INVITE")
+        raise LocalError("no service is installed here; install one with: muster service install INVITE")
     return path
 
 
 def _systemctl(*arguments: str) -> None:
-    """Raise UsageError where there is no systemd, LocalError if it fails; it says why by itself."""
+    """Raise LocalError where there is no systemd or it fails; it says why by itself."""
     program = shutil.which("systemctl")
     if program is None:
-        raise UsageError("this machine has no systemd; run the peer with: muster join INVITE --detach")
+        raise LocalError("this machine has no systemd; run the peer with: muster join INVITE --detach")
     if subprocess.run([program, "--user", *arguments], check=False).returncode != 0:
         raise LocalError(f"systemctl --user {' '.join(arguments)} failed")

@@ -179,6 +179,8 @@ def bandwidth(
     _refuse_plot(plot)
     work = links.TrafficWorkload(params, step_seconds, bits)
     lines = links.SiteLink(sites, link.value, latency_seconds, group if method is BandwidthMethod.decoupled else sites)
+    if lines.members == 1:
+        raise UsageError("one site alone sends nothing, so any line will do; --sites and --group begin at 2")
     whole = counted = links.data_parallel()
     if method is BandwidthMethod.decoupled:
         parts = links.Fragments(period, fragments, overlap)

@@ -71,7 +71,10 @@ async def first_view(run: Invite, directory: Path) -> NetworkView:
         if up_to_date(view):
             ready.set()
 
-    observing, waiting = asyncio.create_task(observe(run, directory, show)), asyncio.create_task(ready.wait())
+    observing, waiting = (
+        asyncio.create_task(observe(run, directory, show, patient=False)),
+        asyncio.create_task(ready.wait()),
+    )
     try:
         await asyncio.wait({observing, waiting}, timeout=ONCE_SECONDS_MAX, return_when=asyncio.FIRST_COMPLETED)
     finally:
@@ -103,7 +106,7 @@ async def _watch(run: Invite, directory: Path, console: Console) -> None:
         async def show(view: NetworkView) -> None:
             live.show(picture(view))
 
-        await observe(run, directory, show)
+        await observe(run, directory, show, patient=False)
 
 
 def picture(view: NetworkView) -> Picture:

@@ -99,7 +99,7 @@ class Judge:
 
     @classmethod
     def of_peer(cls, home: Path, manifest: Manifest, device: str, base: str = "") -> Judge:
-        """What the peer of this folder saved last; raises UsageError if it has saved nothing yet."""
+        """What the peer of this folder saved last; raises LocalError if it has saved nothing yet."""
         directory = RunDirectory(home, manifest.run_id)
         captured = directory.read_certified(manifest, Rules.of(manifest, KeyVerifier()))
         tokenizer = _beside(directory.path / TOKENIZER_FILE, manifest)

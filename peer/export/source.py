@@ -9,7 +9,7 @@ from coordinator.run.compatibility import read_manifest
 from coordinator.run.manifest import Manifest, run_id_of
 from coordinator.views.credit import CreditRecord, CreditReport, report_of
 from coordinator.views.evaluation import Evaluation
-from dht.errors import PeerError, UsageError
+from dht.errors import LocalError, PeerError, UsageError
 from dht.identity import KeyVerifier
 from peer.export.exported import Exported
 from peer.storage.credit_book import CREDIT_FILE, saved_report
@@ -18,7 +18,7 @@ from peer.storage.tokenizer_file import exported_tokenizer
 
 
 def known_run(data_directory: Path, beginning: str = "") -> Manifest:
-    """The run in this peer's folder whose id begins so; raises UsageError unless there is one that we can use."""
+    """The run in this peer's folder whose id begins so; raises LocalError if it holds none, UsageError if not one."""
     found = []
     for path in sorted(data_directory.glob(f"run-*/{MANIFEST_FILE}")):
         try:
@@ -27,9 +27,12 @@ def known_run(data_directory: Path, beginning: str = "") -> Manifest:
                 found.append(read_manifest(data, run_id_of(data)))
         except (OSError, PeerError):
             continue
+    if not found and beginning:
+        raise UsageError(f"{data_directory} holds no run {beginning[:12]}…; name another --data, or see `muster runs`")
     if not found:
-        which = f"no run {beginning}…" if beginning else "no run"
-        raise UsageError(f"{data_directory} holds {which}; name the folder of a peer with --data")
+        raise LocalError(
+            f"{data_directory} holds no run; name another folder with --data, or start a peer with: muster join INVITE"
+        )
     if len(found) > 1:
         ids = ", ".join(manifest.run_id.hex()[:12] for manifest in found)
         raise UsageError(f"{data_directory} holds several runs ({ids}); choose one with --run")
@@ -43,7 +46,7 @@ def saved_state(
     licence: str = "",
     tokenizer: str = "",
 ) -> Exported:
-    """What the peer of this folder saved last; writes nothing. Raises UsageError if it has saved nothing yet.
+    """What the peer of this folder saved last; writes nothing. Raises LocalError if it has saved nothing yet.
 
     `tokenizer` is where the run's tokenizer is, should the peer have kept no copy.
     """

@@ -51,10 +51,14 @@ Show = Callable[[NetworkView], Awaitable[None]]
 
 
 class Observer:
-    """One observer of one run, until cancelled. `show` is given every view."""
+    """One observer of one run, until cancelled. `show` is given every view.
 
-    def __init__(self, invite: Invite, directory: Path, show: Show) -> None:
+    Where nobody answers at the beginning, it is `patient` and looks again, or fails.
+    """
+
+    def __init__(self, invite: Invite, directory: Path, show: Show, patient: bool = True) -> None:
         self._invite = invite
+        self._patient = patient
         self._config = DaemonConfig(
             directory / KEY_NAME,
             initial_peers=invite.addresses,
@@ -71,7 +75,10 @@ class Observer:
         self._broken: asyncio.Future[None]
 
     async def run(self) -> None:
-        """Look and show until cancelled; leaves nothing behind. Raises LocalError if this machine cannot do it."""
+        """Look and show until cancelled; leaves nothing behind. Raises LocalError if this machine cannot do it.
+
+        Raises NetworkError if it is not patient and nobody answers.
+        """
         self._broken = asyncio.get_running_loop().create_future()
         self._tasks.spawn(self._look())
         self._tasks.spawn(self._view())
@@ -91,6 +98,8 @@ class Observer:
             try:
                 await self._connect()
             except NetworkError as error:
+                if not self._patient:
+                    raise
                 self._note = str(error)
                 await asyncio.sleep(RETRY_SECONDS)
         await self._read()
@@ -172,9 +181,9 @@ class Observer:
         return asyncio.get_running_loop().time()
 
 
-async def observe(invite: Invite, directory: Path, show: Show) -> None:
-    """Show views of a run until told to stop by SIGINT or SIGTERM."""
-    observing = asyncio.create_task(Observer(invite, directory, show).run())
+async def observe(invite: Invite, directory: Path, show: Show, patient: bool = True) -> None:
+    """Show views of a run until told to stop by SIGINT or SIGTERM; raises what `Observer.run` does."""
+    observing = asyncio.create_task(Observer(invite, directory, show, patient).run())
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, observing.cancel)

@@ -68,8 +68,8 @@ def read_tape(path: Path) -> Iterator[TapeLine]:
                 yield line
     except OSError as error:
         raise UsageError(f"the tape {path} cannot be read: {error.strerror}") from None
-    except (ValueError, RecursionError) as error:
-        raise UsageError(f"{path} is no event tape: {error}") from None
+    except (ValueError, RecursionError):
+        raise UsageError(f"{path} is no event tape; `muster lab --tape` and `muster swarm --tape` write one") from None
 
 
 # -- lines that the lab and real peers have in common

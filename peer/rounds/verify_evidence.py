@@ -8,7 +8,7 @@ from pathlib import Path
 from coordinator.chain.chain import Rules
 from coordinator.run.manifest import Manifest
 from coordinator.trust.evidence import Evidence, Guilt, verify
-from dht.errors import LocalError, PeerError
+from dht.errors import LocalError, PeerError, UsageError
 from dht.identity import KeyVerifier
 from peer.rounds.tensor_proofs import TensorProofChecker
 from peer.storage.anchors import layouts_of
@@ -24,14 +24,15 @@ class EvidenceCase:
 
     @classmethod
     def read(cls, path: Path) -> EvidenceCase:
-        """Raises LocalError if the file cannot be read or holds no evidence."""
+        """Raises LocalError if the file cannot be read, UsageError if it holds no evidence."""
         try:
             kept = KeptEvidence.from_wire(path.read_bytes(), FILE_BYTES_MAX)
             evidence = Evidence.parse(kept.evidence)
         except OSError as error:
             raise LocalError(f"{path} cannot be read: {error.strerror}") from None
-        except PeerError as error:
-            raise LocalError(f"{path} holds no evidence: {error}") from None
+        except PeerError:  # in which byte, nobody would want to know
+            sentence = "is neither the folder of an export nor a file of evidence, which a peer keeps in run-*/evidence"
+            raise UsageError(f"{path} {sentence}") from None
         return cls(evidence, evidence.statements[0].context.run_id)
 
     def judge(self, manifest: Manifest) -> Guilt:

@@ -17,6 +17,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoM
 from prometheus_client.registry import Collector
 
 from coordinator.views.snapshot import PeerSnapshot
+from dht.addresses import tcp_endpoint
+from dht.daemon.ports import check_ports_free
 from dht.errors import UsageError
 
 ADDRESS = "127.0.0.1"
@@ -25,6 +27,14 @@ REQUEST_SECONDS_MAX = 10.0  # without a byte of a scraper that has called; it ho
 STATES = ("starting", "training", "catching up", "paused", "draining", "hosting", "finished")
 
 Look = Callable[[], PeerSnapshot]
+
+
+def check_free(port: int, address: str) -> None:
+    """Raise UsageError if nobody can listen there, or somebody does: before anything is started or shown."""
+    try:
+        check_ports_free((tcp_endpoint(address, port),))
+    except UsageError as error:
+        raise UsageError(f"metrics cannot be served at {address}:{port}: {error}") from None
 
 
 @asynccontextmanager

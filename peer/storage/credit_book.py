@@ -21,7 +21,7 @@ from coordinator.views.credit import (
     report_of,
 )
 from coordinator.wire.presence import NAME_CHARACTERS_MAX, Presence
-from dht.errors import LocalError, PeerError, UsageError
+from dht.errors import LocalError, PeerError
 from dht.files import write_whole
 from dht.identity import PeerId
 from peer.machine.text import plain
@@ -95,10 +95,10 @@ class CreditBook:
 
 
 def saved_report(folder: Path) -> CreditReport:
-    """Credit as of the last checkpoint in the folder of a run; raises UsageError if there is none."""
+    """Credit as of the last checkpoint in the folder of a run; raises LocalError if there is none."""
     path = folder / CREDIT_FILE
     if not path.exists():
-        raise UsageError(f"{folder} holds no credit yet; wait until the peer has saved a checkpoint")
+        raise LocalError(f"{folder} holds no credit yet; wait until the peer has saved a checkpoint")
     return _read(path).report
 
 

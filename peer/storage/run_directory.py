@@ -170,11 +170,11 @@ class RunDirectory:
     def read_certified(self, manifest: Manifest, rules: Rules) -> Captured:
         """What was saved last, for another process than the peer's: nothing is written.
 
-        Raises UsageError if nothing was saved, LocalError if files contradict each other.
+        Raises LocalError if nothing was saved, or if files contradict each other.
         """
         saved = self._saved()
         if saved is None:
-            raise UsageError(f"{self.path} holds no checkpoint yet; wait until the peer has saved one")
+            raise LocalError(f"{self.path} holds no checkpoint yet; wait until the peer has saved one")
         chains, anchors = self._certified(saved, manifest, rules)
         states = tuple(anchors.current(chain.fragment) for chain in chains)
         return Captured(tuple(one.version for one in chains), states, tuple(one.certificates for one in chains))

@@ -22,6 +22,7 @@ from peer.net.frames import HeadsAnswer, ManifestAnswer, ManifestAsk, TailAnswer
 from peer.net.transport import Transport
 from peer.sync.introduction import Introduction
 
+MANIFEST_SECONDS_MAX = 10.0  # a person waits, who may have been given an invite of a run that is over
 INQUIRY_SECONDS_MAX = 30.0
 INQUIRY_RETRY_SECONDS = 0.5
 
@@ -38,7 +39,7 @@ async def fetch_manifest(transport: Transport, run_id: bytes, holders: Set[PeerI
             found.append(message.manifest)
         return bool(found)
 
-    await _inquire(transport, holders, lambda: [] if found else [ManifestAsk()], hear)
+    await _inquire(transport, holders, lambda: [] if found else [ManifestAsk()], hear, MANIFEST_SECONDS_MAX)
     if not found:
         raise NetworkError("nobody named in the invite answers for this run; ask for a fresh invite")
     return read_manifest(found[0], run_id)
@@ -66,6 +67,7 @@ async def _inquire(
     holders: Set[PeerId],
     questions: Callable[[], Sequence[Transfer]],
     hear: Callable[[PeerId, Message | Transfer], bool],
+    seconds: float = INQUIRY_SECONDS_MAX,
 ) -> None:
     """Ask all of `holders` until there are no more questions, or for so long; `hear` says when these change."""
     news = asyncio.Event()
@@ -77,7 +79,7 @@ async def _inquire(
 
     await transport.start(on_frame, lambda peer: None)
     with suppress(TimeoutError):
-        async with asyncio.timeout(INQUIRY_SECONDS_MAX):
+        async with asyncio.timeout(seconds):
             while asked := questions():
                 news.clear()
                 for holder, question in product(sorted(holders - {transport.peer_id}), asked):

@@ -22,7 +22,7 @@ EXIT_CODES = """\
 | code | meaning |
 | --- | --- |
 | 0 | It worked. A run of the lab that diverges is a result, so it ends with 0 as well. |
-| 1 | It failed: this machine, a peer or the network. The sentence says which, and what to do. |
+| 1 | It failed: this machine, a peer, the network, or no peer runs here. The sentence says which, and what to do. |
 | 2 | It was used wrongly: a file, a key or an option cannot work. The sentence names it. |
 
 The sentence goes to standard error, so `--json` on standard output stays clean. A bug of ours

@@ -27,7 +27,7 @@ def test_the_newest_lines_of_a_log_are_shown_over_two_files(tmp_path: Path, caps
     (tmp_path / LOG_NAME).write_text("three\nfour\n")
     assert main.run(["logs", "--data", str(tmp_path), "-n", "3"], PYTHON) == 0
     assert capsys.readouterr().out == "two\nthree\nfour\n"
-    assert main.run(["logs", "--data", str(tmp_path / "nowhere")], PYTHON) == 2
+    assert main.run(["logs", "--data", str(tmp_path / "nowhere")], PYTHON) == 1
     assert "no peer has run" in capsys.readouterr().err
 
 
@@ -80,7 +80,7 @@ def test_a_service_is_started_stopped_and_removed_by_systemd(
     """systemd itself is a program here that notes what it was told."""
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    assert main.run(["service", "start"], PYTHON) == 2
+    assert main.run(["service", "start"], PYTHON) == 1
     assert "no service is installed here" in capsys.readouterr().err
     assert main.run(["service", "install", INVITE, "--data", str(tmp_path / "data")], PYTHON) == 0
     systemctl = tmp_path / "systemctl"

@@ -143,7 +143,6 @@ def test_a_wrong_run_file_is_told_in_a_sentence(
             ["swarm", "--attack", "backdoor:1:share=7"],
             "share of the attack backdoor is at least 0 and at most 1, not 7",
         ),
-        (["status", "--data", "/nowhere"], "no peer is running with data directory /nowhere"),
         (["id", "--data", "/dev/null"], "/dev/null cannot hold data"),
         (["lab", "--period", "0"], "pace.steps_per_version"),
         (["verify", "x" * 300], "cannot be read: File name too long"),
@@ -153,7 +152,6 @@ def test_a_wrong_run_file_is_told_in_a_sentence(
         (["chaos", "--step-seconds", "1e9"], "'--step-seconds': Input should be less than or equal to 86400"),
         (["join", INVITE, "--yes", "--limit", "memory_gigabytes=1e300"], "memory_gigabytes"),
         (["join", INVITE, "--yes", "--name", "Jos\udce9"], "an argument is no text in UTF-8"),
-        (["drain", "--data", "/nowhere"], "no peer is running with data directory /nowhere"),
         (["join", INVITE, "--yes", "--listen", "home"], "--listen 'home' is no IP address"),
         (["join", INVITE, "--yes", "--device", "gpu"], "--device 'gpu' is none"),
         (["join", INVITE, "--yes", "--limit", "upload_mbit"], "a limit is of the form KEY=VALUE"),
@@ -162,9 +160,12 @@ def test_a_wrong_run_file_is_told_in_a_sentence(
         (["doctor", "--limit", "gpu_memory_share=0"], "limits.gpu_memory_share: input should be greater than 0"),
         (["host", "--push", "a/b"], "say where to with --export"),
         (["host", "--invite", "hello"], "this is not an invite"),
-        (["export", "new", "--data", "/nowhere"], "/nowhere holds no run"),
         (["export", "new", "--data", "/nowhere", "--push", "hello"], "is no repository of the Hugging Face Hub"),
         (["verify", "/nowhere"], "/nowhere is no export of Muster"),
+        (["verify", sys.executable], "is neither the folder of an export nor a file of evidence"),
+        (["lab", "--replay", sys.executable], "is no event tape; `muster lab --tape` and"),
+        (["plan", "bandwidth", "--sites", "1"], "one site alone sends nothing, so any line will do"),
+        (["plan", "bandwidth", "--link", "home", "--group", "1"], "one site alone sends nothing, so any line will do"),
         (["credit", "--data", "/nowhere", "--run", "zz"], "/nowhere holds no run zz…"),
         (["limits", "--data", "/nowhere", "hours=never"], "'never' are no hours"),
         (["limits", "--data", "/nowhere", "uploads=2"], "uploads: is not a known key"),
@@ -173,7 +174,6 @@ def test_a_wrong_run_file_is_told_in_a_sentence(
         (["service", "begin"], "No such command 'begin'"),
         (["lab", "--compare", "zz"], "Invalid value for '--compare': 'zz' is not one of 'dp', 'elastic'"),
         (["verify", "/nowhere"], "/nowhere is no export of Muster: there is no such folder"),
-        (["pause", "--data", "/nowhere"], "start one with: muster join INVITE"),
         (["check", sys.executable], "cannot be read as text: it is no text in UTF-8"),
         (["check"], "name the run file to check, as in: muster check run.toml"),
         (["lab", "--steps_per_version", "3"], "(Possible options: --steps-per-version)"),
@@ -181,7 +181,6 @@ def test_a_wrong_run_file_is_told_in_a_sentence(
         (["join", INVITE, "--yes", "--niceness", "50"], "Invalid value for '--nice' / '--niceness'"),
         (["dashbord"], "Did you mean 'dashboard'?"),
         (["pause", "now"], "unexpected extra argument"),
-        (["logs", "--data", "/nowhere"], "there is no log at /nowhere/muster.log"),
     ],
 )
 def test_wrong_use_is_told_in_a_sentence(
@@ -195,6 +194,31 @@ def test_wrong_use_is_told_in_a_sentence(
     assert main.run(arguments, PYTHON) == 2
     assert problem in sentence(capsys)
     assert not list(tmp_path.glob("muster-crash-*"))  # only a bug leaves a report
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        *(["status"], ["pause"], ["resume"], ["drain"], ["stop"], ["invite"], ["members"], ["top"], ["logs"]),
+        *(["revoke", "x"], ["readmit", "x"], ["deputise", "x"], ["dashboard", "--headless"]),
+        *(["export", "new"], ["sample"], ["eval"], ["credit"]),
+    ],
+    ids=lambda words: words[0],
+)
+def test_without_a_peer_a_command_fails_and_says_how_to_start_one(
+    capsys: pytest.CaptureFixture[str], words: list[str]
+) -> None:
+    assert main.run([*words, "--data", "/nowhere"], PYTHON) == 1
+    assert "muster join INVITE" in sentence(capsys)
+
+
+@pytest.mark.parametrize("words", [["start"], ["stop"], ["status"], ["uninstall"]])
+def test_without_a_service_there_is_none_to_talk_to(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, words: list[str]
+) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    assert main.run(["service", *words], PYTHON) == 1
+    assert sentence(capsys) == "no service is installed here; install one with: muster service install INVITE"
 
 
 @pytest.mark.parametrize("command", ["host", "swarm", "chaos", "lab", "check"])
@@ -394,6 +418,14 @@ def test_a_port_that_is_taken_is_told(tmp_path: Path, taken_port: int) -> None:
         f"port {taken_port} is already in use; stop what listens there or choose another port\n",
     )
     assert not (tmp_path / SOCKET_NAME).exists()
+
+
+def test_a_port_of_metrics_that_is_taken_is_told_before_anything_begins(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], taken_port: int
+) -> None:
+    assert main.run(["host", "--data", str(tmp_path), "--metrics-port", str(taken_port)], PYTHON) == 2
+    assert sentence(capsys).startswith(f"metrics cannot be served at 127.0.0.1:{taken_port}: port {taken_port} is")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_second_peer_with_the_same_key_is_told(tmp_path: Path) -> None:

@@ -262,7 +262,7 @@ def test_a_newcomer_learns_of_the_run_from_others_than_the_mute(
             newcomer = HivemindTransport(daemon, harness.run_id, harness.addresses_of, GIVES_UP_CALLS)
             assert await fetch_manifest(newcomer, run.run_id, {mute, holder.peer_id}) == run
             await newcomer.close()
-            monkeypatch.setattr("peer.sync.bootstrap.INQUIRY_SECONDS_MAX", 1.0)
+            monkeypatch.setattr("peer.sync.bootstrap.MANIFEST_SECONDS_MAX", 1.0)
             newcomer = HivemindTransport(daemon, harness.run_id, harness.addresses_of, GIVES_UP_CALLS)
             with pytest.raises(NetworkError, match="nobody named in the invite answers"):
                 await fetch_manifest(newcomer, run.run_id, {mute})

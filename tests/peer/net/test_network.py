@@ -12,7 +12,7 @@ import pytest
 from coordinator.run.manifest import Manifest
 from coordinator.views.network_view import NetworkView
 from dht.addresses import PeerAddress
-from dht.errors import UsageError
+from dht.errors import NetworkError, UsageError
 from dht.identity import Identity, PeerId
 from dht.invite import Invite
 from dht.statement import digest_of
@@ -90,7 +90,9 @@ def test_a_peer_hears_when_its_network_is_watched_by_nobody_any_more(
     run_virtual(main())
 
 
-def make_observer(network: Network, folder: Path, show: Show, monkeypatch: pytest.MonkeyPatch) -> Observer:
+def make_observer(
+    network: Network, folder: Path, show: Show, monkeypatch: pytest.MonkeyPatch, patient: bool = True
+) -> Observer:
     """One that finds this network."""
     manifest = Club.of(2).manifest
 
@@ -103,7 +105,7 @@ def make_observer(network: Network, folder: Path, show: Show, monkeypatch: pytes
     monkeypatch.setattr(Network, "open", open_network)
     monkeypatch.setattr("peer.observer.process.fetch_manifest", fetch_manifest)
     address = PeerAddress.parse(f"/ip4/127.0.0.1/tcp/1/p2p/{manifest.organiser}")
-    return Observer(Invite(manifest.run_id, manifest.organiser, (address,)), folder, show)
+    return Observer(Invite(manifest.run_id, manifest.organiser, (address,)), folder, show, patient)
 
 
 def test_an_observer_hears_when_its_network_is_watched_by_nobody_any_more(
@@ -118,6 +120,23 @@ def test_an_observer_hears_when_its_network_is_watched_by_nobody_any_more(
     async def main() -> None:
         with pytest.raises(RuntimeError, match="nobody thought of this"):
             await make_observer(Unwatched(), tmp_path, show, monkeypatch).run()
+
+    run_virtual(main())
+
+
+def test_an_observer_that_is_not_patient_fails_where_nobody_answers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def show(_: NetworkView) -> None: ...
+    async def nobody(*_: object) -> Network:
+        raise NetworkError("nobody answers at 127.0.0.1:1")
+
+    async def main() -> None:
+        observer = make_observer(Unwatched(), tmp_path, show, monkeypatch, patient=False)
+        monkeypatch.setattr(Network, "open", nobody)
+        with pytest.raises(NetworkError, match=r"nobody answers at 127\.0\.0\.1:1"):
+            await observer.run()
+        assert asyncio.get_running_loop().time() < 1.0
 
     run_virtual(main())
 

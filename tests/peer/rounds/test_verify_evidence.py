@@ -72,5 +72,5 @@ def test_evidence_of_a_run_that_is_not_known_asks_for_its_folder(
 def test_a_damaged_file_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = kept(tmp_path, vote("yes"), vote("no"))
     path.write_bytes(path.read_bytes()[:-5])
-    assert main.run(["verify", str(path), "--data", str(tmp_path)], PYTHON) == 1
-    assert "holds no evidence" in capsys.readouterr().err
+    assert main.run(["verify", str(path), "--data", str(tmp_path)], PYTHON) == 2
+    assert "is neither the folder of an export nor a file of evidence" in capsys.readouterr().err

@@ -12,7 +12,7 @@ from coordinator.chain.packed_history import PackedHistory
 from coordinator.views import credit
 from coordinator.views.credit import CreditReport
 from coordinator.wire.presence import Presence
-from dht.errors import LocalError, UsageError
+from dht.errors import LocalError
 from dht.identity import PeerId
 from peer.cli import main
 from peer.cli.credit import page
@@ -97,15 +97,15 @@ def test_the_page_says_what_is_counted_and_what_is_claimed(tmp_path: Path) -> No
 
 def test_the_command_reads_what_was_saved_last(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     command = ["credit", "--data", str(tmp_path), "--json"]
-    assert main.run(command, PYTHON) == 2
+    assert main.run(command, PYTHON) == 1
     assert "holds no run" in capsys.readouterr().err
     run = CertifiedRun().advance(2)
     directory = RunDirectory(tmp_path, run.manifest.run_id)
     directory.keep_manifest(run.manifest)
-    assert main.run(command, PYTHON) == 2
+    assert main.run(command, PYTHON) == 1
     assert "holds no credit yet" in capsys.readouterr().err
     CreditBook(directory.path, run.manifest.run_id, 2).save(run.chains)
     assert main.run(command, PYTHON) == 0
     assert CreditReport.model_validate(json.loads(capsys.readouterr().out)) == run.credit()
-    with pytest.raises(UsageError):
+    with pytest.raises(LocalError):
         saved_report(tmp_path)

@@ -16,7 +16,7 @@ from dht.statement import digest_of
 from dht.wire import PROTOCOL_MINOR
 from peer.net.frames import ManifestAnswer, ManifestAsk, decode_header, encode_header
 from peer.net.transport import Transport
-from peer.sync.bootstrap import INQUIRY_SECONDS_MAX, fetch_chains, fetch_manifest
+from peer.sync.bootstrap import INQUIRY_SECONDS_MAX, MANIFEST_SECONDS_MAX, fetch_chains, fetch_manifest
 from peer.sync.introduction import Introduction, empty_chains, observer_rules
 from tests.peer.homely import manifest
 from tests.peer.memory_transport import MemoryNetwork
@@ -72,13 +72,18 @@ def test_whoever_takes_the_question_and_says_nothing_is_not_waited_for() -> None
             await what(network.transport(NEWCOMER), frozenset({HOLDER}))
         return str(told.value), asyncio.get_running_loop().time()
 
-    for what, sentence in (
+    for what, sentence, seconds_max in (
         (
             lambda transport, holders: fetch_manifest(transport, manifest().run_id, holders),
             "nobody named in the invite",
+            MANIFEST_SECONDS_MAX,
         ),
-        (lambda transport, holders: fetch_chains(transport, holders, introduction), "ask for a fresh invite"),
+        (
+            lambda transport, holders: fetch_chains(transport, holders, introduction),
+            "ask for a fresh invite",
+            INQUIRY_SECONDS_MAX,
+        ),
     ):
         told, seconds = run_virtual(ask(what))
         assert sentence in told
-        assert seconds <= INQUIRY_SECONDS_MAX
+        assert seconds <= seconds_max
