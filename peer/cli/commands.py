@@ -41,9 +41,11 @@ from peer.cli.common import (
     ServeRelay,
     Stay,
     StepSeconds,
+    Track,
     Verbose,
     serve,
     tell,
+    tracking,
 )
 from peer.cli.help import GroupedHelp
 from peer.cli.presets import init
@@ -58,6 +60,7 @@ from peer.service.dashboard import PagesAt
 from peer.service.process import ServiceOptions, Start
 
 if TYPE_CHECKING:
+    from coordinator.run.manifest import RunConfig
     from peer.swarm.run import SwarmOptions
 
 app = typer.Typer(
@@ -131,6 +134,7 @@ def swarm(
     slow: Annotated[list[str] | None, typer.Option(hidden=True)] = None,
     fault: Annotated[list[str] | None, typer.Option(hidden=True)] = None,
     compiled: Compiled = None,
+    track: Track = None,
     verbose: Verbose = False,
 ) -> None:
     """Start real peers on this machine, train, and report."""
@@ -159,6 +163,7 @@ def swarm(
         base=base,
         tape=tape,
         compiled=compiled,
+        tracking=tracking(track, Path()),
         verbose=verbose,
     )
     _run_swarm(options, report, no_ui or not sys.stdout.isatty())
@@ -191,6 +196,7 @@ def host(
     dashboard_port: Dashboard = None,
     dashboard_listen: DashboardListen = "127.0.0.1",
     page: Page = None,
+    track: Track = None,
     verbose: Verbose = False,
     die_with_parent: DieWithParent = None,
     chain_kept: ChainKept = None,
@@ -216,14 +222,6 @@ def host(
         trial=TrialOptions(chain_kept=chain_kept),
     )
 
-    def prepare() -> Start:
-        from peer.export.regular import check
-        from peer.node.node import Node
-
-        if options.export is not None:
-            check(options.export)
-        return lambda: Node.host(described, options, fresh)
-
     served = ServiceOptions(
         options.data_directory,
         stay,
@@ -233,8 +231,19 @@ def host(
         metrics_listen=metrics_listen,
         pages=pages,
         page=page,
+        tracking=tracking(track, options.data_directory),
     )
-    serve(prepare, served, verbose)
+    serve(lambda: _prepared(described, options, fresh), served, verbose)
+
+
+def _prepared(described: RunConfig, options: NodeOptions, fresh: Invite | None) -> Start:
+    """What starts a host, with everything heavy imported."""
+    from peer.export.regular import check
+    from peer.node.node import Node
+
+    if options.export is not None:
+        check(options.export)
+    return lambda: Node.host(described, options, fresh)
 
 
 def _pages_at(port: int | None, listen: str) -> PagesAt | None:

@@ -31,9 +31,11 @@ from peer.cli.common import (
     Port,
     Stay,
     StepSeconds,
+    Track,
     UseRelay,
     Verbose,
     serve,
+    tracking,
 )
 from peer.cli.progress import ProgressBar
 from peer.learner.spawn import AUTO, learner_ahead
@@ -47,6 +49,9 @@ from peer.service.process import ServiceOptions, Start
 INVITE_CHARACTERS_MAX = 2 * INVITE_BYTES_MAX  # base32 makes 8 letters of 5 bytes
 
 Corpus = Annotated[str, typer.Option(help="Your text files, where the run trains on files: 'text/*.txt, more.txt'.")]
+Threads = Annotated[
+    int | None, typer.Option(min=1, max=1024, help="CPU threads of the learner; default: the machine's cores.")
+]
 Nice = Annotated[
     int,
     typer.Option("--nice", "--niceness", min=0, max=19, help="Niceness of the learner: 19 gives way to all else."),
@@ -68,9 +73,7 @@ def join(
     relay: UseRelay = False,
     device: Annotated[str, typer.Option(help="Train on `cpu`, `cuda:1`, `cuda:0,cuda:1`, or what is best.")] = AUTO,
     compiled: Compiled = None,
-    threads: Annotated[
-        int | None, typer.Option(min=1, max=1024, help="CPU threads of the learner; default: the machine's cores.")
-    ] = None,
+    threads: Threads = None,
     nice: Nice = 5,
     step_seconds: StepSeconds = 0.0,
     limit: Limit = None,
@@ -83,6 +86,7 @@ def join(
     stay: Stay = False,
     metrics_port: Metrics = None,
     metrics_listen: MetricsListen = "127.0.0.1",
+    track: Track = None,
     verbose: Verbose = False,
     fault: Annotated[str | None, typer.Option(hidden=True)] = None,
     attack: Annotated[str | None, typer.Option(hidden=True)] = None,
@@ -99,6 +103,7 @@ def join(
     if invite != "-":
         Invite.parse(invite)
     folder = paths.data_directory(data)
+    drawn = tracking(track, folder)
     options = NodeOptions(
         data_directory=folder,
         port=port,
@@ -121,9 +126,8 @@ def join(
         invite = _ask_owner(invite, options)
     if detach:
         return _detach(context, invite, folder)
-    served = ServiceOptions(
-        folder, stay, parent=die_with_parent, metrics_port=metrics_port, metrics_listen=metrics_listen
-    )
+    served = ServiceOptions(folder, stay, parent=die_with_parent, tracking=drawn)
+    served = replace(served, metrics_port=metrics_port, metrics_listen=metrics_listen)
     with learner_ahead(options.learner_program) as spawned:  # first of all: what it imports takes longest
         serve(lambda: _prepare(invite, replace(options, spawned=spawned)), served, verbose)
 

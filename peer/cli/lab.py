@@ -18,9 +18,10 @@ from coordinator.run.manifest import LAB
 from coordinator.run.toml_file import nearest, parse_toml, read_text
 from dht.errors import UsageError
 from peer.cli import arguments
-from peer.cli.common import Compiled
-from peer.cli.progress import loading, shown
+from peer.cli.common import Compiled, Track, tracking
+from peer.cli.progress import drawn, loading, shown
 from peer.machine import paths
+from peer.machine.clock import unix_seconds
 
 if TYPE_CHECKING:
     from peer.lab.options import LabOptions
@@ -209,6 +210,7 @@ def lab(
     plot: Plot = None,
     tape: Tape = None,
     replay: Replay = None,
+    track: Track = None,
     no_ui: Plain = False,
     list_names: ListNames = False,
 ) -> None:
@@ -237,7 +239,8 @@ def _run(given: Mapping[str, Any]) -> None:
             check_writable(given[name])
     options = _options(given)
     plain = given["no_ui"] or not sys.stdout.isatty()
-    with shown(options.steps, plain) as show:
+    followed, run = tracking(given["track"], Path()), f"{options.config.name}-lab-{unix_seconds():.0f}"
+    with shown(options.steps, plain) as bare, drawn(bare, followed, run, options.learners) as show:
         found = run_session(options, _comparisons(given, options), show, given["tape"], loading(options.workers))
     typer.echo(_summary(found))
     if given["report"] is not None:

@@ -15,9 +15,11 @@ from peer.data.tally import Loading
 if TYPE_CHECKING:
     from peer.lab.report import CurvePoint
     from peer.lab.session import Show
+    from peer.service.trackers import Tracking
 
 BAR_CHARACTERS = 24
 SHARE_BETWEEN_LINES = 0.25
+LAB_RUN = "lab"  # the others are baselines
 
 
 class ProgressBar:
@@ -77,6 +79,29 @@ def shown(steps: int, plain: bool) -> Iterator[Show]:
                 progress.update(tasks[name], loss=f"{point.eval_loss:.4f} nats")
 
         yield show
+
+
+@contextmanager
+def drawn(show: Show, tracking: Tracking | None, run: str, learners: int) -> Iterator[Show]:
+    """The same, with the lab's own curve drawn by what `--track` names; nothing more without it."""
+    if tracking is None:
+        yield show
+        return
+    from peer.service.tracking import TrackerThread
+
+    thread = TrackerThread(tracking, run, typer.echo)
+
+    def show_and_draw(name: str, step: int, points: list[CurvePoint]) -> None:
+        show(name, step, points)
+        for point in points if name == LAB_RUN else ():
+            numbers = {"held_out_loss": point.eval_loss, "tokens": point.tokens, "versions": point.versions}
+            numbers |= {"peers": learners} | ({} if point.train_loss is None else {"loss": point.train_loss})
+            thread.note(round(point.step), numbers)
+
+    try:
+        yield show_and_draw
+    finally:
+        thread.close()
 
 
 def _print_points(name: str, step: int, points: list[CurvePoint]) -> None:

@@ -56,6 +56,7 @@ class SessionStart(Wire):
     announce: tuple[str, ...] = Field((), max_length=16)
     name: str = Field("", max_length=64)
     frozen: bytes = Field(b"", max_length=32)
+    track: str = Field("", max_length=4096)
 
 
 class StartRank(Wire):

@@ -32,6 +32,8 @@ from peer.machine.signals import ENDING, on_signals
 from peer.service.control_server import Answer, ControlServer
 from peer.service.dashboard import PagesAt, dashboard_beside
 from peer.service.status_text import status_line
+from peer.service.trackers import Tracking
+from peer.service.tracking import tracked
 
 if TYPE_CHECKING:
     from peer.node.checkpointer import Checkpointer
@@ -90,6 +92,7 @@ class ServiceOptions:
     metrics_listen: str = "127.0.0.1"
     pages: PagesAt | None = None  # of the dashboard
     page: Path | None = None  # folder of the public page
+    tracking: Tracking | None = None
 
 
 @dataclass(slots=True)
@@ -201,7 +204,8 @@ async def _serve_started(
                 _show_invite(node.invite(), say)
             served = [] if options.pages is None else options.pages.arguments()
             written = [] if options.page is None else ["--page", str(options.page)]
-            async with _metrics(node, options), _pages(options, served, say), _pages(options, written, say):
+            drawn = tracked(options.tracking, node.manifest.config.name, node.snapshot, say)
+            async with _metrics(node, options), _pages(options, served, say), _pages(options, written, say), drawn:
                 await _live(node, requests, options, say)
         finally:
             await control.close()

@@ -48,13 +48,17 @@ LISTEN_SECONDS = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where the peer keeps its things and listens; None: this user's own folder, any free port."""
+    """Where the peer keeps its things and listens; None: this user's own folder, any free port.
+
+    `track` is a library that draws curves, as `--track` of `muster join` takes it.
+    """
 
     data_directory: Path | None = None
     port: int | None = None
     listen_host: str = "127.0.0.1"
     announce: tuple[str, ...] = ()
     name: str = ""
+    track: str = ""
 
 
 class Session:
@@ -312,5 +316,6 @@ def _prepared(run: str | Path | RunConfig, model: nn.Module, place: Place, direc
         announce=place.announce,
         name=place.name,
         frozen=frozen_digest(model),
+        track=place.track,
     )
     return start, descriptor

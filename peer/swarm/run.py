@@ -28,6 +28,7 @@ from peer.machine.signals import ENDING, on_signals
 from peer.machine.timed_wait import pause
 from peer.rounds.tape_parts import PART_NAME, join_parts, refuse_earlier
 from peer.service.process import remove_abandoned
+from peer.service.trackers import Tracking
 from peer.swarm.processes import PeerProcess, end_all, kill_all, make_identity
 from peer.swarm.report import report_of
 from peer.swarm.watch import SwarmWatch
@@ -61,6 +62,7 @@ class SwarmOptions:
     base: str = ""  # folder of the base model, where the run file does not say
     tape: Path | None = None  # where to write the event tape; then learners compute on the processor
     compiled: bool | None = None  # as `join --compile`; None: as each peer's device is
+    tracking: Tracking | None = None  # which the host does
     verbose: bool = False
 
     def __post_init__(self) -> None:
@@ -215,6 +217,8 @@ class Swarm:
         arguments = ["host", *([] if path is None else [str(path.absolute())]), "--versions", str(versions)]
         arguments += [word for setting in self._options.settings for word in ("--set", setting)]
         arguments += ["--base", self._base] if self._base else []
+        if (tracking := self._options.tracking) is not None:
+            arguments += ["--track", f"{tracking.library}:{tracking.folder}"]
         return arguments + [word for founder in founders for word in ("--founder", founder)]
 
     def _peer_arguments(self, number: int) -> list[str]:
