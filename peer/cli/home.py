@@ -20,7 +20,7 @@ from dht.errors import LocalError
 from dht.identity import Identity
 from dht.invite import Invite
 from peer.cli import arguments as cli_settings
-from peer.cli.common import AsJson, Data, Limit, Listen, Port, tell
+from peer.cli.common import AsJson, Data, Limit, Listen, Port, print_json, tell
 from peer.machine import paths
 from peer.machine.limits import PeerSettings
 from peer.machine.text import printable
@@ -174,10 +174,19 @@ def stop() -> None:
 
 
 @service.command(name="status", epilog="Example: muster service status")
-def service_status() -> None:
-    """Say whether the service runs; `muster status` tells of the peer in it."""
-    _installed()
-    _systemctl("status", "--no-pager", UNIT_NAME)
+def service_status(as_json: AsJson = False) -> None:
+    """Say whether the service runs; `muster status` tells of the peer in it.
+
+    The exit code is 1 if it does not run.
+    """
+    unit = _installed()
+    if not as_json:
+        _systemctl("status", "--no-pager", UNIT_NAME)
+        return
+    active, enabled = (_word_of_systemd(question) for question in ("is-active", "is-enabled"))
+    print_json({"unit": str(unit), "active": active, "enabled": enabled})
+    if active != "active":
+        raise typer.Exit(1)
 
 
 @service.command(epilog="Example: muster service uninstall")
@@ -198,10 +207,21 @@ def _installed() -> Path:
     return path
 
 
-def _systemctl(*arguments: str) -> None:
-    """Raise LocalError where there is no systemd or it fails; it says why by itself."""
+def _program() -> str:
+    """That of systemd; raises LocalError where there is none."""
     program = shutil.which("systemctl")
     if program is None:
         raise LocalError("this machine has no systemd; run the peer with: muster join INVITE --detach")
-    if subprocess.run([program, "--user", *arguments], check=False).returncode != 0:
+    return program
+
+
+def _word_of_systemd(question: str) -> str:
+    """What it answers about the unit, such as `inactive` or `disabled`."""
+    asked = [_program(), "--user", question, UNIT_NAME]
+    return subprocess.run(asked, check=False, stdout=subprocess.PIPE, text=True).stdout.strip() or "unknown"
+
+
+def _systemctl(*arguments: str) -> None:
+    """Raise LocalError where there is no systemd or it fails; it says why by itself."""
+    if subprocess.run([_program(), "--user", *arguments], check=False).returncode != 0:
         raise LocalError(f"systemctl --user {' '.join(arguments)} failed")

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from peer.cli.common import Base, Data
+from peer.cli.common import AsJson, Base, Data, tell
 from peer.cli.export import Run, export_here
 from peer.machine import paths
 from peer.machine.text import printable
@@ -29,6 +29,7 @@ def sample(
     tokens: Annotated[int, typer.Option(min=1, max=4096, help="How many tokens to write.")] = TOKENS,
     temperature: Annotated[float, typer.Option(min=0, max=10, help="0 always takes the likeliest token.")] = 0.8,
     seed: Annotated[int, typer.Option(min=0, help="The same seed writes the same text.")] = 0,
+    as_json: AsJson = False,
 ) -> None:
     """Print text that the newest certified model writes."""
     from peer.export.sampler import Sampler
@@ -42,5 +43,5 @@ def sample(
             sampler = Sampler.load(place, base)
     how = (tokens, temperature, seed)
     said = sampler.write(prompt, *how) if chat is None else sampler.answer(chat, *how)
-    for line in said.splitlines():
-        typer.echo(printable(line))
+    told = {"prompt": prompt if chat is None else chat, "text": said, "seed": seed, "temperature": temperature}
+    tell("\n".join(map(printable, said.splitlines())), told, as_json)

@@ -14,8 +14,9 @@ import typer
 from coordinator.views import quantity
 from coordinator.views.control import ask
 from coordinator.views.network_view import BanView, NetworkView, PeerView
-from dht.errors import NetworkError
+from dht.errors import NetworkError, UsageError
 from dht.invite import Invite
+from peer.cli.common import print_json
 from peer.machine import paths
 from peer.machine.text import printable
 
@@ -37,6 +38,7 @@ def top(
     invite: Run = None,
     once: Annotated[bool, typer.Option("--once", help="Print one view and exit.")] = False,
     data: Annotated[Path | None, typer.Option("--data", help="Folder of the peer on this machine.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="With --once: print it for scripts.")] = False,
 ) -> None:
     """Show a living network in the terminal.
 
@@ -46,6 +48,8 @@ def top(
 
     from peer.machine import log
 
+    if as_json and not once:
+        raise UsageError("--json prints one view: give --once too")
     text = invite if invite is not None else str(ask(paths.data_directory(data), "invite")["invite"])
     run, console = Invite.parse(text), Console(highlight=False)
     with tempfile.TemporaryDirectory(prefix="muster-top-") as folder:
@@ -53,7 +57,10 @@ def top(
         log.silence_libraries()
         if once or not console.is_terminal:
             view = asyncio.run(first_view(run, Path(folder)))
-            console.print(picture(view).draw(len(view.peers)))
+            if as_json:
+                print_json(view)
+            else:
+                console.print(picture(view).draw(len(view.peers)))
         else:
             asyncio.run(_watch(run, Path(folder), console))
 

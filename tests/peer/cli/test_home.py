@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -84,11 +85,16 @@ def test_a_service_is_started_stopped_and_removed_by_systemd(
     assert "no service is installed here" in capsys.readouterr().err
     assert main.run(["service", "install", INVITE, "--data", str(tmp_path / "data")], PYTHON) == 0
     systemctl = tmp_path / "systemctl"
-    systemctl.write_text(f"#!/bin/sh\necho $* >> {tmp_path}/told\n[ $2 != status ]\n")
+    answer = "case $2 in is-*) echo inactive; esac"
+    systemctl.write_text(f"#!/bin/sh\necho $* >> {tmp_path}/told\n{answer}\n[ $2 != status ]\n")
     systemctl.chmod(0o700)
     assert main.run(["service", "start"], PYTHON) == 0
     assert main.run(["service", "status"], PYTHON) == 1
     assert "status --no-pager muster.service failed" in capsys.readouterr().err
+    assert main.run(["service", "status", "--json"], PYTHON) == 1
+    told = json.loads(capsys.readouterr().out)
+    unit = str(tmp_path / "systemd/user/muster.service")
+    assert told == {"unit": unit, "active": "inactive", "enabled": "inactive"}
     assert main.run(["service", "stop"], PYTHON) == 0
     assert main.run(["service", "uninstall"], PYTHON) == 0
     assert not (tmp_path / "systemd/user/muster.service").exists()
@@ -96,6 +102,8 @@ def test_a_service_is_started_stopped_and_removed_by_systemd(
         "--user daemon-reload",
         "--user enable --now muster.service",
         "--user status --no-pager muster.service",
+        "--user is-active muster.service",
+        "--user is-enabled muster.service",
         "--user disable --now muster.service",
         "--user disable --now muster.service",
         "--user daemon-reload",

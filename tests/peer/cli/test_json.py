@@ -5,20 +5,27 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from coordinator.views.network_view import NetworkView
+from dht.addresses import PeerAddress
 from dht.identity import Identity
-from peer.cli import doctor, export, main
+from dht.invite import Invite
+from peer.cli import doctor, export, main, top
 from peer.cli.common import print_json, tell
 from peer.cli.diagnosis import DiagnosisLine
+from peer.export.sampler import Sampler
 from peer.machine.limits import Limits
 from peer.storage.run_directory import RunDirectory
 from tests.checkout import ROOT
 from tests.peer.homely import manifest
 
 PYTHON = (3, 11)
+PEER = Identity(bytes(32)).peer_id
+INVITE = str(Invite(bytes(32), PEER, (PeerAddress.parse(f"/ip4/127.0.0.1/tcp/9/p2p/{PEER}"),)))
 
 
 @pytest.fixture
@@ -88,6 +95,29 @@ def test_an_export(
     told = {"folder": folder, "proven_by": str(tmp_path / proven), "versions": 8, "pushed_to": None}
     assert json.loads(captured.out) == told
     assert "muster verify" in captured.err
+
+
+def test_a_sample(told: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = SimpleNamespace(write=lambda prompt, *_: f"{prompt}\x1b end", answer=lambda question, *_: "42")
+    monkeypatch.setattr(Sampler, "load", lambda *_: model)
+    shown = told("sample", str(tmp_path), "--prompt", "The")
+    assert shown == {"prompt": "The", "text": "The\x1b end", "seed": 0, "temperature": 0.8}
+    assert told("sample", str(tmp_path), "--chat", "what?")["text"] == "42"
+
+
+def test_a_view_of_a_run(told: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def first_view(*_: object) -> NetworkView:
+        return NetworkView(run_id="ab" * 32, name="tiny")
+
+    monkeypatch.setattr(top, "first_view", first_view)
+    shown = told("top", INVITE, "--once")
+    assert (shown["run_id"], shown["name"]) == ("ab" * 32, "tiny")
+    assert set(shown) == set(NetworkView.model_fields)
+
+
+def test_a_view_that_goes_on_is_no_document(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.run(["top", INVITE, "--json"], PYTHON) == 2
+    assert capsys.readouterr().err == "--json prints one view: give --once too\n"
 
 
 def test_a_version(told: Any) -> None:
