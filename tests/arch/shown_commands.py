@@ -9,7 +9,8 @@ from typing import Any
 
 from tests.checkout import ROOT
 
-BLOCK = re.compile(r"^ *```(?:bash|sh|console)?\n(.*?)^ *```", re.MULTILINE | re.DOTALL)
+BLOCK = re.compile(r"^ *```(\w*)\n(.*?)^ *```", re.MULTILINE | re.DOTALL)  # of any language: else ends begin others
+SHELLS = ("", "bash", "sh", "console")
 FENCED = re.compile(r"^ *```.*?^ *```", re.MULTILINE | re.DOTALL)
 NAMED = re.compile(r"`(muster [a-z][^`]*)`")
 OPTION = re.compile(r"--[a-z][a-z-]*")
@@ -21,7 +22,8 @@ def blocks(page: str) -> list[list[str]]:
     """The lines of every block without a language, each without its prompt; commands and what they print."""
     return [
         [line.strip().removeprefix("$ ") for line in block.replace("\\\n", " ").splitlines()]
-        for block in BLOCK.findall(page)
+        for language, block in BLOCK.findall(page)
+        if language in SHELLS
     ]
 
 

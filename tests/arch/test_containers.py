@@ -12,6 +12,25 @@ from tests.checkout import ROOT
 SERVICES: dict[str, dict[str, Any]] = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"]
 
 
+GPU: dict[str, dict[str, Any]] = yaml.safe_load((ROOT / "docker-compose.gpu.yml").read_text())["services"]
+
+
+@pytest.mark.parametrize("name", sorted(GPU))
+def test_gpus_change_nothing_else_of_a_service(name: str) -> None:
+    service, before = GPU[name], SERVICES[name]
+    assert set(service) == {"build", "deploy", "command", "mem_limit"}
+    assert service["command"][: len(before["command"])] == before["command"]
+    assert set(service["build"]["args"]) < set(before["build"]["args"])
+
+
+def test_the_image_runs_without_rights_keeps_its_key_and_says_how_it_is() -> None:
+    lines = (ROOT / "Dockerfile").read_text().splitlines()
+    assert lines[-1].startswith("HEALTHCHECK ")
+    assert lines[-1].endswith('CMD ["muster", "status"]')
+    assert "USER muster" in lines
+    assert any("XDG_DATA_HOME=/data" in line for line in lines)
+
+
 @pytest.mark.parametrize("name", sorted(SERVICES))
 def test_a_container_may_do_little_and_take_little(name: str) -> None:
     service = SERVICES[name]

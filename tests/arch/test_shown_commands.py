@@ -54,6 +54,7 @@ def test_every_command_in_a_message_exists() -> None:
         ("```\n$ muster export a && muster verify a\na holds 3\n```\n", [["export", "a"], ["verify", "a"]]),
         ("```\nA=. muster lab \\\n  --list\n```\n", [["lab", "--list"]]),
         ("```toml\nmuster dance\n```\n", []),
+        ("```toml\na = 1\n```\nsay\n```\nmuster top\n```\nmuster dance\n", [["top"]]),
     ],
 )
 def test_what_is_typed_in_a_block_is_found(page: str, words: list[list[str]]) -> None:
