@@ -96,8 +96,8 @@ class CellRounds:
         return None
 
     def needed(self, now: float) -> bool:
-        """Whether the run wants cells, and not everybody can have a seat."""
-        return self.core.pace.cells and self.core.crowded(self.chain, now)
+        """Whether not everybody can have a seat, and the run may have cells."""
+        return self.core.manifest.config.uses_cells and self.core.crowded(self.chain, now)
 
     def _heads(self, now: float) -> frozenset[PeerId]:
         """Through whom the others bring their work."""

@@ -154,9 +154,7 @@ class PaceSpec(Wire):
     presence_lifetime_seconds: float = Field(
         9.0, gt=0, le=PRESENCE_SECONDS_MAX, description="after this silence a peer counts as gone"
     )
-    cells: bool = Field(
-        False, description="with more than 32 training peers, who has no seat contributes through those who have one"
-    )
+    cells: bool = Field(False, description="nothing reads it; in every run's id", json_schema_extra=RETIRED)
     cut_embeddings: LaterFlag = Field(
         None,
         description="an embedding that is larger than a fragment's share is cut between rows, so that fragments are of "
@@ -261,10 +259,8 @@ class RunConfig(Wire):
             raise ValueError('[adapter] needs a model of transformers, not model.family = "own"')
         if self.admission is not None:
             self.admission.check(self.trust.protections, self.pace.min_group)
-        if self.pace.cells and self.trust.bounds_newcomers:  # as probation needs it to be
-            raise ValueError("trust.newcomers_share cannot be combined with pace.cells: cells do not know who is new")
-        if self.data.is_in_passes and (self.pace.cells or self.data.source == OWN):
-            raise ValueError('data.order = "passes" cannot be combined with pace.cells, or data.source = "own"')
+        if self.data.is_in_passes and self.data.source == OWN:
+            raise ValueError('data.order = "passes" cannot be combined with data.source = "own"')
         if self.outer.moment_correction is not None and self.pace.cut_embeddings:
             raise ValueError("outer.moment_correction cannot be combined with pace.cut_embeddings")
         if self.outer.moment_correction is not None and (
@@ -277,6 +273,14 @@ class RunConfig(Wire):
                 'data.source other than "own"'
             )
         return self
+
+    @property
+    def uses_cells(self) -> bool:
+        """Whether those whom no group has a seat for bring their work through its members (docs/adr/0011).
+
+        Cells do not know who is new, and passes are dealt out to those whom a certificate names.
+        """
+        return not (self.trust.bounds_newcomers or self.data.is_in_passes)
 
     @classmethod
     def from_toml(cls, path: Path) -> RunConfig:

@@ -253,7 +253,6 @@ def main() -> int:
     parser.add_argument("--versions", type=int, default=4)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--deaths", type=float, default=0.0, help="peers that die per version, for a minute each")
-    parser.add_argument("--one-level", action="store_true", help="no cells: only the 32 of the group contribute")
     arguments = parser.parse_args()
     pace = PaceSpec(
         fragments=1,
@@ -261,7 +260,6 @@ def main() -> int:
         presence_seconds=15.0,
         presence_lifetime_seconds=45.0,
         round_seconds=20.0,
-        cells=not arguments.one_level,
     )
     crowd = ScaleRun(arguments.peers, arguments.seed, arguments.deaths, pace)
     started = time.process_time()

@@ -9,12 +9,11 @@ from functools import partial
 import torch
 
 from coordinator.core.actions import Action, Tell
-from coordinator.run.manifest import PEERS_PER_GROUP_MAX, Manifest
+from coordinator.run.manifest import Manifest
 from coordinator.simulator.network import LinkFaults
 from coordinator.simulator.peer import VirtualPeer
 from coordinator.simulator.simulation import VirtualRun, World
 from coordinator.wire.messages import Message
-from dht.errors import UsageError
 from dht.identity import PeerId
 from dht.statement import Statement
 from peer.data.token_files import TokenData
@@ -49,10 +48,6 @@ class Laboratory:
         """`values`: version 0 where it is given. Raises UsageError if options and text do not go together."""
         torch.set_num_threads(1)  # so that a result does not depend on the number of cores
         config = options.config
-        if config.pace.cells and options.total_learners > PEERS_PER_GROUP_MAX:
-            raise UsageError(
-                f"a tape holds no cells: set pace.cells = false, or at most {PEERS_PER_GROUP_MAX} learners"
-            )
         self.options = options
         self.curve: list[CurvePoint] = []
         self.diverged: str | None = None

@@ -74,8 +74,9 @@ def keeps_up(work: Workload, people: Population, present: float) -> bool:
     pace = work.pace
     members = typical_members(people, work.group_max, pace.overlap)
     cost = round_cost(work, members)
-    levels = 1 + (tiers(present) if pace.cells else 0)  # each commits, scatters and merges
-    gathering = GATHER_SHARE * _deadline_seconds(cost, people) if pace.cells else 0.0
+    cells = present > work.group_max
+    levels = 1 + (tiers(present) if cells else 0)  # each commits, scatters and merges
+    gathering = GATHER_SHARE * _deadline_seconds(cost, people) if cells else 0.0
     period = pace.steps_per_version / float(np.median(people.steps_per_second))
     up, down = cost.sent_bits * pace.fragments / members.up, cost.received_bits * pace.fragments / members.down
     carried = np.quantile(np.maximum(up, down), 1 - SLOW_QUANTILE) / pace.overlap <= LINE_SHARE * period
@@ -85,11 +86,8 @@ def keeps_up(work: Workload, people: Population, present: float) -> bool:
 
 
 def _with(work: Workload, period: int, codec: str, group: int, present: float) -> Workload:
-    cells = present > group
-    fragments = FRAGMENTS_LEAST if cells else min(period, 24 if period < 100 else 48)
-    pace = work.pace.model_copy(
-        update={"steps_per_version": period, "fragments": fragments, "overlap": 2, "cells": cells}
-    )
+    fragments = FRAGMENTS_LEAST if present > group else min(period, 24 if period < 100 else 48)
+    pace = work.pace.model_copy(update={"steps_per_version": period, "fragments": fragments, "overlap": 2})
     outer = work.outer.model_copy(update={"contribution_codec": codec, "result_codec": codec})
     return replace(work, pace=pace, outer=outer, group_max=group)
 
@@ -144,10 +142,10 @@ def _reasons(work: Workload, people: Population, cost: RoundCost) -> tuple[str, 
 
 
 def _cell_reasons(work: Workload, present: float) -> tuple[str, ...]:
-    if not work.pace.cells:
+    if present <= work.group_max:
         return ()
     levels = "two tiers of cells" if tiers(present) > 1 else "one tier of cells"
     return (
-        f"cells = true: {present:,.0f} peers at a time and groups of {work.group_max}; {levels} bring everybody's work "
+        f"Cells: {present:,.0f} peers at a time and groups of {work.group_max}; {levels} bring everybody's work "
         f"into every version, and a round lasts {1 + tiers(present)} times as long, so P is small.",
     )

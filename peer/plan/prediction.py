@@ -102,16 +102,11 @@ def predict(
         longest_gap_seconds=max((b - a for a, b in pairwise(times)), default=0.0),
         recovery_seconds=statistics.median(tally.recovery_seconds) if tally.recovery_seconds else None,
         captured=capture(n, hostile_share, len(people)),
-        cells_captured=capture_cells(there, hostile_share) if uses_cells(work, there) else None,
+        cells_captured=capture_cells(there, hostile_share) if there > work.group_max else None,
         learner_bytes=work.learner_bytes * work.parameters + work.base_bytes,
         host_bytes=host_bytes(work),
         alternatives=alternatives(Surface.of(work, people, scenario.timetable, stop)),
     )
-
-
-def uses_cells(work: Workload, peers: int) -> bool:
-    """Whether the run wants cells, and not everybody can have a seat."""
-    return work.pace.cells and peers > work.group_max
 
 
 def _steps_possible(people: Population, scenario: Scenario, until: float) -> float:

@@ -210,12 +210,7 @@ class PlannedSwarm:
         asked = self.now + float(2 * latency.max() + 2 * np.median(latency)) + (grace if hidden.any() else 0.0)
         steps = self.rng.random(len(roster)) / self.population.steps_per_second[roster]
         attempt = PlannedAttempt(fragment, roster, self.now, asked, minor, steps)
-        if (
-            pace.cells
-            and self.version[fragment]
-            and reach.sum() > self.work.group_max
-            and np.isin(roster, newest).any()
-        ):
+        if self.version[fragment] and reach.sum() > self.work.group_max and np.isin(roster, newest).any():
             cells = CellRound(self.work, self.population, 1 / len(self.in_flight), self.attendance.next_away - self.now)
             closing = Closing(active, 0.0 if minor else pace.min_share * float(active.sum()), pace.quorum, grace)
             attempt = in_cells(attempt, cells, closing, joined, newest, self.rng)

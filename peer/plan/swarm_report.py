@@ -84,7 +84,6 @@ def _settings(work: Workload) -> dict[str, Any]:
         "grace_share": pace.grace_share,
         "round_seconds": pace.round_seconds,
         "group_max": work.group_max,
-        "cells": work.pace.cells,
         "codec": work.outer.contribution_codec,
     }
 
@@ -166,8 +165,7 @@ def _verdict(report: PlanReport) -> str:
         )
     if found.certified_share < 1 / SLOWER_BY:
         return (
-            f"Only {found.certified_share:.0%} of all work is certified: a group takes {report.work.group_max} peers, "
-            "and the others adopt what these make; pace.cells = true lets everybody contribute through them."
+            f"Only {found.certified_share:.0%} of all work is certified: the rest comes too late, or its group is void."
         )
     return "As configured the swarm keeps up."
 

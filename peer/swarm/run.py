@@ -84,8 +84,8 @@ class SwarmOptions:
     def _check_tape(self) -> None:
         if self.attacks:
             raise UsageError("--tape and --attack do not go together: a tape holds nothing of what attackers make up")
-        if self.config.pace.cells and self.peers > PEERS_PER_GROUP_MAX:
-            raise UsageError(f"a tape holds no cells: set pace.cells = false, or at most {PEERS_PER_GROUP_MAX} peers")
+        if self.config.uses_cells and self.peers > PEERS_PER_GROUP_MAX:
+            raise UsageError(f"a tape holds no cells: with --tape a swarm has at most {PEERS_PER_GROUP_MAX} peers")
 
 
 class Display(Protocol):

@@ -35,7 +35,6 @@ PACE = PaceSpec(
     presence_seconds=5.0,
     presence_lifetime_seconds=15.0,
     round_seconds=20.0,
-    cells=True,
 )
 
 

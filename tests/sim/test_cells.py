@@ -9,13 +9,14 @@ import pytest
 from coordinator.core.actions import Action, Adopt, Reduce, Send
 from coordinator.core.events import Reduced
 from coordinator.engine.fork_choice import ASKED_AT_ONCE
+from coordinator.run.manifest import RunConfig
 from coordinator.simulator.peer import VirtualPeer
 from coordinator.simulator.tensors import VirtualTensors
 from coordinator.wire.messages import CellRoster, YieldNote
 from dht.identity import PeerId
 from dht.statement import Statement, digest_of
 from tests.extra import extra
-from tests.sim.crowds import GROUP, PACE, PEERS, Scene, says, scene, two_tiers
+from tests.sim.crowds import GROUP, PACE, PEERS, says, scene, two_tiers
 from tests.sim.crowds import small_groups as small_groups
 
 
@@ -50,8 +51,9 @@ def test_heads_of_many_deal_them_out_to_cells_below() -> None:
     assert leaders - {PeerId(peer) for peer in certificates[1].outcome.roster}  # some who have no seat lead cells
 
 
-def test_without_leave_of_the_manifest_there_are_no_cells() -> None:
-    crowd = Scene(PEERS, 1, 0.0, PACE.model_copy(update={"cells": False}))
+def test_in_a_run_that_cannot_have_cells_there_are_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(RunConfig, "uses_cells", False)
+    crowd = scene()
     certificates = crowd.until(2)
     assert crowd.meter.kinds["ward"] == crowd.meter.kinds["cell"] == 0
     assert all(len(crowd.workers(one)) <= GROUP for one in certificates)

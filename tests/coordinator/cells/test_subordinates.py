@@ -15,7 +15,6 @@ from coordinator.core.actions import Send
 from coordinator.run.manifest import RunConfig, TrustSpec
 from coordinator.simulator.keys import virtual_peer_id
 from coordinator.wire.messages import CellRoster, Ward
-from dht.errors import UsageError
 from dht.identity import PeerId
 from dht.statement import Statement
 from tests.coordinator.builders import Club, boot
@@ -86,6 +85,17 @@ def test_who_asks_again_takes_no_second_place() -> None:
     assert len(wards.gathered) == WARDS_MAX // 4
 
 
-def test_a_run_with_cells_cannot_bound_newcomers() -> None:
-    with pytest.raises(UsageError, match=r"newcomers_share cannot be combined with pace\.cells"):
-        RunConfig.parse("[trust]\nnewcomers_share = 0.25\n[pace]\ncells = true", "run.toml")
+@pytest.mark.parametrize(
+    ("text", "uses"),
+    [("", True), ("[trust]\nnewcomers_share = 0.25", False), ('[data]\norder = "passes"', False)],
+)
+def test_cells_are_for_runs_in_which_nobody_has_to_know_who_is_new_or_whose_work_it_is(text: str, uses: bool) -> None:
+    assert RunConfig.parse(text, "run.toml").uses_cells is uses
+
+
+def test_whether_a_run_has_cells_is_not_for_its_file_to_say() -> None:
+    """But it stays in the bytes of those that said so, and so in their ids."""
+    said = RunConfig.parse("[pace]\ncells = true", "run.toml")
+    assert said.uses_cells
+    assert said.to_wire() != RunConfig().to_wire()
+    assert RunConfig.from_wire(said.to_wire()) == said

@@ -201,7 +201,6 @@ def test_keys_on_probation_are_newcomers_to_every_group() -> None:
     ("text", "problem"),
     [
         ("[trust]\nprobation_rounds = 3", "newcomers_share of 0.25 at most"),
-        ("[trust]\nprobation_rounds = 3\nnewcomers_share = 0.25\n[pace]\ncells = true", "cannot be combined with"),
         ("[trust]\nprobation_rounds = 15\nnewcomers_share = 0.25", "less than or equal to 14"),
     ],
 )
