@@ -17,7 +17,7 @@ from coordinator.run.admission_spec import AdmissionSpec
 from coordinator.run.data_spec import DataSpec
 from coordinator.run.inner_spec import InnerSpec
 from coordinator.run.model_spec import BY_HOST, OWN, RETIRED, Installed, ModelSpec
-from coordinator.run.toml_file import fault_of, parse_toml, read_text, with_full_names
+from coordinator.run.toml_file import fault_of, nearest, parse_toml, read_text, with_full_names
 from dht.errors import UsageError
 from dht.identity import PeerId
 from dht.records import RECORD_KINDS
@@ -110,7 +110,8 @@ class OuterSpec(Wire):
         is_built_in = self.merge in get_args(Merge)
         if not is_built_in and self.merge_package is None:
             raise ValueError(
-                f"outer.merge: {self.merge!r} is none of {', '.join(map(repr, get_args(Merge)))}; name the "
+                f"outer.merge: {self.merge!r} is none of {', '.join(map(repr, get_args(Merge)))}"
+                f"{nearest(self.merge, get_args(Merge))}; name the "
                 "outer.merge_package that brings it"
             )
         if is_built_in and (self.merge_package, self.merge_sha256) != (None, None):

@@ -80,6 +80,6 @@ def _unknown(place: tuple[int | str, ...], model: type[BaseModel]) -> str:
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """The end of a sentence that asks which of the known words was meant; empty if none is near."""
+    """A question within a sentence, which of the known words was meant; empty if none is near."""
     found = get_close_matches(word, list(known), n=1)
-    return f"; did you mean {found[0]}?" if found else ""
+    return f" (did you mean {found[0]}?)" if found else ""

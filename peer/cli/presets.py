@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from coordinator.run.toml_file import nearest
 from dht.errors import UsageError
 
 TINY = "tiny"
@@ -43,7 +44,7 @@ def init(
 def preset_text(name: str) -> str:
     """The text of a run file that ships; raises UsageError if none has this name."""
     if name not in PRESETS:
-        raise UsageError(f"there is no preset {name!r}; choose one of {', '.join(PRESETS)}")
+        raise UsageError(f"there is no preset {name!r}{nearest(name, PRESETS)}; choose one of {', '.join(PRESETS)}")
     packaged = files("peer") / _PACKAGED / f"{name}.toml"
     if packaged.is_file():
         return packaged.read_text(encoding="utf-8")

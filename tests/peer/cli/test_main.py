@@ -180,6 +180,8 @@ def test_a_wrong_run_file_is_told_in_a_sentence(
         (["limits", "nice=50", "--data", "/nowhere"], "niceness: input should be less than or equal to 19"),
         (["join", INVITE, "--yes", "--niceness", "50"], "Invalid value for '--nice' / '--niceness'"),
         (["dashbord"], "Did you mean 'dashboard'?"),
+        (["init", "--preset", "tny"], "there is no preset 'tny' (did you mean tiny?); choose one of tiny,"),
+        (["lab", "--merge", "medan"], "'mean' (did you mean median?); name the outer.merge_package that brings it"),
         (["pause", "now"], "unexpected extra argument"),
     ],
 )

@@ -101,10 +101,10 @@ def test_keys_may_be_called_as_the_options_of_the_lab() -> None:
 @pytest.mark.parametrize(
     ("text", "meant"),
     [
-        ("[model]\nhiden_size = 8", "model.hiden_size: is not a known key; did you mean hidden_size?"),
-        ("versons = 8", "versons: is not a known key; did you mean versions?"),
-        ("[pace]\nfragmets = 8", "pace.fragmets: is not a known key; did you mean fragments?"),
-        ("[inner]\nlearning_rat = 8", "inner.learning_rat: is not a known key; did you mean learning_rate?"),
+        ("[model]\nhiden_size = 8", "model.hiden_size: is not a known key (did you mean hidden_size?)"),
+        ("versons = 8", "versons: is not a known key (did you mean versions?)"),
+        ("[pace]\nfragmets = 8", "pace.fragmets: is not a known key (did you mean fragments?)"),
+        ("[inner]\nlearning_rat = 8", "inner.learning_rat: is not a known key (did you mean learning_rate?)"),
         ("[data]\nqqqq = 8", "data.qqqq: is not a known key; see"),
     ],
 )

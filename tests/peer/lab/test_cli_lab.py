@@ -116,7 +116,7 @@ def test_what_is_no_key_of_the_run_file_is_refused_in_words(
 @pytest.mark.parametrize(
     ("written", "words"),
     [
-        ("[lab]\nlerners = 5\n", "lab.lerners is no option of `muster lab`; did you mean learners?"),
+        ("[lab]\nlerners = 5\n", "lab.lerners is no option of `muster lab` (did you mean learners?)"),
         ("[lab]\nsteps_per_version = 0\n", "pace.steps_per_version"),
         ("[lab]\nreplay = 'tape'\n", "lab.replay is no option"),
         ("[lab]\nlearners = 'many'\n", "--learners"),
