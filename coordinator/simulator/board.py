@@ -9,8 +9,11 @@ from coordinator.wire.presence import Presence
 from dht.identity import PeerId
 from dht.table import ENTRIES_PER_KEY_MAX
 
-HOLDERS = 8  # of a record, and asked about a place: replicas and acquaintances (dht.hivemind_store)
-RECORD_OVERHEAD_BYTES = 260  # key, sender, lifetime, signature
+HOLDERS = 8  # of a record, beside its writer, and asked about a place: replicas and acquaintances (dht.hivemind_store)
+ASKED_THE_WAY = 10  # before, by everybody who writes or reads there
+# Beside the presence itself, as measured (tests/real/test_thousands.py): key, sender, lifetime, signature.
+PUT_OVERHEAD_BYTES, GOT_OVERHEAD_BYTES = 340, 290
+QUESTION_BYTES = 46
 
 
 @dataclass(slots=True)
@@ -20,29 +23,31 @@ class Board:
     lifetime_seconds: float
     records: dict[PeerId, tuple[Presence, float]] = field(default_factory=dict)
     places: dict[int, dict[PeerId, float]] = field(default_factory=dict)
-    bytes_put: int = 0
+    bytes_put: int = 0  # all that is sent: records, and questions
     bytes_got: int = 0
-    record_bytes: int = 0  # of one, as last seen
+    presence_bytes: int = 0  # of one, as last seen
 
     def put(self, peer: PeerId, presence: Presence, places: Sequence[int], now: float) -> None:
         """Publish a record; it replaces the peer's last one. A place that is full takes nobody new."""
-        self.record_bytes = len(presence.to_wire()) + RECORD_OVERHEAD_BYTES
+        self.presence_bytes = len(presence.to_wire())
         self.records[peer] = presence, now
         for place in places:
             held = self.places.setdefault(place, {})
             if peer in held or len(held) < ENTRIES_PER_KEY_MAX:
                 held[peer] = now
-        self.bytes_put += self.record_bytes * len(places) * HOLDERS
+        record_bytes = self.presence_bytes + PUT_OVERHEAD_BYTES
+        self.bytes_put += (record_bytes * HOLDERS + QUESTION_BYTES * ASKED_THE_WAY) * len(places)
 
     def get(self, places: Sequence[int], now: float) -> dict[int, list[PeerId]]:
         """Whose live records lie at these places."""
         found = {place: self._live(place, now) for place in places}
-        self.bytes_got += sum(map(len, found.values())) * self.record_bytes * HOLDERS
+        self.bytes_got += sum(map(len, found.values())) * (self.presence_bytes + GOT_OVERHEAD_BYTES) * HOLDERS
+        self.bytes_put += QUESTION_BYTES * (ASKED_THE_WAY + HOLDERS) * len(places)
         return found
 
-    def kept(self) -> int:
-        """Records at all places together, each once."""
-        return sum(map(len, self.places.values()))
+    def kept(self, now: float) -> int:
+        """Live records at all places together, each once."""
+        return sum(len(self._live(place, now)) for place in self.places)
 
     def _live(self, place: int, now: float) -> list[PeerId]:
         held = self.places.get(place, {})

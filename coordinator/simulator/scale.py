@@ -226,7 +226,9 @@ class ScaleRun:
             "record_store": {
                 "presence_bytes_put_per_peer_minute": self._per_minute(self.board.bytes_put),
                 "presence_bytes_got_per_peer_minute": self._per_minute(self.board.bytes_got),
-                "presence_records_held_per_peer": round(HOLDERS * self.board.kept() / self.count, 1),
+                "presence_records_held_per_peer": round(
+                    (HOLDERS + 1) * self.board.kept(self.clock.now) / self.count, 1
+                ),
                 "presence_depths": sorted({peer.shards.depth for peer in self.peers if peer.alive}),
             },
             "by_kind": {kind: [count, self.meter.kind_bytes[kind]] for kind, count in self.meter.kinds.most_common()},
