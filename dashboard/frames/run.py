@@ -66,7 +66,7 @@ def figures(view: NetworkView) -> Figures:
         tokens_per_second=newest.tokens_per_second if newest else 0.0,
         peers_live=sum(peer.live for peer in view.peers),
         peers_known=len(view.peers),
-        goodput=sum(point.tokens_per_second for point in recent) / capacity if capacity else None,
+        goodput=min(1.0, sum(point.tokens_per_second for point in recent) / capacity) if capacity else None,
         utilisation=sum(point.trained_tokens_per_second for point in recent) / capacity if capacity else None,
         seconds_to_target=seconds_to_target(view),
         bytes_not_sent=not_sent,
@@ -94,7 +94,7 @@ def headline(view: NetworkView) -> str:
     machines = f"{live} machine" + ("" if live == 1 else "s")
     loss = f"loss {quantity.loss(view.evaluations[-1].loss, view.evaluations[-1].error)}" if view.evaluations else ""
     if view.finished:
-        end = "finished, with all its versions"
+        end = "Finished, with all its versions"
         where = f"the model is in {plain(view.exports)}" if view.exports else ""
         return ", ".join(filter(None, (end, loss, where)))
     share = view.versions / view.run.versions_target

@@ -9,7 +9,7 @@ from dashboard.frames import credit
 from dashboard.source import Source
 
 HOW_COUNTED = (
-    "Tokens in certified versions, counted from the certificates that this page has seen; each token counts once. "
+    "Tokens in certified versions, counted from the certificates that this dashboard has seen; each token counts once. "
     "The command muster credit counts from the beginning of the run."
 )
 
@@ -34,7 +34,7 @@ def page(source: Source) -> None:
             "last": show.time_of_day("Last included"),
         }
         show.table(rows, columns, "leaderboard", "No version is certified yet.")
-        st.subheader("By day, since this page looks on")
+        st.subheader("By day, since this dashboard was started")
         show.chart(
             credit.day_rows(seen.view),
             charts.credit_days(),

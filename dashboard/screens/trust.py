@@ -43,7 +43,7 @@ def page(source: Source) -> None:
         }
         show.table(probation, columns, "probation", "Nobody is on probation.")
         st.subheader("Audits")
-        st.text("Somebody computed again what another one had delivered.")
+        st.text("An audit computes a result again, and compares it with what was delivered.")
         columns = {
             "at": show.time_of_day("When"),
             "about": show.words("About"),
@@ -54,7 +54,7 @@ def page(source: Source) -> None:
         }
         show.table(audits, columns, "audits", "No audit was reported.")
         st.subheader("Complaints")
-        st.text("Somebody says that another one did not do its part; nobody is punished for that alone.")
+        st.text("One machine says that another did not do its part. Nobody is punished for that alone.")
         del columns["result"]
         show.table(complaints, columns, "complaints", "Nobody complained.")
 
