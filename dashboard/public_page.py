@@ -17,7 +17,7 @@ from dashboard.text import plain, short_id
 
 CONTRIBUTORS_SHOWN = 50
 REFRESH_SECONDS = 60
-WIDTH, HEIGHT, MARGIN = 640, 260, 44
+WIDTH, HEIGHT, MARGIN = 640, 260, 56
 SOURCE = "https://github.com/musterml/muster"
 STYLE = """
 :root { color-scheme: light dark; --line: #2f9e6e; --dim: #808080; }

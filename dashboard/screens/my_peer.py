@@ -20,6 +20,7 @@ NO_CONTROLS = (
     "There is no peer to show here. Its owner opens the whole address that `muster dashboard` or `muster host` "
     "printed, with the token in it, on the machine that runs the peer. With --listen beyond it nobody gets controls."
 )
+OVER = "This run is finished, and the peer on this machine has ended. Credit has what it contributed."
 CONTROL_SECONDS_MAX = 2.0
 CREDIT_SECONDS = 30.0  # between two looks at everybody's sums
 ADVICE_CHARACTERS_MAX = 600
@@ -40,7 +41,7 @@ def page(source: Source) -> None:
             mine = control.snapshot(directory)
             limits = control.limits(directory, (), CONTROL_SECONDS_MAX)
         except MusterError as error:
-            st.text(plain(str(error), show.SENTENCE_CHARACTERS_MAX))
+            st.text(OVER if source.see().view.finished else plain(str(error), show.SENTENCE_CHARACTERS_MAX))
             return
         st.text(own.headline(mine))
         for advice in own.advice(mine):

@@ -11,7 +11,7 @@ from google.protobuf.message import Message
 from streamlit.testing.v1 import AppTest
 
 from coordinator.views import control
-from coordinator.views.network_view import NetworkView
+from coordinator.views.network_view import FragmentView, NetworkView, RunFacts
 from coordinator.views.view_file import write_view
 from dashboard.text import label, plain
 from dht.errors import LocalError
@@ -292,6 +292,13 @@ def test_my_peer_says_when_there_is_none(tmp_path: Path) -> None:
     at = app("my_peer", NetworkView(), tmp_path, data=tmp_path).run()
     assert "no peer is running" in texts(at)
     assert not at.button
+
+
+def test_my_peer_says_when_the_run_is_over(tmp_path: Path) -> None:
+    finished = NetworkView(run=RunFacts(versions_target=1), fragments=(FragmentView(version=1),))
+    at = app("my_peer", finished, tmp_path, data=tmp_path).run()
+    assert "This run is finished" in texts(at)
+    assert "no peer is running" not in texts(at)
 
 
 def test_there_are_no_controls_without_a_data_directory(tmp_path: Path) -> None:
