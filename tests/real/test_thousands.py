@@ -151,8 +151,6 @@ def test_nobody_keeps_more_than_its_part(crowd: Crowd) -> None:
     print(f"\nrecords per peer: kept {kept:.1f}, as the simulator counts {counted:.1f}")
     assert kept == pytest.approx(counted, rel=AGREES_WITHIN)
     assert max(house.fullest_place for house in crowd.houses) < ENTRIES_PER_KEY_MAX
-    seen = max(sum(look > crowd.look - LOOKS for look in one.saw.values()) for one in crowd.everybody)
-    assert seen < PEERS / 2
 
 
 @pytest.mark.parametrize("way", ["put", "got"])
