@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
 ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
-CHARTS = {"": 1, "machines": 0, "rounds": 2, "trust": 0, "credit": 3, "health": 0, "my-machine": 0}
+CHARTS = {"": 1, "machines": 0, "rounds": 2, "trust": 0, "credit": 2, "health": 0, "my-machine": 0}
 """How many charts each page has when there is something to draw."""
 PEER_CHARTS = 3
 SECONDS_MAX = 60
