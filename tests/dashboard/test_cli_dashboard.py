@@ -26,8 +26,8 @@ PEER = Identity(bytes(32)).peer_id
 INVITE = str(Invite(bytes(32), PEER, (PeerAddress.parse(f"/ip4/127.0.0.1/tcp/9/p2p/{PEER}"),)))
 
 
-def sentence(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
-    assert main.run(["dashboard", "--headless", *arguments], PYTHON) == 2
+def sentence(arguments: list[str], capsys: pytest.CaptureFixture[str], code: int = 2) -> str:
+    assert main.run(["dashboard", "--headless", *arguments], PYTHON) == code
     captured = capsys.readouterr()
     assert captured.out == ""
     assert captured.err.count("\n") == 1
@@ -47,11 +47,14 @@ def test_a_taken_port_is_named(capsys: pytest.CaptureFixture[str]) -> None:
         (["muster1nonsense"], "invite"),
         (["--demo", "--listen", "everywhere"], "IP address"),
         (["--demo", "--demo-peers", "3"], "demo-peers"),
-        (["--data", "/nowhere"], "give the invite of a run"),
     ],
 )
 def test_mistakes_are_explained(arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert words in sentence(arguments, capsys)
+
+
+def test_without_a_peer_an_invite_is_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "give the invite of a run" in sentence(["--data", "/nowhere"], capsys, code=1)
 
 
 def test_the_invite_given_is_the_one_looked_at(tmp_path: Path) -> None:

@@ -132,7 +132,7 @@ def hear(data: bytes) -> object:
         answer = loop().run_until_complete(_alone(protocol.call_find(_place().caller, [PLACE])))
     finally:
         del protocol.get_stub
-    records = _records_in(answer, PLACE)
+    records = _records_in([answer], PLACE)
     if not records:
         raise PeerError("no records")
     return records

@@ -171,7 +171,7 @@ def test_nobody_asks_for_another_ward() -> None:
     assert set(relayed) == {one.me for one in crowd.peers} - crowd.workers(certificates[1]).keys()
 
 
-@pytest.mark.parametrize("seed", [2, *extra([1, 3])])
+@pytest.mark.parametrize("seed", [3, *extra([1, 4])])
 def test_who_comes_back_to_a_base_says_nothing_twice_in_a_cell(seed: int) -> None:
     """No attack: a version is made whose state is lost, so everybody goes on from the one before it."""
     crowd = scene(seed=seed)
@@ -202,7 +202,7 @@ def test_who_comes_back_to_a_base_says_nothing_twice_in_a_cell(seed: int) -> Non
 def test_a_head_that_restarts_does_not_go_on_with_a_cell_of_its_earlier_life(monkeypatch: pytest.MonkeyPatch) -> None:
     """A ward shows it that cell, and two commitments of the three: another bundle would convict it."""
     crowd = scene()
-    head = crowd.peers[1]  # which peers become heads follows the digests of this scene
+    head = crowd.peers[0]  # which peers become heads follows the digests of this scene
     brings = CellRounds._brings
     monkeypatch.setattr(CellRounds, "_brings", lambda rounds, now: rounds.core.me != head.me and brings(rounds, now))
     shown: list[Statement] = []

@@ -28,6 +28,7 @@ from peer.machine.limits import Limits
 from peer.machine.settings_file import shown
 from peer.service import process
 from peer.service.process import ServiceOptions
+from tests.coordinator.rigs import manifest
 
 KEY = Identity(bytes(32)).peer_id
 INVITE = str(Invite(bytes(32), KEY, (PeerAddress.parse(f"/ip4/127.0.0.1/tcp/9/p2p/{KEY}"),)))
@@ -39,6 +40,7 @@ class Stand:
     def __init__(self) -> None:
         self.happened: list[str] = []
         self.over = asyncio.get_running_loop().create_future()
+        self.manifest = manifest()
 
     def invite(self, _: object = ()) -> str:
         return INVITE
