@@ -86,7 +86,8 @@ def test_a_host_exports_what_its_volunteers_certify(
     wait_until(host, lambda: bool(ask(host.data_directory, "invite")))
     invite = str(ask(host.data_directory, "invite")["invite"])
     for name in ("ann", "bob", "eve"):
-        joined = ["join", invite, "--step-seconds", "0.05", "--name", name, "--team", "green" if name != "eve" else ""]
+        team = "green" if name != "eve" else ""
+        joined = ["join", invite, "--yes", "--step-seconds", "0.05", "--name", name, "--team", team]
         processes.append(PeerProcess.start(name, home / name, joined))
     wait_until(host, lambda: bool(exports(exported)))
     ann = processes[1]
