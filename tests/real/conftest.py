@@ -195,6 +195,13 @@ def _wait_for_end(pid: int, deadline: float) -> None:
 
 
 @pytest.fixture
+def tmp_path() -> Iterator[Path]:
+    """As pytest's own, whose name is too long for sockets once it has run a hundred times."""
+    with tempfile.TemporaryDirectory() as name:
+        yield Path(name)
+
+
+@pytest.fixture
 def swarm() -> Iterator[Swarm]:
     """Not started yet; after the test nothing of it may be left, in memory neither."""
     shared_before = set(os.listdir("/dev/shm"))
