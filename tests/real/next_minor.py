@@ -22,7 +22,7 @@ def main() -> None:
     frames = importlib.import_module("peer.net.frames")
     encode_older = frames.encode_header
     frames.encode_header = lambda message: encode_older(message)[:1] + next_minor_bytes(message)  # type: ignore[attr-defined]
-    importlib.import_module("peer.cli").main()  # not before: whatever sends takes `encode_header` from there
+    importlib.import_module("peer.cli.main").main()  # not before: whatever sends takes `encode_header` from there
 
 
 if __name__ == "__main__":
