@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 
 import pytest
@@ -19,12 +18,9 @@ pytestmark = [pytest.mark.slow, pytest.mark.swarm, pytest.mark.timeout(1500)]
 
 def test_two_peers_teach_a_base_of_their_own_to_answer(tmp_path: Path) -> None:
     report = tmp_path / "report.json"
-    with tempfile.TemporaryDirectory() as folder:  # pytest's own is too long for sockets
-        words = ("--report", str(report), "--folder", f"{folder}/all", "--base-versions", "120")
-        command = [sys.executable, "examples/chat-lora/run.py", *words]
-        done = subprocess.run(
-            command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
-        )
+    words = ("--report", str(report), "--folder", str(tmp_path / "all"), "--base-versions", "120")
+    command = [sys.executable, "examples/chat-lora/run.py", *words]
+    done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
     assert done.returncode == 0, done.stdout[-4000:]
     found = json.loads(report.read_text())
     assert found["agreement"]

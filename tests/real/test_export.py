@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -31,12 +30,6 @@ PYTHON = (3, 11)
 VERSIONS = 24
 EVERY = 8
 WAIT_SECONDS = 150.0
-
-
-@pytest.fixture
-def home() -> Iterator[Path]:
-    with tempfile.TemporaryDirectory() as folder:  # pytest's own is too long for sockets
-        yield Path(folder)
 
 
 @pytest.fixture
@@ -77,22 +70,22 @@ def without_claims(report: CreditReport) -> CreditReport:
 
 
 def test_a_host_exports_what_its_volunteers_certify(
-    home: Path, processes: list[PeerProcess], capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, processes: list[PeerProcess], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    config, exported = home / "run.toml", home / "exports"
+    config, exported = tmp_path / "run.toml", tmp_path / "exports"
     config.write_text(RUN.format(versions=VERSIONS, optimizer="adamw"))
     arguments = ["host", str(config), "--export", str(exported), "--export-every", str(EVERY), "--licence", "CC0-1.0"]
-    processes.append(host := PeerProcess.start("host", home / "host", arguments))
+    processes.append(host := PeerProcess.start("host", tmp_path / "host", arguments))
     wait_until(host, lambda: bool(ask(host.data_directory, "invite")))
     invite = str(ask(host.data_directory, "invite")["invite"])
     for name in ("ann", "bob", "eve"):
         team = "green" if name != "eve" else ""
         joined = ["join", invite, "--yes", "--step-seconds", "0.05", "--name", name, "--team", team]
-        processes.append(PeerProcess.start(name, home / name, joined))
+        processes.append(PeerProcess.start(name, tmp_path / name, joined))
     wait_until(host, lambda: bool(exports(exported)))
     ann = processes[1]
-    assert main.run(["export", str(home / "from-ann"), "--data", str(ann.data_directory)], PYTHON) == 0
-    assert main.run(["verify", str(home / "from-ann"), "--strict", "--invite", invite], PYTHON) == 0
+    assert main.run(["export", str(tmp_path / "from-ann"), "--data", str(ann.data_directory)], PYTHON) == 0
+    assert main.run(["verify", str(tmp_path / "from-ann"), "--strict", "--invite", invite], PYTHON) == 0
     assert snapshot(ann.data_directory).peer_id in capsys.readouterr().out
     for process in processes:
         wait_until(process, lambda process=process: finished(process))

@@ -26,12 +26,6 @@ PATIENCE_SECONDS = 90.0
 PYTHON = (3, 11)
 
 
-@pytest.fixture
-def folder() -> Iterator[Path]:
-    with tempfile.TemporaryDirectory() as name:  # pytest's own is too long for sockets
-        yield Path(name)
-
-
 @pytest.fixture(scope="module")
 def host() -> Iterator[PeerProcess]:
     """One for all tests: each leaves it without a peer."""
@@ -98,8 +92,8 @@ class Terminal:
         os.close(self.side)
 
 
-def test_who_says_no_has_fetched_and_kept_nothing(folder: Path, host: PeerProcess, invite: str) -> None:
-    data = folder / "home"
+def test_who_says_no_has_fetched_and_kept_nothing(tmp_path: Path, host: PeerProcess, invite: str) -> None:
+    data = tmp_path / "home"
     terminal = Terminal(invite, "--data", str(data))
     try:
         terminal.read_until("Take part?")
@@ -114,10 +108,10 @@ def test_who_says_no_has_fetched_and_kept_nothing(folder: Path, host: PeerProces
 
 
 def test_who_says_yes_takes_part_in_the_background_and_the_doctor_finds_the_host(
-    folder: Path, invite: str, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, invite: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    data = folder / "home"
-    assert main.run(["doctor", invite, "--data", str(folder / "nobody")], PYTHON) == 0
+    data = tmp_path / "home"
+    assert main.run(["doctor", invite, "--data", str(tmp_path / "nobody")], PYTHON) == 0
     findings = capsys.readouterr().out
     for fact in (
         "1 peers of its invite answer",
@@ -152,16 +146,17 @@ def test_who_says_yes_takes_part_in_the_background_and_the_doctor_finds_the_host
 
 
 @pytest.mark.slow
-def test_a_peer_outside_its_hours_is_there_and_rests(folder: Path, invite: str) -> None:
+def test_a_peer_outside_its_hours_is_there_and_rests(tmp_path: Path, invite: str) -> None:
     now = time.localtime()
     later = [f"{(now.tm_hour + hours) % 24}:00" for hours in (2, 3)]
-    peer = PeerProcess.start("home", folder / "home", ["join", "-", "--yes", "--limit", f"hours={later[0]}-{later[1]}"])
+    home, hours = tmp_path / "home", f"hours={later[0]}-{later[1]}"
+    peer = PeerProcess.start("home", home, ["join", "-", "--yes", "--limit", hours])
     try:
         peer.tell(invite)
         deadline = time.monotonic() + PATIENCE_SECONDS
         while time.monotonic() < deadline:
             try:
-                seen = snapshot(folder / "home")
+                seen = snapshot(home)
                 if seen.state == "paused":
                     assert seen.note == "outside its hours"
                     assert seen.steps == 0

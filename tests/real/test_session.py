@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 
 import pytest
@@ -248,20 +247,15 @@ except UsageError as error:
 @pytest.mark.slow
 @pytest.mark.swarm
 @pytest.mark.timeout(400)
-def test_a_session_over_another_frozen_base_is_refused() -> None:
+def test_a_session_over_another_frozen_base_is_refused(tmp_path: Path) -> None:
     """Two trained together without a word, each on top of another model."""
-    with tempfile.TemporaryDirectory() as folder:  # pytest's own is too long for sockets
-        _refuse_another_base(Path(folder))
-
-
-def _refuse_another_base(folder: Path) -> None:
-    first = start(folder / "first", 1, loop=FROZEN)
+    first = start(tmp_path / "first", 1, loop=FROZEN)
     try:
         assert first.stdout is not None
         invite = first.stdout.readline().strip()
         said = {}
         for name, seed in (("same", 1), ("other", 2)):
-            loop = start(folder / name, seed, invite, loop=FROZEN)
+            loop = start(tmp_path / name, seed, invite, loop=FROZEN)
             said[name] = (loop.communicate(timeout=180)[0], loop.returncode)
         first.communicate(timeout=180)
     finally:
