@@ -45,7 +45,6 @@ from peer.cli.common import (
     Verbose,
     serve,
     tell,
-    tracking,
 )
 from peer.cli.help import GroupedHelp
 from peer.cli.presets import init
@@ -58,6 +57,7 @@ from peer.machine.local_files import LocalFiles
 from peer.node.options import NodeOptions, TrialOptions
 from peer.service.dashboard import PagesAt
 from peer.service.process import ServiceOptions, Start
+from peer.service.trackers import tracking
 
 if TYPE_CHECKING:
     from coordinator.run.manifest import RunConfig

@@ -13,7 +13,6 @@ from pydantic import BaseModel
 
 from peer.cli import arguments
 from peer.service.process import ServiceOptions, Start
-from peer.service.trackers import TRACKING_FOLDER, Tracking
 
 StepSeconds = Annotated[
     float, typer.Option(min=0, max=86_400, help="Pace: inner steps come this far apart, or further.")
@@ -105,11 +104,6 @@ def serve(prepare: Callable[[], Start], options: ServiceOptions, verbose: bool) 
         return start
 
     process.run(prepare_well, options, typer.echo)
-
-
-def tracking(text: str | None, folder: Path) -> Tracking | None:
-    """What `--track` asks for, kept in `tracking` in this folder if it names no other; raises as `Tracking.parse`."""
-    return None if text is None else Tracking.parse(text, folder.absolute() / TRACKING_FOLDER)
 
 
 def print_json(told: object) -> None:

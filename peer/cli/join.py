@@ -35,7 +35,6 @@ from peer.cli.common import (
     UseRelay,
     Verbose,
     serve,
-    tracking,
 )
 from peer.cli.progress import ProgressBar
 from peer.learner.spawn import AUTO, learner_ahead
@@ -45,6 +44,7 @@ from peer.machine.limits import PeerSettings
 from peer.machine.local_files import LocalFiles
 from peer.node.options import NodeOptions, TrialOptions
 from peer.service.process import ServiceOptions, Start
+from peer.service.trackers import tracking
 
 INVITE_CHARACTERS_MAX = 2 * INVITE_BYTES_MAX  # base32 makes 8 letters of 5 bytes
 

@@ -18,10 +18,11 @@ from coordinator.run.manifest import LAB
 from coordinator.run.toml_file import nearest, parse_toml, read_text
 from dht.errors import UsageError
 from peer.cli import arguments
-from peer.cli.common import Compiled, Track, tracking
+from peer.cli.common import Compiled, Track
 from peer.cli.progress import drawn, loading, shown
 from peer.machine import paths
 from peer.machine.clock import unix_seconds
+from peer.service.trackers import tracking
 
 if TYPE_CHECKING:
     from peer.lab.options import LabOptions

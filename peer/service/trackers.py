@@ -58,6 +58,11 @@ class Tracking:
         return TRACKERS[self.library](self.folder, name)
 
 
+def tracking(text: str | None, folder: Path) -> Tracking | None:
+    """What `--track` asks for, kept in `tracking` in this folder if it names no other; raises as `Tracking.parse`."""
+    return None if text is None else Tracking.parse(text, folder.absolute() / TRACKING_FOLDER)
+
+
 class TensorBoard:
     """Event files in a folder of the run's name; a peer that comes back goes on in it."""
 

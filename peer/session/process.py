@@ -22,7 +22,7 @@ from peer.machine.limits import PeerSettings
 from peer.machine.paths import keep_private
 from peer.node.options import NodeOptions
 from peer.service import process
-from peer.service.trackers import TRACKING_FOLDER, Tracking
+from peer.service.trackers import tracking
 
 log = structlog.get_logger(__name__)
 
@@ -46,8 +46,7 @@ def main(arguments: list[str]) -> int:
             limits=PeerSettings.load(folder).limits,
             session=AttachedSession(ours, memory, start.frozen),
         )
-        tracking = Tracking.parse(start.track, folder / TRACKING_FOLDER) if start.track else None
-        served = process.ServiceOptions(folder, parent=parent, tracking=tracking)
+        served = process.ServiceOptions(folder, parent=parent, tracking=tracking(start.track or None, folder))
         process.run(lambda: _start(start, options), served, _log_line)
     except PeerGoneError:
         pass
