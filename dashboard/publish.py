@@ -1,13 +1,15 @@
-"""`python -m dashboard.publish --view FILE --into DIR`: keep the public page there up to date."""
+"""`python -m dashboard.publish --view FILE`: keep the public page up to date, in a folder, on a port, or both."""
 
 from __future__ import annotations
 
 import argparse
 import sys
 import threading
+import time
 from pathlib import Path
 
 from coordinator.views.view_file import read_view
+from dashboard.page_server import PageServer
 from dashboard.public_page import REFRESH_SECONDS, page
 from dht.errors import LocalError
 from dht.files import write_whole
@@ -16,33 +18,53 @@ FIRST_SECONDS = 2.0  # between looks until there is a view
 PAGE = "index.html"
 
 
-def publish(view: Path, into: Path) -> bool:
-    """Write the page of this view; False if there is no view yet. Raises LocalError if it cannot be written."""
+def publish(view: Path, into: Path | None, server: PageServer | None = None) -> bool:
+    """Bring the page of this view to whoever wants it; False if there is no view yet.
+
+    Raises LocalError if it cannot be written.
+    """
     try:
-        text = page(read_view(view))
+        text = page(read_view(view)).encode()
     except LocalError:
         return False
+    if server is not None:
+        server.page = text
+    if into is not None:
+        _write(text, into)
+    return True
+
+
+def _write(text: bytes, into: Path) -> None:
     try:
         if not into.is_dir():
             into.mkdir(parents=True)
             into.chmod(0o755)
-        write_whole(into / PAGE, text.encode())
+        write_whole(into / PAGE, text)
         (into / PAGE).chmod(0o644)  # a web server reads it, whatever this process keeps private
     except OSError as error:
         raise LocalError(f"{into / PAGE} cannot be written: {error.strerror}") from None
-    return True
 
 
 def main(arguments: list[str]) -> int:
     """Publish until told to stop."""
     parser = argparse.ArgumentParser(prog="python -m dashboard.publish", description=__doc__)
     parser.add_argument("--view", type=Path, required=True, help="the file that an observer writes")
-    parser.add_argument("--into", type=Path, required=True, help="folder of the page")
+    parser.add_argument("--into", type=Path, help="folder of the page")
+    parser.add_argument("--port", type=int, help="TCP port to serve the page on")
+    parser.add_argument("--listen", default="127.0.0.1", help="IP address to listen on")
     options = parser.parse_args(arguments)
+    server = None
+    if options.port is not None:
+        try:
+            server = PageServer(options.listen, options.port, time.monotonic)
+        except OSError as error:
+            sys.stderr.write(f"nobody can listen at {options.listen} port {options.port}: {error.strerror}\n")
+            return 2
+        threading.Thread(target=server.serve_forever, daemon=True).start()
     never = threading.Event()
     while True:
         try:
-            written = publish(options.view, options.into)
+            written = publish(options.view, options.into, server)
         except LocalError as error:
             sys.stderr.write(f"{error}\n")
             written = True

@@ -35,6 +35,8 @@ from peer.cli.common import (
     MetricsListen,
     Name,
     Page,
+    PageListen,
+    PagePort,
     Port,
     RunFile,
     RunFileOption,
@@ -55,7 +57,7 @@ from peer.machine import paths
 from peer.machine.limits import PeerSettings
 from peer.machine.local_files import LocalFiles
 from peer.node.options import NodeOptions, TrialOptions
-from peer.service.dashboard import PagesAt
+from peer.service.dashboard import PublicPage, pages_at
 from peer.service.process import ServiceOptions, Start
 from peer.service.trackers import tracking
 
@@ -196,6 +198,8 @@ def host(
     dashboard_port: Dashboard = None,
     dashboard_listen: DashboardListen = "127.0.0.1",
     page: Page = None,
+    page_port: PagePort = None,
+    page_listen: PageListen = "127.0.0.1",
     track: Track = None,
     verbose: Verbose = False,
     die_with_parent: DieWithParent = None,
@@ -206,7 +210,9 @@ def host(
     if export is None and (export_every is not None or push is not None or licence):
         raise UsageError("--export-every, --push and --licence say how to export; say where to with --export")
     fresh = None if invite is None else Invite.parse(invite)
-    pages = _pages_at(dashboard_port, dashboard_listen)
+    pages, public = pages_at(dashboard_port, dashboard_listen), PublicPage(page, pages_at(page_port, page_listen))
+    if pages is not None and public.at is not None and pages.port == public.at.port:
+        raise UsageError(f"the dashboard and the page cannot both have port {pages.port}; choose another for one")
     options = NodeOptions(
         data_directory=paths.data_directory(data),
         port=port,
@@ -230,7 +236,7 @@ def host(
         metrics_port=metrics_port,
         metrics_listen=metrics_listen,
         pages=pages,
-        page=page,
+        page=public,
         tracking=tracking(track, options.data_directory),
     )
     serve(lambda: _prepared(described, options, fresh), served, verbose)
@@ -244,15 +250,6 @@ def _prepared(described: RunConfig, options: NodeOptions, fresh: Invite | None) 
     if options.export is not None:
         check(options.export)
     return lambda: Node.host(described, options, fresh)
-
-
-def _pages_at(port: int | None, listen: str) -> PagesAt | None:
-    """Where a dashboard is served, if one is asked for; raises UsageError if it cannot be there."""
-    if port is None:
-        return None
-    pages = PagesAt(port, listen)
-    pages.check()
-    return pages
 
 
 @app.command(epilog="Example: muster status --json")

@@ -56,6 +56,10 @@ Page = Annotated[
         resolve_path=True,
     ),
 ]
+PagePort = Annotated[
+    int | None, typer.Option("--page-port", min=1, max=65535, help="Serve that page, and nothing else, on this port.")
+]
+PageListen = Annotated[str, typer.Option(help="IP address of the page; 0.0.0.0 lets anybody read it.")]
 Track = Annotated[
     str | None,
     typer.Option(

@@ -23,9 +23,9 @@ from coordinator.views.control import NobodyRunsError, ask, snapshot
 from dht.errors import LocalError, MusterError, UsageError
 from dht.files import write_whole
 from dht.invite import Invite
-from peer.cli.common import Page
+from peer.cli.common import Page, PageListen, PagePort
 from peer.machine import paths
-from peer.service.dashboard import PagesAt, packages_folder, tethered
+from peer.service.dashboard import PagesAt, PublicPage, packages_folder, pages_at, tethered
 
 READY_SECONDS_MAX = 60.0
 POLL_SECONDS = 0.1
@@ -52,15 +52,18 @@ def dashboard(
     headless: Annotated[bool, typer.Option("--headless", help="Open no browser.")] = False,
     data: Annotated[Path | None, typer.Option("--data", help="Folder of the peer on this machine.")] = None,
     page: Page = None,
+    page_port: PagePort = None,
+    page_listen: PageListen = "127.0.0.1",
 ) -> None:
     """Show a living network in the browser.
 
-    The run, its peers, rounds, trust and credit. With --page nothing is served: a file is written every minute.
+    The run, its peers, rounds, trust and credit. With --page or --page-port there is only the page for everybody.
     """
     if demo and invite is not None:
         raise UsageError("a demo needs no invite; give one of the two")
     at = PagesAt(port, listen)
-    if page is None:
+    public = PublicPage(page, pages_at(page_port, page_listen))
+    if not public.arguments():
         at.check()
     directory = paths.data_directory(data)
     with tempfile.TemporaryDirectory(prefix="muster-dashboard-") as name, ExitStack() as ending:
@@ -77,8 +80,8 @@ def dashboard(
                 str(folder / "observer"),
             ]
         source += ["--out", str(view)]
-        if page is not None:
-            _publish(source, view, page, folder)
+        if public.arguments():
+            _publish(source, view, public, folder)
             return
         pages = ["dashboard.serve", "--view", str(view), "--listen", listen, "--port", str(port)]
         token = "" if demo or not at.is_local else secrets.token_urlsafe(TOKEN_BYTES)
@@ -95,12 +98,17 @@ def dashboard(
             _wait(children)
 
 
-def _publish(source: Sequence[str], view: Path, page: Path, folder: Path) -> None:
+def _publish(source: Sequence[str], view: Path, public: PublicPage, folder: Path) -> None:
     """Keep the public page up to date until interrupted; raises what a child ended with."""
-    writer = ["dashboard.publish", "--view", str(view), "--into", str(page)]
+    publisher = ["dashboard.publish", "--view", str(view)]
+    publisher += [] if public.folder is None else ["--into", str(public.folder)]
+    publisher += [] if public.at is None else public.at.arguments()
     with ExitStack() as ending, _interruptible():
-        children = [ending.enter_context(Child(one, folder)) for one in (source, writer)]
-        typer.echo(f"page: {page / 'index.html'}, written every minute")
+        children = [ending.enter_context(Child(one, folder)) for one in (source, publisher)]
+        if public.folder is not None:
+            typer.echo(f"page: {public.folder / 'index.html'}, written every minute")
+        if public.at is not None:
+            typer.echo(f"page: {public.at.url}")
         _wait(children)
 
 

@@ -36,9 +36,7 @@ class PagesAt:
         try:
             ipaddress.ip_address(self.listen)
         except ValueError:
-            raise UsageError(
-                f"the dashboard listens on an IP address such as 127.0.0.1, not on {self.listen!r}"
-            ) from None
+            raise UsageError(f"pages are served at an IP address such as 127.0.0.1, not at {self.listen!r}") from None
         check_ports_free((tcp_endpoint(self.listen, self.port),))
 
     def arguments(self) -> list[str]:
@@ -54,6 +52,28 @@ class PagesAt:
     def url(self) -> str:
         """What to type into a browser here."""
         return f"http://[{self.listen}]:{self.port}" if ":" in self.listen else f"http://{self.listen}:{self.port}"
+
+
+def pages_at(port: int | None, listen: str) -> PagesAt | None:
+    """Where pages are served, if a port is named; raises UsageError if they cannot be there."""
+    if port is None:
+        return None
+    pages = PagesAt(port, listen)
+    pages.check()
+    return pages
+
+
+@dataclass(frozen=True, slots=True)
+class PublicPage:
+    """Where the page for everybody goes: into a folder, to a port, or both."""
+
+    folder: Path | None = None
+    at: PagesAt | None = None
+
+    def arguments(self) -> list[str]:
+        """For `muster dashboard`; none if there is to be no page."""
+        words = [] if self.folder is None else ["--page", str(self.folder)]
+        return words if self.at is None else [*words, "--page-port", str(self.at.port), "--page-listen", self.at.listen]
 
 
 def packages_folder() -> Path:

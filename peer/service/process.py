@@ -30,7 +30,7 @@ from dht.locks import RuntimeDirectory
 from peer.machine.heap import give_back_large_pieces
 from peer.machine.signals import ENDING, on_signals
 from peer.service.control_server import Answer, ControlServer
-from peer.service.dashboard import PagesAt, dashboard_beside
+from peer.service.dashboard import PagesAt, PublicPage, dashboard_beside
 from peer.service.status_text import status_line
 from peer.service.trackers import Tracking
 from peer.service.tracking import tracked
@@ -91,7 +91,7 @@ class ServiceOptions:
     metrics_port: int | None = None
     metrics_listen: str = "127.0.0.1"
     pages: PagesAt | None = None  # of the dashboard
-    page: Path | None = None  # folder of the public page
+    page: PublicPage = field(default_factory=PublicPage)
     tracking: Tracking | None = None
 
 
@@ -203,9 +203,9 @@ async def _serve_started(
             if options.show_invite:
                 _show_invite(node.invite(), say)
             served = [] if options.pages is None else options.pages.arguments()
-            written = [] if options.page is None else ["--page", str(options.page)]
+            public = options.page.arguments()
             drawn = tracked(options.tracking, node.manifest.config.name, node.snapshot, say)
-            async with _metrics(node, options), _pages(options, served, say), _pages(options, written, say), drawn:
+            async with _metrics(node, options), _pages(options, served, say), _pages(options, public, say), drawn:
                 await _live(node, requests, options, say)
         finally:
             await control.close()

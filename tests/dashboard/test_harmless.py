@@ -12,7 +12,7 @@ from tests.checkout import ROOT
 
 DASHBOARD = ROOT / "dashboard"
 MODULES = sorted(DASHBOARD.rglob("*.py"))
-APART = ("demo", "publish")  # processes of their own: with a simulator in it, and the writer of the public page
+APART = ("demo", "publish", "page_server")  # processes of their own: with a simulator in it; for the public page
 
 NO_MARKUP = frozenset({"text", "dataframe", "vega_lite_chart"})  # what they are given stays text
 NO_TEXT = frozenset(

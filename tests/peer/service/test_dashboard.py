@@ -13,7 +13,7 @@ import pytest
 
 from dht.errors import UsageError
 from peer.cli import main
-from peer.service.dashboard import PagesAt, keep_running, tethered
+from peer.service.dashboard import PagesAt, PublicPage, keep_running, tethered
 
 PYTHON = (3, 11)
 LASTING = "import os, signal; print(os.getpid(), flush=True); signal.pause()"
@@ -58,7 +58,7 @@ def test_a_module_runs_on_a_tether_of_ours() -> None:
 
 
 def test_where_nobody_can_listen_is_said() -> None:
-    with pytest.raises(UsageError, match=r"an IP address such as 127\.0\.0\.1, not on 'everywhere'"):
+    with pytest.raises(UsageError, match=r"an IP address such as 127\.0\.0\.1, not at 'everywhere'"):
         PagesAt(8501, "everywhere").check()
     assert PagesAt(8501, "::1").url == "http://[::1]:8501"
 
@@ -70,4 +70,23 @@ def test_a_host_whose_dashboard_has_no_port_does_not_begin(tmp_path: Path, capsy
     captured = capsys.readouterr()
     assert port in captured.err
     assert captured.err.count("\n") == 1
+    assert not (tmp_path / "host").exists()
+
+
+def test_where_the_page_goes_is_passed_on() -> None:
+    assert PublicPage().arguments() == []
+    both = PublicPage(Path("/var/www"), PagesAt(8080, "0.0.0.0"))
+    assert both.arguments() == ["--page", "/var/www", "--page-port", "8080", "--page-listen", "0.0.0.0"]
+
+
+def test_a_host_whose_page_has_no_port_does_not_begin(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    begin = ["host", "--data", str(tmp_path / "host"), "--page-port"]
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        assert main.run([*begin, port], PYTHON) == 2
+        assert port in capsys.readouterr().err
+    assert main.run([*begin, port, "--dashboard-port", port], PYTHON) == 2
+    assert "cannot both have port" in capsys.readouterr().err
+    assert main.run([*begin, port, "--page-listen", "nowhere"], PYTHON) == 2
+    assert "not at 'nowhere'" in capsys.readouterr().err
     assert not (tmp_path / "host").exists()
