@@ -48,9 +48,8 @@ def newest_report(home: Path, run: str) -> CreditReport:
     except NobodyRunsError:
         from peer.export.source import known_run
         from peer.storage.credit_book import saved_report
-        from peer.storage.run_directory import run_path
 
-        return saved_report(run_path(home, known_run(home, run).run_id))
+        return saved_report(paths.run_path(home, known_run(home, run).run_id))
     except (KeyError, ValueError):
         raise LocalError("the peer speaks another version of the control protocol; restart it") from None
 

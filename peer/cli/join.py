@@ -122,8 +122,7 @@ def join(
         tell=ProgressBar(),
         trial=TrialOptions(fault and str(Fault.parse(fault)), chain_kept, attack, trial_network, tape, skew_file),
     )
-    if not yes:
-        invite = _ask_owner(invite, options)
+    invite = _agreed(invite, options) if yes else _ask_owner(invite, options)
     if detach:
         return _detach(context, invite, folder)
     served = ServiceOptions(folder, stay, parent=die_with_parent, tracking=drawn)
@@ -171,12 +170,20 @@ def _given(invite: str) -> str:
     return invite if invite != "-" else sys.stdin.readline(INVITE_CHARACTERS_MAX)
 
 
+def _agreed(invite: str, options: NodeOptions) -> str:
+    """An invite that the owner agreed to beforehand."""
+    if invite != "-":
+        _check_called(Invite.parse(invite), options.data_directory)
+    return invite
+
+
 def _ask_owner(invite: str, options: NodeOptions) -> str:
     """The invite, if the owner agrees to what it means; raises UsageError if nobody is there to be asked."""
     if not sys.stdin.isatty():
         raise UsageError("nobody is here to be asked whether this machine may take part; agree beforehand with --yes")
     text = _given(invite)
     parsed = Invite.parse(text)
+    _check_called(parsed, options.data_directory)
     typer.echo("Asking for the description of the run…")
     from peer.cli.consent import consents
     from peer.machine import log
@@ -189,6 +196,14 @@ def _ask_owner(invite: str, options: NodeOptions) -> str:
         typer.echo("nothing but this description was fetched, and nothing was kept")
         raise typer.Exit(1)
     return text
+
+
+def _check_called(invite: Invite, data_directory: Path) -> None:
+    """Raise NetworkError if nobody can be called; who was in the run before may know others than the invite names."""
+    from peer.net.first_call import check_somebody_listens
+
+    if not paths.run_path(data_directory, invite.run_id).exists():
+        check_somebody_listens(invite.addresses)
 
 
 def _confirm(terms: str) -> bool:

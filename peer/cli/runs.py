@@ -48,9 +48,8 @@ def runs(
 
 def _row(directory: Path, manifest: Manifest) -> KeptRun:
     from peer.machine.sensors import folder_bytes
-    from peer.storage.run_directory import run_path
 
-    path = run_path(directory, manifest.run_id)
+    path = paths.run_path(directory, manifest.run_id)
     return KeptRun(manifest.run_id.hex(), manifest.config.name, folder_bytes(path), str(path))
 
 
@@ -72,14 +71,13 @@ def _chosen(known: list[Manifest], start: str) -> Manifest:
 
 def _forget(directory: Path, manifest: Manifest) -> None:
     from coordinator.views.control import NobodyRunsError, snapshot
-    from peer.storage.run_directory import run_path
 
     try:
         if snapshot(directory).run_id == manifest.run_id.hex():
             raise UsageError("the peer here takes part in that run now; end it first with: muster stop")
     except NobodyRunsError:
         pass
-    path = run_path(directory, manifest.run_id)
+    path = paths.run_path(directory, manifest.run_id)
     try:
         shutil.rmtree(path)
     except OSError as error:

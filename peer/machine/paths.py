@@ -27,6 +27,11 @@ def data_directory(given: Path | None) -> Path:
     return (Path(base) if base.startswith("/") else Path.home() / ".local/share") / "muster"
 
 
+def run_path(data_directory: Path, run_id: bytes) -> Path:
+    """Where a peer with this data directory keeps a run."""
+    return data_directory / f"run-{run_id.hex()[:12]}"
+
+
 def token_cache() -> Path:
     """Where this user's peers keep tokens of text from one start to the next."""
     base = os.environ.get("XDG_CACHE_HOME", "")

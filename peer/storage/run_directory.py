@@ -26,6 +26,7 @@ from coordinator.run.compatibility import read_manifest
 from coordinator.run.manifest import Manifest, run_id_of
 from dht.errors import LocalError, MusterError, PeerError, UsageError
 from dht.files import write_whole
+from peer.machine.paths import run_path
 from peer.numerics.outer_optimizer import OuterState
 from peer.storage.anchors import Anchors, genesis_state, layouts_of
 from peer.storage.aside import Aside
@@ -79,11 +80,6 @@ class _Saved:
     tensors: Callable[[int], Mapping[str, Tensor]]
     learner: Callable[[], Path | None]
     learner_behind: bool
-
-
-def run_path(data_directory: Path, run_id: bytes) -> Path:
-    """Where a peer with this data directory keeps a run."""
-    return data_directory / f"run-{run_id.hex()[:12]}"
 
 
 def known_manifest(data_directory: Path, run_id: bytes) -> Manifest | None:

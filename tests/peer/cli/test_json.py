@@ -19,6 +19,7 @@ from peer.cli.common import print_json, tell
 from peer.cli.diagnosis import DiagnosisLine
 from peer.export.sampler import Sampler
 from peer.machine.limits import Limits
+from peer.net import first_call
 from peer.storage.run_directory import RunDirectory
 from tests.checkout import ROOT
 from tests.peer.homely import manifest
@@ -110,6 +111,7 @@ def test_a_view_of_a_run(told: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         return NetworkView(run_id="ab" * 32, name="tiny")
 
     monkeypatch.setattr(top, "first_view", first_view)
+    monkeypatch.setattr(first_call, "check_somebody_listens", lambda _: None)
     shown = told("top", INVITE, "--once")
     assert (shown["run_id"], shown["name"]) == ("ab" * 32, "tiny")
     assert set(shown) == set(NetworkView.model_fields)
