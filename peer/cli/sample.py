@@ -24,7 +24,7 @@ def sample(
     data: Data = None,
     run: Run = "",
     base: Base = "",
-    prompt: Annotated[str, typer.Option(help="What the text begins with.")] = "The ",
+    prompt: Annotated[str, typer.Option(help="What the text begins with.")] = "The",
     chat: Annotated[str | None, typer.Option(metavar="TEXT", help="Ask this, of a model trained on chat.")] = None,
     tokens: Annotated[int, typer.Option(min=1, max=4096, help="How many tokens to write.")] = TOKENS,
     temperature: Annotated[float, typer.Option(min=0, max=10, help="0 always takes the likeliest token.")] = 0.8,

@@ -120,7 +120,7 @@ def encoder(content: bytes | None, vocabulary: int, spec: DataSpec) -> Encoder:
             raise UsageError("bytes are 256 tokens; write model.vocabulary = 256 or name a tokenizer")
         made = Encoder(encode_bytes, BYTES, begin, end)
     else:
-        made = _tokenizing(_read(content), begin, end)
+        made = _tokenizing(parse_tokenizer(content), begin, end)
     made = replace(made, marks=spec.is_marked)
     if spec.source == CHAT:
         made = replace(made, chat=_chat(content, spec))
@@ -140,7 +140,7 @@ def _chat(content: bytes | None, spec: DataSpec) -> ChatFormat:
         )
     if content is None:
         return ChatFormat(spec.chat_template)
-    tokenizer = _read(content)
+    tokenizer = parse_tokenizer(content)
     tokenizer.encode_special_tokens = False  # the template writes them; what is said has none
     special = tuple(one.content for one in tokenizer.get_added_tokens_decoder().values() if one.special)
 
@@ -151,7 +151,8 @@ def _chat(content: bytes | None, spec: DataSpec) -> ChatFormat:
     return ChatFormat(spec.chat_template, offsets, special)
 
 
-def _read(content: bytes) -> Tokenizer:
+def parse_tokenizer(content: bytes) -> Tokenizer:
+    """A `tokenizer.json` that takes text as it is; raises UsageError if it is damaged."""
     from tokenizers import Tokenizer
 
     try:

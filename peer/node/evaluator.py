@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from coordinator.views.evaluation import Evaluation
 from peer.data.token_files import TokenData
+from peer.data.wording import Wording, run_wording
 from peer.export.exported import Exported
 from peer.export.regular import RegularExport
 from peer.model.located import located
@@ -14,7 +15,7 @@ from peer.node.checkpointer import Checkpointer
 from peer.node.options import NodeOptions
 from peer.rounds.driver import RoundDriver
 from peer.rounds.evaluation_loop import EvaluationLoop, Mark
-from peer.storage.tokenizer_file import exported_tokenizer
+from peer.storage.tokenizer_file import exported_tokenizer, read_tokenizer
 
 
 class HostEvaluator:
@@ -40,7 +41,11 @@ class HostEvaluator:
     ) -> HostEvaluator:
         """Build the models that evaluate; raises UsageError if there is no hub to push exports to."""
         exports, config = options.export, located(driver.engine.core.manifest.config, options.files.base)
-        evaluations = await asyncio.to_thread(EvaluationLoop, config, data, driver.anchors.all_anchors)
+
+        def wording() -> Wording | None:
+            return run_wording(config, read_tokenizer(checkpointer.folder, config.data))
+
+        evaluations = await asyncio.to_thread(EvaluationLoop, config, data, driver.anchors.all_anchors, wording=wording)
         hosting = cls(evaluations, checkpointer, mark, driver)
         if exports is not None:
             hosting._exports = RegularExport(exports, driver.engine.core.signer, hosting._gather)

@@ -17,7 +17,7 @@ from torch import Tensor
 from coordinator.run.manifest import RunConfig
 from coordinator.views.evaluation import Evaluation
 from peer.data.token_files import TokenData
-from peer.data.windows import BYTE_VOCABULARY
+from peer.data.wording import Wording, first_words, run_wording
 from peer.learner.evaluation import Enough, Estimate, Evaluator, never
 from peer.machine.heap import give_back_freed
 from peer.rounds.public_status import thinned
@@ -26,7 +26,6 @@ Answer = TypeVar("Answer")
 
 NICENESS = 10
 SAMPLE_TOKENS = 240
-SAMPLE_PROMPT = "def "
 SAMPLE_EVERY_SECONDS = 60.0  # while the run goes on
 LIVE_SAMPLE_SECONDS = 2.0
 CYCLES = 2  # of all fragments between two evaluations
@@ -58,8 +57,11 @@ class EvaluationLoop:
         data: TokenData,
         anchors: Callable[[], list[Tensor]],
         clock: Callable[[], float] = time.monotonic,
+        wording: Callable[[], Wording | None] | None = None,
     ) -> None:
+        """`wording` says how the run's tokens are read; without it only bytes are."""
         self._config = config
+        self._wording = wording or (lambda: run_wording(config, None))
         self._anchors = anchors
         self._clock = clock
         self._worker = nice_worker("evaluation")
@@ -119,15 +121,17 @@ class EvaluationLoop:
         return (await self._run(lambda: _estimate(self._full, anchors, never))).loss
 
     async def sample(self, seconds_max: float = SAMPLE_SECONDS) -> str:
-        """A piece of text that the model writes; empty for models that are not over bytes."""
-        if self._config.model.vocabulary != BYTE_VOCABULARY or self._config.data.tokenizer_sha256:
-            return ""  # only bytes are text by themselves
+        """A piece of text that the model writes; empty where nobody can read its tokens."""
         anchors = self._anchors()
-        generator = torch.Generator().manual_seed(self._config.seed)
-        self.newest_text = await self._run(
-            lambda: self._full.sample(anchors, SAMPLE_PROMPT, SAMPLE_TOKENS, generator, self._after(seconds_max))
-        )
+        self.newest_text = await self._run(lambda: self._written(anchors, seconds_max))
         return self.newest_text
+
+    def _written(self, anchors: Sequence[Tensor], seconds_max: float) -> str:
+        if (wording := self._wording()) is None:
+            return ""
+        given = wording.encode(first_words(self._config))
+        generator, enough = torch.Generator().manual_seed(self._config.seed), self._after(seconds_max)
+        return wording.decode([*given, *self._full.sample(anchors, given, SAMPLE_TOKENS, generator, enough)])
 
     def _is_stale(self, anchors: Sequence[Tensor]) -> bool:
         given_way = sum(then.nbytes for then, now in zip(anchors, self._anchors(), strict=True) if then is not now)

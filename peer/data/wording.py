@@ -1,0 +1,48 @@
+"""Tokens as people read them: what a model is given to go on from, and what it then writes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from coordinator.run.data_spec import NO_TOKEN
+from coordinator.run.manifest import RunConfig
+from peer.data.tokens import BYTES, parse_tokenizer
+
+
+@dataclass(frozen=True, slots=True)
+class Wording:
+    """Text into tokens and back; what is no text is replaced or left out."""
+
+    encode: Callable[[str], list[int]]
+    decode: Callable[[Sequence[int]], str]
+
+
+OF_BYTES = Wording(lambda text: list(text.encode()), lambda tokens: bytes(tokens).decode(errors="replace"))
+
+
+def run_wording(config: RunConfig, tokenizer: bytes | None) -> Wording | None:
+    """That of a run; None if its tokens cannot be read here. `tokenizer` is the run's `tokenizer.json`.
+
+    Raises UsageError if that is damaged.
+    """
+    if not config.data.tokenizer_sha256:
+        return OF_BYTES if config.model.vocabulary == BYTES else None
+    if tokenizer is None:
+        return None
+    reads = parse_tokenizer(tokenizer)
+    begin = [] if config.data.begin_token in (None, NO_TOKEN) else [config.data.begin_token]
+
+    def encode(text: str) -> list[int]:
+        return [*begin, *reads.encode(text, add_special_tokens=False).ids]
+
+    def decode(tokens: Sequence[int]) -> str:
+        return str(reads.decode(list(tokens), skip_special_tokens=True))
+
+    return Wording(encode, decode)
+
+
+def first_words(config: RunConfig) -> str:
+    """What a model goes on from to show what it can: a beginning that its text has often."""
+    word = "def" if config.data.source == "stdlib" else "The"
+    return word if config.data.tokenizer_sha256 else f"{word} "  # tokens mostly begin with the space before a word
