@@ -12,7 +12,7 @@ from coordinator.views.view_file import read_view
 from dht.errors import LocalError
 
 WAITING = NetworkView(note="waiting for the first view of the network")
-AT_REST = frozenset({"draining", "hosting"})
+AT_REST = frozenset({"draining", "hosting", "finished"})
 
 
 @dataclass(frozen=True, slots=True)

@@ -88,7 +88,9 @@ class PeerView(_Frozen):
     peer_id: Id
     name: Line = ""
     role: Literal["host", "learner", "unknown"] = "unknown"
-    state: Line = Field("", description="in words: starting, training, joining round, reducing, catching up, paused…")
+    state: Line = Field(
+        "", description="in words: starting, training, joining round, reducing, catching up, paused, finished…"
+    )
     note: Line = Field("", description="why, in one line")
     device: Line = ""
     software: Line = ""

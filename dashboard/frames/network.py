@@ -15,16 +15,16 @@ GOLDEN_ANGLE = math.pi * (3 - math.sqrt(5))
 LIT_SECONDS = 4.0  # a group stays lit for this long after its round
 GROUPS_LIT_MAX = 8
 
-GONE, BANNED, IN_ROUND, UNKNOWN = "gone", "banned", "in a round", "unknown"
-KINDS = ("training", IN_ROUND, "catching up", "paused", "hosting", GONE, BANNED, UNKNOWN)
+GONE, BANNED, IN_ROUND, LEAVING, UNKNOWN = "gone", "banned", "in a round", "leaving", "unknown"
+KINDS = ("training", IN_ROUND, "catching up", "paused", "hosting", "finished", LEAVING, GONE, BANNED, UNKNOWN)
 AT_WORK = frozenset({"training", IN_ROUND})  # which explain themselves
 KIND_OF_STATE = {
     "training": "training",
     "starting": "catching up",
     "catching up": "catching up",
     "paused": "paused",
-    "draining": "paused",
-    "finished": "paused",
+    "draining": LEAVING,
+    "finished": "finished",
     "hosting": "hosting",
     "joining round": IN_ROUND,
     "reducing": IN_ROUND,
@@ -39,6 +39,8 @@ def state_words(peer: PeerView, busy: frozenset[str] = frozenset()) -> str:
     state = BANNED if peer.trust == BANNED else plain(peer.state, 40) or UNKNOWN
     if state == "training" and peer.peer_id in busy:
         state = IN_ROUND
+    if state == "draining":
+        state = LEAVING
     note = "" if kind(peer, busy) in AT_WORK else plain(peer.note, 80)
     return f"{state}: {note}" if note else state
 
@@ -146,15 +148,16 @@ def peer_table(view: NetworkView, text: str = "", kinds: Sequence[str] = (), own
 
 def _table_row(peer: PeerView, busy: frozenset[str], total: int) -> Row:
     reach = {True: "direct", False: "through a relay", None: "unknown"}
+    trains = peer.role != "host"  # which has no speed and no loss of its own
     return {
         "peer": label(peer),
         "state": state_words(peer, busy),
         "device": plain(peer.device, 60),
-        "steps_per_second": peer.steps_per_second,
+        "steps_per_second": peer.steps_per_second if trains else None,
         "behind": peer.versions_behind,
         "loss": peer.loss,
-        "steps": peer.steps,
-        "credit": peer.credited_tokens,
+        "steps": peer.steps if trains else None,
+        "credit": peer.credited_tokens if trains else None,
         "share": 100 * peer.credited_tokens / total if total else 0.0,
         "reachable": reach[peer.dialable],
         "software": plain(peer.software, 32),

@@ -34,7 +34,7 @@ def page(source: Source) -> None:
             st.text("\n".join(run.about(view)))
             st.subheader(escaped(run.headline(view), show.SENTENCE_CHARACTERS_MAX))
         found = run.figures(view)
-        show.figures(_figures(found), HELPS)
+        show.figures(_figures(view, found), HELPS)
         _loss(view)
         _sample(view)
         _joining(view)
@@ -59,7 +59,7 @@ def _loss(view: NetworkView) -> None:
 
 def _sample(view: NetworkView) -> None:
     if view.sample:
-        st.subheader("What it writes now")
+        st.subheader("What it writes" if view.finished else "What it writes now")
         with st.container(border=True):
             st.text(paragraph(view.sample))
 
@@ -88,11 +88,17 @@ def _more_charts(view: NetworkView) -> None:
         show.chart(run.peer_rows(view), charts.peers_over_time(), "peers")
 
 
-def _figures(found: run.Figures) -> dict[str, str]:
-    return {
+def _figures(view: NetworkView, found: run.Figures) -> dict[str, str]:
+    versions = min(found.versions, found.versions_target)  # rounds that were under way at the end may make a few more
+    whole = {
         "Loss": quantity.loss(found.loss),
-        "Versions": f"{quantity.count(found.versions)} of {quantity.count(found.versions_target)}",
+        "Versions": f"{quantity.count(versions)} of {quantity.count(found.versions_target)}",
         "Tokens": quantity.count(found.tokens_certified),
+    }
+    if view.finished:  # then nothing moves
+        return {**whole, "Contributors": quantity.count(len(view.credit))}
+    return {
+        **whole,
         "Tokens per second": quantity.count(found.tokens_per_second),
         "Live machines": f"{found.peers_live} of {found.peers_known}",
         "Time left": "–" if found.seconds_to_target is None else quantity.rough(found.seconds_to_target),

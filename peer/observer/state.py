@@ -208,9 +208,12 @@ class Observation:
 
     def _peers(self, doing: dict[str, str], now: float) -> tuple[PeerView, ...]:
         found = []
+        over = sum(self.chains.versions) >= self._facts.versions_target
         for peer, view in self.known.views(self.chains.versions).items():
             known = self.known.peers[peer]
             state = doing.get(peer, view.state) if view.live and view.state == "training" else view.state
+            if over and state == "draining":  # it has nothing left to do, and is not leaving early
+                state = "finished"
             ban = self.chains.bans.get(peer)
             update = {
                 "state": state,

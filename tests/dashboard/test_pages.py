@@ -112,6 +112,14 @@ def test_the_run_in_figures(demo: NetworkView, tmp_path: Path) -> None:
     assert found["Live machines"] == f"{sum(peer.live for peer in demo.peers)} of 12"
 
 
+def test_a_run_that_is_over_shows_what_came_of_it_and_no_speed(demo: NetworkView, tmp_path: Path) -> None:
+    ended = demo.model_copy(update={"run": demo.run.model_copy(update={"versions_target": demo.versions - 1})})
+    found = figures(shown("run", ended, tmp_path))
+    assert list(found) == ["Loss", "Versions", "Tokens", "Contributors"]
+    assert found["Versions"] == f"{demo.versions - 1} of {demo.versions - 1}"
+    assert found["Contributors"] == str(len(demo.credit))
+
+
 def test_peers_are_found_and_filtered(demo: NetworkView, tmp_path: Path) -> None:
     at = shown("network", demo, tmp_path)
     assert len(at.dataframe[0].value) == 12

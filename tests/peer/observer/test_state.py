@@ -20,6 +20,8 @@ from dht.identity import PeerId
 from peer.net.frames import StatusAnswer
 from peer.observer.history import LOSS_MAX, HeldOut
 from peer.observer.peers import HeardPresence
+from peer.observer.state import Observation
+from peer.observer.view import run_facts
 from peer.rounds.public_status import PublicStatus, encode_status
 from tests.peer.observing import ME, PACE, UNIX, Observed, world_of
 
@@ -175,6 +177,19 @@ def test_states_are_told_in_words() -> None:
     observed = Observed(world_of(4))
     seen = {peer.state for _ in range(60) for peer in observed.run(1).peers}
     assert {"training"} < seen <= {"training", *PHASE_WORDS.values()}
+
+
+@pytest.mark.parametrize(("target", "state"), [(1, "finished"), (10**6, "draining")])
+def test_who_rests_has_finished_if_the_run_has(target: int, state: str) -> None:
+    observed = Observed(world_of(3))
+    manifest = observed.observation.manifest
+    facts = run_facts(manifest).model_copy(update={"versions_target": target})
+    observed.observation = Observation(manifest, facts, observed.observation.chains)
+    observed.run(20)
+    observed.world.drain(60.0)
+    view = observed.run(5)
+    assert view.finished is (target == 1)
+    assert {peer.state for peer in view.peers if peer.live} == {state}
 
 
 # -- what peers only say
