@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterator, Sequence
+from textwrap import dedent
 from typing import Any
 
 from tests.checkout import ROOT
@@ -14,17 +15,33 @@ SHELLS = ("", "bash", "sh", "console")
 FENCED = re.compile(r"^ *```.*?^ *```", re.MULTILINE | re.DOTALL)
 NAMED = re.compile(r"`(muster [a-z][^`]*)`")
 OPTION = re.compile(r"--[a-z][a-z-]*")
+REMARK = re.compile(r"\s+#.*$")
 LEFT_OUT = "…"  # what a page does not spell out
 ANY_RUN = ROOT / "examples/tiny.toml"  # stands for a run file that a reader has written
 
 
 def blocks(page: str) -> list[list[str]]:
     """The lines of every block without a language, each without its prompt; commands and what they print."""
-    return [
-        [line.strip().removeprefix("$ ") for line in block.replace("\\\n", " ").splitlines()]
-        for language, block in BLOCK.findall(page)
-        if language in SHELLS
-    ]
+    return [_lines(block) for language, block in BLOCK.findall(page) if language in SHELLS]
+
+
+def steps(page: str) -> list[tuple[str, str]]:
+    """What a reader of a page types, in its order, each with its language: `sh`, or `python` for a whole script.
+
+    On such a page every line of a block without a language is a command; what they print is in blocks of `text`.
+    """
+    found = []
+    for language, block in BLOCK.findall(page):
+        if language == "python":
+            found.append((language, dedent(block)))
+        elif language in SHELLS:
+            lines = (REMARK.sub("", line) for line in _lines(block))
+            found += [("sh", command) for line in lines for command in line.split(" && ") if command]
+    return found
+
+
+def _lines(block: str) -> list[str]:
+    return [line.strip().removeprefix("$ ") for line in block.replace("\\\n", " ").splitlines()]
 
 
 def typed(page: str) -> Iterator[list[str]]:

@@ -11,7 +11,7 @@ from typer.main import get_command
 
 from peer.cli.commands import app
 from tests.arch.prose import USER_PAGES
-from tests.arch.shown_commands import named, parse, typed, unknown
+from tests.arch.shown_commands import named, parse, steps, typed, unknown
 from tests.checkout import ROOT
 
 PAGES = [page for page in USER_PAGES if page.parent.name != "commands"]  # those are made from the commands
@@ -59,6 +59,20 @@ def test_every_command_in_a_message_exists() -> None:
 )
 def test_what_is_typed_in_a_block_is_found(page: str, words: list[list[str]]) -> None:
     assert list(typed(page)) == words
+
+
+def test_what_a_reader_types_is_found_in_its_order() -> None:
+    page = (
+        "```\ngit clone there && cd here\nmuster limits    # now\n```\n"
+        "```text\nit says\n```\n```toml\na = 1\n```\n  ```python\n  a = 1\n  b = 2\n  ```\n```\n$ muster top\n```\n"
+    )
+    assert steps(page) == [
+        ("sh", "git clone there"),
+        ("sh", "cd here"),
+        ("sh", "muster limits"),
+        ("python", "a = 1\nb = 2\n"),
+        ("sh", "muster top"),
+    ]
 
 
 @pytest.mark.parametrize("words", [["dance"], ["join"], ["swarm", "--pears", "4"], ["host", "--port", "none"]])
