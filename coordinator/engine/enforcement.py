@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeVar
 
+from coordinator.chain.certificate import CONVICTIONS_MAX
 from coordinator.chain.chain import active_sets
 from coordinator.core.actions import Action, KeepEvidence, RoundVoided, Send, Tell, VersionCertified
 from coordinator.core.context import Core
@@ -30,7 +31,6 @@ from dht.statement import Statement
 
 COMPARED_WITH = 3  # members of a group that are told what we heard in its round
 SPREAD_MAX = 32  # peers that are told of a conviction at once; the others hear of it when their presence is seen
-ASKED_MAX = 8  # pieces of evidence that one note makes us ask for
 ASK_SECONDS = 1.0  # one peer is asked, and answered, this often
 RETELL_LIFETIMES = 10.0  # of presence, after which a peer is told again: notes get lost
 STRANGERS_TOLD = 16  # in that time, outside the active sets: keys cost nothing, and each has to be dialled
@@ -42,14 +42,14 @@ Value = TypeVar("Value")
 
 @dataclass(slots=True)
 class Enforcement:
-    """Bans at one peer. `told` is when each peer was last told how much, `telling` what is left for strangers;
-    `deaf_to` are those who sent false evidence."""
+    """Bans at one peer. `told`: when each peer was last told how much, and where its next note begins, if there is one;
+    `telling`: what is left for strangers; `deaf_to`: those who sent false evidence."""
 
     core: Core
     machines: Sequence[FragmentMachine]
     equivocations: list[Equivocations] = field(init=False)
     asked: dict[tuple[PeerId, bytes], float] = field(default_factory=dict)
-    told: dict[PeerId, tuple[bytes, int, float]] = field(default_factory=dict)
+    told: dict[PeerId, tuple[bytes, int, float, int]] = field(default_factory=dict)
     telling: Allowance = field(init=False)
     deaf_to: dict[PeerId, None] = field(default_factory=dict)
 
@@ -233,7 +233,7 @@ class Enforcement:
         return [Send(sender, statement) for statement in equivocations.answer(note)]
 
     def _ask_for(self, sender: PeerId, note: ConvictionsNote, now: float) -> list[Action]:
-        lacking = [one.evidence for one in note.convictions if self.core.bans.lacks(one)][:ASKED_MAX]
+        lacking = [one.evidence for one in note.convictions if self.core.bans.lacks(one)]
         return [Send(sender, AskEvidenceNote(evidence=one)) for one in lacking if self._first(sender, one, now)]
 
     def _on_evidence(self, sender: PeerId, note: EvidenceNote, now: float) -> list[Action]:
@@ -271,24 +271,26 @@ class Enforcement:
         return RETELL_LIFETIMES * self.core.pace.presence_lifetime_seconds
 
     def meet(self, peer: PeerId, boot: bytes, now: float) -> list[Action]:
-        """A peer's presence was seen: tell it of our bans, once in each of its lives, and again now and then.
+        """A peer's presence was seen: tell it of our bans, all in each of its lives, and again now and then.
 
         Of strangers a few are told; the others find in the DHT what members publish (design §9).
         """
         count = self.core.bans.revision
         known = self.told.get(peer)
-        if not count or (known and known[:2] == (boot, count) and now < known[2] + self._retell_seconds):
+        begin = known[3] if known and known[:2] == (boot, count) and now < known[2] + self._retell_seconds else None
+        if not count or begin == 0:
             return []
         if peer in self.core.bans:
-            _note(self.told, peer, (boot, count, now))
+            _note(self.told, peer, (boot, count, now, 0))
             return self._notify(peer, now)
         members = self._known()
         if peer not in members:
             if self.telling.wait_seconds(now):
                 return []
             self.telling.take(1, now)
-        _note(self.told, peer, (boot, count, now))
-        return [Send(peer, ConvictionsNote(convictions=self.core.bans.newest(members)))]
+        convictions, end = self.core.bans.to_tell(members), (begin or 0) + CONVICTIONS_MAX
+        _note(self.told, peer, (boot, count, now, end if end < len(convictions) else 0))
+        return [Send(peer, ConvictionsNote(convictions=tuple(convictions[end - CONVICTIONS_MAX : end])))]
 
 
 def _note(notes: dict[Key, Value], key: Key, value: Value) -> None:

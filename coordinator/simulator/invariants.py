@@ -44,6 +44,7 @@ from coordinator.simulator.peer import VirtualPeer
 from coordinator.trust.bans import BANS_MAX
 from coordinator.trust.equivocation import STATEMENTS_KEPT, VERSIONS_KEPT
 from coordinator.trust.evidence import Guilt
+from coordinator.trust.orders import ORDERS_MAX
 from coordinator.trust.statement_slots import slot_of
 from dht.identity import PeerId
 from dht.statement import Statement
@@ -299,5 +300,6 @@ def _hears_little(engine: Engine) -> bool:
         all(len(equivocations.heard) <= VERSIONS_KEPT for equivocations in enforcement.equivocations)
         and all(len(heard) <= STATEMENTS_KEPT for heard in kept)
         and max(len(enforcement.asked), len(enforcement.told), len(enforcement.deaf_to)) <= PEERS_KEPT
-        and len(engine.core.bans.held) <= BANS_MAX
+        and len(engine.core.bans.held) <= BANS_MAX + ORDERS_MAX
+        and len(engine.core.bans.given) == len(engine.core.bans.orders) <= ORDERS_MAX
     )

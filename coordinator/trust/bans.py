@@ -33,7 +33,10 @@ class Ban:
 
 @dataclass(slots=True)
 class Bans:
-    """One piece of evidence for each key, oldest first. Bounded: strangers' keys make room for those that matter."""
+    """One piece of evidence for each key, oldest first. Bounded: strangers' keys make room for those that matter.
+
+    Orders take no room of faults, and faults none of theirs.
+    """
 
     held: dict[PeerId, Ban] = field(default_factory=dict)
     kept_bytes: int = 0
@@ -50,12 +53,14 @@ class Bans:
         `known` are the keys of the active sets: making keys that convict themselves costs nothing.
         """
         size = len(ban.evidence.to_wire())
-        strangers = (peer for peer in list(self.held) if peer not in known and self.held[peer].guilt.issued is None)
-        while len(self.held) >= BANS_MAX or self.kept_bytes + size > BANS_BYTES_MAX:
-            stranger = next(strangers, None) if ban.guilt.peer in known else None
-            if stranger is None:
+        faults = [peer for peer, held in self.held.items() if held.guilt.issued is None]
+        strangers = [peer for peer in faults if peer not in known] if ban.guilt.peer in known else []
+        count = len(faults)
+        while count >= BANS_MAX or self.kept_bytes + size > BANS_BYTES_MAX:
+            if not strangers:
                 return False
-            self.kept_bytes -= len(self.held.pop(stranger).evidence.to_wire())
+            self.kept_bytes -= len(self.held.pop(strangers.pop(0)).evidence.to_wire())
+            count -= 1
         self.held[ban.guilt.peer] = ban
         self.kept_bytes += size
         self.revision += 1
@@ -67,11 +72,15 @@ class Bans:
         A key that was convicted of a fault stays convicted, whatever is ordered.
         """
         issued = given.guilt.issued
-        if issued is None or not self.orders.add(issued):
+        changed = frozenset() if issued is None else self.orders.add(issued)
+        if issued is None or not changed:
             return None
+        self.given.pop((issued.issuer, issued.subject), None)  # the newest is last
         self.given[issued.issuer, issued.subject] = given
+        if len(self.given) > len(self.orders):
+            self.given = {place: ban for place, ban in self.given.items() if self.orders.get(*place) is not None}
         self.revision += 1
-        return frozenset(peer for peer in self.orders.subjects() if self._settle(peer))
+        return frozenset(peer for peer in changed if self._settle(peer))
 
     def _settle(self, peer: PeerId) -> bool:
         """Have `held` say what the orders say of a key; whether that was otherwise before."""
@@ -88,10 +97,13 @@ class Bans:
         verdict = self.orders.verdict(peer)
         return None if verdict is None else self.given[verdict.issuer, peer]
 
+    def everything(self) -> list[Ban]:
+        """All that others may lack: proofs of faults, and then orders, each oldest first."""
+        return [*(ban for ban in self.held.values() if ban.guilt.issued is None), *self.given.values()]
+
     def evidence(self, digest: bytes) -> Evidence | None:
         """The evidence of this digest, if it is the one that we keep."""
-        kept = (*self.held.values(), *self.given.values())
-        return next((ban.evidence for ban in kept if ban.evidence.digest == digest), None)
+        return next((ban.evidence for ban in self.everything() if ban.evidence.digest == digest), None)
 
     def lacks(self, conviction: Conviction) -> bool:
         """Whether what another peer holds of a key may be news: one proof is enough, orders follow others."""
@@ -105,9 +117,7 @@ class Bans:
         listed = sorted(peer for peer in peers if peer in self.held)
         return tuple(self.held[peer].conviction for peer in listed[:CONVICTIONS_MAX])
 
-    def newest(self, known: Collection[PeerId]) -> tuple[Conviction, ...]:
+    def to_tell(self, known: Collection[PeerId]) -> list[Conviction]:
         """Convictions to tell others of: first those in active sets, then the newest; and orders to let somebody in."""
-        told = {ban.evidence.digest: ban for ban in (*self.held.values(), *self.given.values())}
-        ages = {digest: age for age, digest in enumerate(reversed(told))}
-        ordered = sorted(ages, key=lambda digest: (told[digest].guilt.peer not in known, ages[digest]))
-        return tuple(told[digest].conviction for digest in ordered[:CONVICTIONS_MAX])
+        newest_first = self.everything()[::-1]
+        return [ban.conviction for ban in sorted(newest_first, key=lambda ban: ban.guilt.peer not in known)]

@@ -21,7 +21,9 @@ from dht.statement import PeerIdText, Statement, digest_of, make_statement
 from dht.wire import Wire
 
 REASON_CHARACTERS_MAX = 120
-ORDERS_MAX = 256  # of the organiser and co-organisers: one each about one key
+ORDERS_EACH_MAX = 256  # of the organiser, and of each co-organiser: one about a key
+DEPUTIES_MAX = 16  # co-organisers whose orders are kept; nobody but the organiser can make more
+ORDERS_MAX = (1 + DEPUTIES_MAX) * ORDERS_EACH_MAX
 SERIAL_MAX = 2**53
 
 
@@ -94,52 +96,76 @@ def read_order(statement: Statement, delegation: bytes, rules: Rules) -> Issued:
 
 @dataclass(slots=True)
 class Orders:
-    """All orders that this peer has seen, the latest of each issuer about each key. Bounded."""
+    """The latest order of each issuer about each key, by issuer and subject.
 
-    latest: dict[tuple[PeerId, PeerId], Issued] = field(default_factory=dict)  # by issuer and subject
+    Bounded, and what is kept follows from the set of all orders: of each issuer the latest ones, and of co-organisers
+    those whose ids come first. So nobody can take the room of another, and least of all the organiser's.
+    """
 
-    def add(self, issued: Issued) -> bool:
-        """Whether this is news."""
-        key = (issued.issuer, issued.subject)
-        known = self.latest.get(key)
+    latest: dict[PeerId, dict[PeerId, Issued]] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return sum(map(len, self.latest.values()))
+
+    def get(self, issuer: PeerId, subject: PeerId) -> Issued | None:
+        """The latest order of this issuer about a key."""
+        return self.latest.get(issuer, {}).get(subject)
+
+    def add(self, issued: Issued) -> frozenset[PeerId]:
+        """Keys about which something else may hold now; none if this is no news, or older than all for which is room.
+
+        An issuer with more than it may have loses its oldest ones.
+        """
+        known = self.get(issued.issuer, issued.subject)
         if known is not None and known.rank >= issued.rank:
-            return False
-        if known is None and len(self.latest) >= ORDERS_MAX:
-            return False
-        self.latest[key] = issued
-        return True
+            return frozenset()
+        book = self.latest.setdefault(issued.issuer, {})
+        book[issued.subject] = issued
+        changed = {issued.subject}
+        if len(book) > ORDERS_EACH_MAX:
+            oldest = min(book, key=lambda subject: book[subject].rank)
+            del book[oldest]
+            changed.add(oldest)
+        changed.update(*(self.latest.get(subject, ()) for subject in tuple(changed)))  # and what those said themselves
+        for gone in sorted(self.latest.keys() - self._organisers())[DEPUTIES_MAX:]:
+            changed |= self.latest.pop(gone).keys()
+        return frozenset(changed) if self.get(issued.issuer, issued.subject) is issued else frozenset()
 
     def verdict(self, subject: PeerId) -> Issued | None:
         """The order that holds about a key; None if there is none.
 
         A co-organiser whom the organiser has shown out has given none, but for those after it was let in again.
         """
-        about = (one for one in self.latest.values() if one.subject == subject and self._holds(one))
+        about = [one for book in self.latest.values() if (one := book.get(subject)) is not None and self._holds(one)]
         return max(about, key=lambda one: one.rank, default=None)
 
     def is_revoked(self, subject: PeerId) -> bool:
         verdict = self.verdict(subject)
         return verdict is not None and verdict.order.revoked
 
-    def subjects(self) -> tuple[PeerId, ...]:
-        """Keys about which anything was ordered, in order."""
-        return tuple(sorted({subject for _, subject in self.latest}))
-
     def revoked(self) -> tuple[PeerId, ...]:
         """Keys that have no part any more, in order."""
-        return tuple(subject for subject in self.subjects() if self.is_revoked(subject))
+        subjects = sorted({subject for book in self.latest.values() for subject in book})
+        return tuple(subject for subject in subjects if self.is_revoked(subject))
+
+    def _organisers(self) -> frozenset[PeerId]:
+        """The issuer that is the organiser, if it has given any."""
+        return frozenset(issuer for issuer, book in self.latest.items() if next(iter(book.values())).by_organiser)
 
     def _holds(self, issued: Issued) -> bool:
         if issued.by_organiser:
             return True
-        about_issuer = [one for one in self.latest.values() if one.subject == issued.issuer and one.by_organiser]
-        return all(not one.order.revoked and one.order.serial < issued.order.serial for one in about_issuer)
+        about_issuer = [self.get(organiser, issued.issuer) for organiser in self._organisers()]
+        return all(
+            one is None or (not one.order.revoked and one.order.serial < issued.order.serial) for one in about_issuer
+        )
 
 
 def merged(books: Iterable[Orders]) -> Orders:
     """What somebody knows who has seen everything that these have."""
     whole = Orders()
     for book in books:
-        for issued in book.latest.values():
-            whole.add(issued)
+        for orders in book.latest.values():
+            for issued in orders.values():
+                whole.add(issued)
     return whole

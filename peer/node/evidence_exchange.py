@@ -15,6 +15,7 @@ import structlog
 from coordinator.chain.chain import active_sets
 from coordinator.core.actions import KeepEvidence
 from coordinator.core.events import Received
+from coordinator.trust.bans import Ban
 from coordinator.wire.messages import ConvictionsNote
 from dht.errors import LocalError, NetworkError, PeerError
 from dht.identity import PeerId
@@ -41,16 +42,21 @@ class EvidenceExchange:
         self._store = store
         self._key = evidence_key(driver.engine.core.rules.run_id)
         self._news = asyncio.Event()
+        self._turn = 0  # of those who have more to tell than a record has room for
         driver.engine.enforcement.restore(shelf.read())
         driver.keep = self._keep
 
     def _keep(self, action: KeepEvidence) -> None:
-        self._driver.work.submit(partial(self._write, action))
+        orders = tuple(self._driver.engine.core.bans.given.values()) if action.ban.guilt.issued is not None else ()
+        self._driver.work.submit(partial(self._write, action, orders))
+        self._turn = 0
         self._news.set()
 
-    def _write(self, action: KeepEvidence) -> None:
+    def _write(self, action: KeepEvidence, orders: tuple[Ban, ...]) -> None:
         try:
             self._shelf.keep(action.ban)
+            if orders:
+                self._shelf.forget_orders(but=orders)
         except LocalError as error:  # the ban holds until the end of this life, and others have the evidence, too
             log.warning("evidence_not_kept", reason=str(error))
 
@@ -66,10 +72,10 @@ class EvidenceExchange:
             await pause(REFRESH_SECONDS, self._news)
 
     async def _publish(self) -> None:
-        bans = self._driver.engine.core.bans
-        held = [*bans.held.values(), *bans.given.values()]  # the newest orders last, and so first of all
+        held = self._driver.engine.core.bans.everything()
         if held:
-            heads = ConvictionsNote(convictions=tuple(ban.conviction for ban in held[-HEADS_MAX:]))
+            heads = ConvictionsNote(convictions=tuple(ban.conviction for ban in heads_at(held, self._turn)))
+            self._turn += 1
             await self._store.put(self._key, heads.to_wire(), HEADS_LIFETIME_SECONDS)
 
     async def _read(self) -> None:
@@ -83,6 +89,13 @@ class EvidenceExchange:
                 continue
             if len(heads.convictions) <= HEADS_MAX:
                 self._driver.feed(Received(record.sender, heads))
+
+
+def heads_at(held: Sequence[Ban], turn: int) -> Sequence[Ban]:
+    """What the record says at this turn: the newest, and then the others, until all had theirs."""
+    newest_first = held[::-1]
+    begin = HEADS_MAX * (turn % -(-len(held) // HEADS_MAX))
+    return newest_first[begin : begin + HEADS_MAX]
 
 
 def drawn(records: Sequence[StoredRecord], known: Set[PeerId]) -> list[StoredRecord]:

@@ -10,6 +10,7 @@ from coordinator.trust.bans import Ban
 from coordinator.views.credit import ContributorName, credit_views
 from coordinator.views.network_view import (
     AUDITS_MAX,
+    BANS_MAX,
     AuditView,
     BanView,
     CertificateView,
@@ -131,7 +132,7 @@ def ban_views(bans: Collection[Ban]) -> tuple[BanView, ...]:
     Keys that convict themselves cost nothing, and may do it with statements as long as they like.
     """
     room, views = EVIDENCE_SHOWN_CHARS_MAX, []
-    for ban in reversed(list(bans)):
+    for ban in reversed(list(bans)[-BANS_MAX:]):
         view = ban_view(ban, with_evidence=room > 0)
         room -= sum(map(len, view.evidence))
         views.append(view if room >= 0 else ban_view(ban))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 import structlog
@@ -9,6 +10,7 @@ from pydantic import Field
 
 from coordinator.trust.bans import BANS_MAX, Ban
 from coordinator.trust.evidence import EVIDENCE_BYTES_MAX
+from coordinator.trust.orders import ORDERS_MAX
 from dht.errors import LocalError, PeerError
 from dht.files import write_whole
 from dht.wire import Wire
@@ -35,7 +37,7 @@ class EvidenceFiles:
     def read(self) -> list[tuple[bytes, float]]:
         """All evidence with the unix time at which it was learnt, oldest first; what is damaged is passed over."""
         found = []
-        for path in sorted(self._folder.glob(f"*{SUFFIX}"))[: 2 * BANS_MAX]:
+        for path in sorted(self._folder.glob(f"*{SUFFIX}"))[: 2 * BANS_MAX + ORDERS_MAX]:
             try:
                 kept = KeptEvidence.from_wire(path.read_bytes(), FILE_BYTES_MAX)
             except (OSError, PeerError) as error:
@@ -49,10 +51,20 @@ class EvidenceFiles:
         kept = KeptEvidence(
             evidence=ban.evidence.to_wire(), learnt_unix_milliseconds=max(0, int(ban.unix_seconds * 1000))
         )
-        issued = ban.guilt.issued  # of each who may give orders the latest about a key is kept
-        path = self._folder / f"{ban.guilt.peer}{'' if issued is None else f'.{issued.issuer}'}{SUFFIX}"
+        path = self._path(ban)
         try:
             self._folder.mkdir(mode=0o700, exist_ok=True)
             write_whole(path, kept.to_wire())
         except OSError as error:
             raise LocalError(f"the evidence cannot be written to {path}: {error.strerror}") from None
+
+    def forget_orders(self, but: Iterable[Ban]) -> None:
+        """Remove all orders but these: else one who may give some could fill the disk."""
+        kept = {self._path(ban) for ban in but}
+        for path in self._folder.glob(f"*.*{SUFFIX}"):
+            if path not in kept:
+                path.unlink(missing_ok=True)
+
+    def _path(self, ban: Ban) -> Path:
+        issued = ban.guilt.issued  # of each who may give orders the latest about a key is kept
+        return self._folder / f"{ban.guilt.peer}{'' if issued is None else f'.{issued.issuer}'}{SUFFIX}"

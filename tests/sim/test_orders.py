@@ -102,6 +102,24 @@ def test_who_was_away_while_another_was_shown_out_learns_it() -> None:
     assert shown_out(bob) == {world.peers[ANN].me}
 
 
+def test_who_was_away_learns_every_one_of_many_orders() -> None:
+    """More than one note holds."""
+    world = begin()
+    bob, organiser = world.peers[BOB], world.peers[ORGANISER]
+    world.crash(bob)
+    for number in range(40):
+        about = Order(subject=f"{number:064x}".replace("0", "z"), revoked=True, serial=1)
+        note = EvidenceNote(
+            evidence=order_evidence(sign_order(organiser.signer, world.manifest.run_id, about)).to_wire()
+        )
+        organiser.handle(Received(organiser.me, note))
+    staying = [peer for peer in world.peers if peer is not bob]
+    go_on(world, staying)
+    bob.start()
+    go_on(world, world.peers)
+    assert {len(shown_out(peer)) for peer in world.peers} == {40}
+
+
 def test_who_is_let_in_again_has_a_seat_again() -> None:
     world = begin()
     order(world, ORGANISER, ANN, revoked=True, serial=1)

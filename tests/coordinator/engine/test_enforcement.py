@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from coordinator.chain.certificate import Conviction, Vote, trust_digest
+from coordinator.chain.certificate import CONVICTIONS_MAX, Conviction, Vote, trust_digest
 from coordinator.core.actions import Action, KeepEvidence, Send, Tell
 from coordinator.core.events import PresenceSeen, Progress, Received
 from coordinator.engine.enforcement import ASK_SECONDS, RETELL_LIFETIMES, SPREAD_MAX, STRANGERS_TOLD
@@ -19,7 +19,8 @@ from coordinator.trust.equivocation import (
     STATEMENTS_KEPT,
     Equivocations,
 )
-from coordinator.trust.evidence import Evidence, Guilt, contradiction
+from coordinator.trust.evidence import Evidence, Guilt, contradiction, order_evidence, verify
+from coordinator.trust.orders import ORDERS_EACH_MAX, Order, sign_order
 from coordinator.trust.statement_slots import _SLOTS
 from coordinator.wire.messages import (
     AskEvidenceNote,
@@ -40,6 +41,7 @@ GROUP = CLUB.group(CHAIN, range(5))
 LEADER, STRANGER = CLUB.number(CHAIN.leaders()[0]), 5
 ME, CULPRIT, OTHER, THIRD = (number for number in range(5) if number != LEADER)
 NOW = 1000.0
+ORGANISER = CLUB.signers[CLUB.number(CLUB.rules.organiser)]
 
 
 def vote(number: int, state: object = "one") -> Statement:
@@ -231,6 +233,42 @@ def test_a_peer_is_told_once_in_each_life_and_again_after_a_while() -> None:
     assert told(1, NOW + 1000) == 1
 
 
+def order_of(number: int) -> Ban:
+    order = Order(subject=f"{number:046}".replace("0", "z"), revoked=True, serial=number + 1)
+    said = sign_order(ORGANISER, CLUB.rules.run_id, order)
+    return Ban(verify(order_evidence(said), CLUB.rules), order_evidence(said), 0.0)
+
+
+def test_who_has_more_to_tell_than_a_note_holds_tells_all_of_it_once() -> None:
+    made, count = engine(), CONVICTIONS_MAX + 8
+    for number in range(count):
+        made.core.bans.obey(order_of(number))
+    told: list[Conviction] = []
+    for beat in range(1, 9):
+        seen = presence(OTHER, beat=beat)
+        for send in sent(made.handle(PresenceSeen(CLUB.ids[OTHER], seen), NOW + beat), ConvictionsNote):
+            told += send.message.convictions  # type: ignore[union-attr]
+    assert len(told) == len({one.peer for one in told}) == count
+    newcomer = engine(OTHER)
+    asked = sent(receive(newcomer, ME, ConvictionsNote(convictions=tuple(told[:CONVICTIONS_MAX]))), AskEvidenceNote)
+    assert len(asked) == CONVICTIONS_MAX
+
+
+def test_orders_take_no_room_of_faults_and_one_that_is_pushed_out_lets_its_peer_in_again() -> None:
+    bans = Bans()
+    orders = [order_of(number) for number in range(ORDERS_EACH_MAX)]
+    for one in orders:
+        assert bans.obey(one) == {one.guilt.peer}
+    known = CLUB.ids[CULPRIT]
+    assert bans.add(Ban(Guilt(known, "x"), PROOF, 0.0), {known})
+    newer = order_of(ORDERS_EACH_MAX)
+    assert bans.obey(newer) == {newer.guilt.peer, orders[0].guilt.peer}
+    assert orders[0].guilt.peer not in bans
+    assert orders[0].evidence not in [one.evidence for one in bans.everything()]
+    assert bans.obey(orders[0]) is None
+    assert len(bans.given) == len(bans.orders) == ORDERS_EACH_MAX
+
+
 def test_of_many_strangers_a_few_are_told_and_of_members_all() -> None:
     made, now = convicted(), NOW + 1
 
@@ -357,5 +395,5 @@ def test_bans_are_bounded_and_strangers_make_room() -> None:
     assert bans.add(Ban(Guilt(known, "x"), evidence, 0.0), {known})
     assert len(bans.held) == BANS_MAX
     assert strangers[0] not in bans
-    assert bans.newest({known})[0].peer == known
+    assert bans.to_tell({known})[0].peer == known
     assert bans.kept_bytes == BANS_MAX * len(evidence.to_wire())

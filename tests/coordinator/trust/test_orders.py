@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from coordinator.trust import orders as orders_module
 from coordinator.trust.orders import (
-    ORDERS_MAX,
+    ORDERS_EACH_MAX,
     Issued,
     Order,
     Orders,
@@ -128,9 +129,58 @@ def test_nobody_else_may(statement: Statement, word: bytes) -> None:
         read_order(statement, word, RULES)
 
 
-def test_what_is_kept_is_bounded() -> None:
+def about(number: int, issuer: object, serial: int = 1) -> Issued:
+    order = Order(subject=f"{number:046}".replace("0", "z"), revoked=True, serial=serial)
+    return Issued(order, issuer.peer_id, issuer is ORGANISER)  # type: ignore[attr-defined]
+
+
+def test_a_co_organiser_with_more_orders_than_its_share_loses_its_own_oldest_ones() -> None:
+    """And not the organiser its word, nor another co-organiser."""
     made = Orders()
-    for number in range(ORDERS_MAX):
-        made.add(Issued(Order(subject=f"{number:046}".replace("0", "z"), revoked=True, serial=1), ANN.peer_id, True))
-    assert not made.add(issued(ORGANISER, ANN, True, 1))
-    assert len(made.latest) == ORDERS_MAX
+    theirs = issued(SECOND, BOB, True, 1)
+    assert made.add(theirs)
+    for number in range(2 * ORDERS_EACH_MAX):
+        assert made.add(about(number, DEPUTY, serial=number + 1))
+    assert not made.add(about(3 * ORDERS_EACH_MAX, DEPUTY, serial=1))
+    assert made.add(issued(ORGANISER, ANN, True, 1))
+    assert len(made) == ORDERS_EACH_MAX + 2
+    assert made.is_revoked(ANN.peer_id)
+    assert made.is_revoked(theirs.subject)
+    assert made.is_revoked(about(2 * ORDERS_EACH_MAX - 1, DEPUTY).subject)
+    assert not made.is_revoked(about(0, DEPUTY).subject)
+    assert made.add(issued(ORGANISER, DEPUTY, True, 3 * ORDERS_EACH_MAX)) >= made.latest[DEPUTY.peer_id].keys()
+    assert made.revoked() == tuple(sorted((theirs.subject, ANN.peer_id, DEPUTY.peer_id)))
+
+
+def kept_of(orders: list[Issued], each_max: int, deputies_max: int) -> dict[PeerId, dict[PeerId, Issued]]:
+    """What is kept of all these, said in another way than the code."""
+    books: dict[PeerId, dict[PeerId, Issued]] = {}
+    for one in sorted(orders, key=lambda one: one.rank):
+        books.setdefault(one.issuer, {})[one.subject] = one
+    deputies = sorted(books.keys() - {ORGANISER.peer_id})[:deputies_max]
+    heard = {issuer: sorted(books[issuer].values(), key=lambda one: one.rank) for issuer in books}
+    return {
+        issuer: {one.subject: one for one in heard[issuer][-each_max:]}
+        for issuer in books
+        if issuer in (*deputies, ORGANISER.peer_id)
+    }
+
+
+MANY = st.builds(
+    issued, st.sampled_from(CLUB.signers), st.sampled_from(CLUB.signers[1:]), st.booleans(), st.integers(0, 4)
+)
+
+
+@given(st.lists(MANY, max_size=24), st.randoms(use_true_random=False))
+def test_beyond_the_bound_neither_order_nor_repetition_matters_either(orders: list[Issued], random: object) -> None:
+    shuffled = [*orders, *orders[:5]]
+    random.shuffle(shuffled)  # type: ignore[attr-defined]
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(orders_module, "ORDERS_EACH_MAX", 2)
+        patched.setattr(orders_module, "DEPUTIES_MAX", 2)
+        made = Orders()
+        for one in shuffled:
+            before = made.revoked()
+            changed = made.add(one)
+            assert set(before) ^ set(made.revoked()) <= changed
+        assert made.latest == book(orders).latest == kept_of(orders, 2, 2)

@@ -8,12 +8,13 @@ import pytest
 
 from coordinator.chain.certificate import Conviction
 from coordinator.trust.bans import Ban
-from coordinator.trust.evidence import verify
+from coordinator.trust.evidence import order_evidence, verify
+from coordinator.trust.orders import Order, sign_order
 from coordinator.wire.messages import ConvictionsNote
 from dht.errors import LocalError
 from dht.records import RECORD_KINDS, RecordBody, evidence_key, make_record
 from dht.store import StoredRecord
-from peer.node.evidence_exchange import HEADS_MAX, STRANGERS_READ_MAX, drawn
+from peer.node.evidence_exchange import HEADS_MAX, STRANGERS_READ_MAX, drawn, heads_at
 from peer.storage.evidence_files import EvidenceFiles
 from tests.coordinator.builders import Club
 from tests.coordinator.trust.test_evidence import CLUB, LIES, PAIRS, contradiction, lie
@@ -62,6 +63,31 @@ def test_heads_fit_into_a_record() -> None:
     body = RecordBody(payload=heads, issued_unix_milliseconds=1, lifetime_milliseconds=1000)
     record = make_record(peers.signers[0], evidence_key(bytes(32)), body)
     assert ConvictionsNote.from_wire(record.body.payload).convictions[0].peer == peers.ids[0]
+
+
+def order_ban(number: int, serial: int = 1) -> Ban:
+    order = Order(subject=f"{number:046}".replace("0", "z"), revoked=True, serial=serial)
+    organiser = CLUB.signers[CLUB.number(CLUB.rules.organiser)]
+    evidence = order_evidence(sign_order(organiser, CLUB.rules.run_id, order))
+    return Ban(verify(evidence, CLUB.rules), evidence, float(number))
+
+
+def test_orders_that_hold_no_more_leave_the_disk_and_nothing_else_does(tmp_path: Path) -> None:
+    shelf, fault = EvidenceFiles(tmp_path), ban("vote", 1.0)
+    orders = [order_ban(number) for number in range(4)]
+    for one in (fault, *orders):
+        shelf.keep(one)
+    shelf.forget_orders(but=orders[2:])
+    assert [data for data, _ in shelf.read()] == [one.evidence.to_wire() for one in (fault, *orders[2:])]
+
+
+@pytest.mark.parametrize("count", [1, HEADS_MAX, 40, 41])
+def test_in_turns_a_record_tells_of_all(count: int) -> None:
+    held = [order_ban(number) for number in range(count)]
+    assert list(heads_at(held, 0)) == held[: -HEADS_MAX - 1 : -1]
+    turns = [heads_at(held, turn) for turn in range(-(-count // HEADS_MAX))]
+    assert [one for turn in turns for one in turn] == held[::-1]
+    assert heads_at(held, len(turns)) == turns[0]
 
 
 def test_of_the_heads_of_strangers_a_few_are_followed_and_of_those_we_know_all() -> None:

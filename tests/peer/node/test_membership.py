@@ -7,15 +7,21 @@ from typing import Any
 
 import pytest
 
+from coordinator.core.events import Received
 from coordinator.simulator.peer import VirtualPeer
 from coordinator.simulator.simulation import World
+from coordinator.trust.evidence import order_evidence
+from coordinator.trust.orders import Order, delegate, sign_order
+from coordinator.wire.messages import EvidenceNote
 from dht.errors import UsageError
+from dht.identity import PeerId
 from peer.node.invitations import Invitations
 from peer.node.membership import Membership
 from peer.node.organiser_rights import OrganiserRights
 from tests.sim.worlds import INTERVAL_SECONDS, run_to_version, swarm
 
 NOWHERE = Path("/nonexistent")  # in which no invite lies
+FEW = 8
 
 
 class Driven:
@@ -70,6 +76,43 @@ def test_roles_and_credit_are_told(world: World) -> None:
     assert found[peers[1]].tokens == 7
     assert {one.since_unix_seconds for one in found.values() if one.peer_id != peers[0]} != {None}
     assert all(one.live for one in found.values())
+
+
+@pytest.fixture
+def few(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Room for so many orders of each."""
+    for module in ("coordinator.trust.orders", "peer.node.membership"):
+        monkeypatch.setattr(f"{module}.ORDERS_EACH_MAX", FEW)
+
+
+def fill(world: World, number: int, count: int, serial: int) -> None:
+    """So many orders of one who may give some, at everybody."""
+    issuer, run_id = world.peers[number], world.manifest.run_id
+    word = b"" if number == 0 else delegate(world.peers[0].signer, run_id, issuer.me).to_wire()
+    for one in range(count):
+        about = Order(subject=f"{one:064x}".replace("0", "z"), revoked=True, serial=serial + one)
+        note = EvidenceNote(evidence=order_evidence(sign_order(issuer.signer, run_id, about), word).to_wire())
+        issuer.handle(Received(issuer.me, note))
+
+
+@pytest.mark.usefixtures("few")
+def test_an_order_that_would_push_out_another_is_refused_and_nothing_done(world: World) -> None:
+    fill(world, 0, FEW, serial=1)
+    ours, engine = membership(world), world.peers[0].engine
+    with pytest.raises(UsageError, match=f"takes {FEW + 1} orders of yours.*muster deputise"):
+        ours.order(world.peers[4].me, "", revoked=True)
+    assert engine is not None
+    assert not engine.core.bans.orders.is_revoked(world.peers[4].me)
+    assert engine.core.bans.orders.is_revoked(PeerId("z" * 64))
+
+
+@pytest.mark.usefixtures("few")
+def test_a_co_organiser_takes_no_room_of_the_organiser(world: World) -> None:
+    fill(world, 1, FEW + 10, serial=1)
+    world.run(2 * INTERVAL_SECONDS)
+    membership(world).order(world.peers[4].me, "", revoked=True)
+    world.run(2 * INTERVAL_SECONDS)
+    assert all(peer.engine.core.bans.orders.is_revoked(world.peers[4].me) for peer in world.peers if peer.engine)
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ from coordinator.simulator.tensors import VirtualProofChecker
 from coordinator.trust.bans import BANS_MAX, Ban
 from coordinator.trust.evidence import contradiction, verify
 from coordinator.trust.statement_slots import slot_of
+from coordinator.views.network_view import BANS_MAX as VIEWED_MAX
 from coordinator.views.network_view import VIEW_BYTES_MAX, BanView, NetworkView
 from dashboard.frames.trust import check_evidence
 from dht.identity import Identity, KeyVerifier
@@ -68,6 +69,8 @@ def test_keys_that_convict_themselves_at_length_make_no_view_that_nobody_can_rea
             pair.append(Statement(context=context, sender=key.peer_id, body=body, signature=signature))
         evidence = contradiction(*pair)
         bans.append(Ban(verify(evidence, rules, VirtualProofChecker()), evidence, float(number)))
+    many = ban_views(bans[:1] * VIEWED_MAX + bans[1:2])  # with orders there may be more than a view has room for
+    assert (len(many), many[-1].peer_id) == (VIEWED_MAX, bans[1].guilt.peer)
     view = NetworkView(run_id=rules.run_id.hex(), bans=ban_views(bans))
     assert [ban.peer_id for ban in view.bans] == [ban.guilt.peer for ban in bans]
     assert len(view.model_dump_json()) < VIEW_BYTES_MAX / 4
