@@ -136,11 +136,11 @@ def network_of(host: str) -> bytes | None:
 
 
 def could_be_of(address: PeerAddress, hosts: Iterable[str]) -> bool:
-    """Whether a stranger can be at the address that it claims, for somebody who reaches these IP addresses.
+    """Whether a stranger can be at the address that it claims, for somebody whom these IP addresses call or answer.
 
-    A public IP address can be anybody's. One of this machine or of a private network is, for a peer that has or calls
-    one in the same network; a name is nobody's, since only its resolver knows where it leads. Nor is one over UDP:
-    nobody here listens there, and the daemon's QUIC is full of known holes (docs/adr/0057).
+    A public IP address can be anybody's. One of this machine or of a private network is where one of the hosts is in
+    the same network; a name is nobody's, since only its resolver knows where it leads. Nor is one over UDP: nobody
+    here listens there, and the daemon's QUIC is full of known holes (docs/adr/0057).
     """
     if not address.over_tcp:
         return False

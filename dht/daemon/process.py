@@ -62,7 +62,6 @@ class Daemon:
         self._process: DaemonProcess | None = None
         self._p2p: Any = None
         self._listen = config.listen
-        self._visible: tuple[PeerAddress, ...] = ()
         self._book = AddressBook(config.address_book)
 
     @classmethod
@@ -146,13 +145,7 @@ class Daemon:
             raise NetworkError(f"the libp2p daemon does not answer: {type(error).__name__}") from None
         found = [f"{Multiaddr(address)}/p2p/{self._peer_id}" for address in visible]
         found += [f"{relay}/p2p-circuit/p2p/{self._peer_id}" for relay in self._config.relays]
-        self._visible = tuple(PeerAddress.parse(text) for text in found)
-        return self._visible
-
-    @property
-    def near_hosts(self) -> frozenset[str]:
-        """Hosts in whose networks this peer is or calls somebody: its own, and those of the initial peers."""
-        return frozenset(address.host for address in (*self._visible, *self._config.initial_peers))
+        return tuple(PeerAddress.parse(text) for text in found)
 
     async def host_of(self, peer: PeerId) -> str:
         """The IP address that a connected peer's connection comes from; empty if unknown, or through a relay."""

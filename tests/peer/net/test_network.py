@@ -148,6 +148,7 @@ class Quiet(Unwatched):
         self.dht = self  # type: ignore[assignment]
         self.store = self
         self.daemon = self
+        self.bootstrap_peers: tuple[PeerAddress, ...] = ()
 
     async def get(self, _: bytes) -> list[StoredRecord]:
         return []
