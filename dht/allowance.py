@@ -113,3 +113,16 @@ class StrangersShare:
         if not self.is_member(asker):
             self._at_once.take(amount, now)
             self._of_day.take(amount, now)
+
+
+class Answers:
+    """What goes out in answer to others' calls, past the transport: counted, and of strangers' share."""
+
+    def __init__(self) -> None:
+        self.strangers = StrangersShare()
+        self.sent_bytes = 0
+
+    def gave(self, asker: str, size_bytes: int, now: float) -> None:
+        """So much goes to it."""
+        self.strangers.gave(asker, size_bytes, now)
+        self.sent_bytes += size_bytes

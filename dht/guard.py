@@ -21,7 +21,7 @@ from hivemind.p2p import PeerID
 from hivemind.proto import dht_pb2
 
 from dht.admission import PASS_BYTES_MAX
-from dht.allowance import Allowances, StrangersShare, Turns
+from dht.allowance import Allowances, Answers, Turns
 from dht.door import Door
 from dht.errors import PeerError
 from dht.hivemind_storage import HANDOVER_RECORDS_MAX, entries_in
@@ -99,14 +99,13 @@ class Questions(dict[Any, "asyncio.Future[Any]"]):
 class CallGuard:
     """Says which calls are answered. Forgets the peer that was silent longest."""
 
-    def __init__(self, door: Door | None = None) -> None:
+    def __init__(self, door: Door | None = None, answers: Answers | None = None) -> None:
         self._door = door or Door()
+        self._given = answers or Answers()
         self._calls = Allowances(CALLS_PER_SECOND, CALLS_AT_ONCE, CALLERS_KEPT)
         self._volumes = Allowances(BYTES_PER_SECOND, BYTES_AT_ONCE, CALLERS_KEPT)
         self._answers = Allowances(ANSWER_BYTES_PER_SECOND, ANSWER_BYTES_AT_ONCE, CALLERS_KEPT)
         self._newcomers = Turns(NEW_CALLS_PER_SECOND, CALLS_AT_ONCE, ALL_NEW_CALLS_PER_SECOND, CALLERS_KEPT)
-        self.strangers = StrangersShare()
-        self.answered_bytes = 0
 
     def check(self, caller: Any, handler: str, request: bytes, now: float) -> None:
         """Raises PeerError for a call that costs too much, of who has no pass, or under a node id of another key."""
@@ -114,7 +113,7 @@ class CallGuard:
         if len(request) > bytes_max:
             raise PeerError(f"a call of {len(request)} bytes is over the limit of {bytes_max}")
         name = caller.to_bytes()
-        if handler != PING and self.strangers.is_shut_out(caller.to_base58()):
+        if handler != PING and self._given.strangers.is_shut_out(caller.to_base58()):
             raise PeerError("a peer that was shown out is not answered")
         if not self._door.knows(caller.to_base58()) and not self._newcomers.take(name, now):
             raise PeerError("too many calls of strangers")
@@ -124,7 +123,7 @@ class CallGuard:
         calls.take(1.0, now)
         volume.take(len(request), now)
         if handler == FIND and (
-            self._answers.of(name).wait_seconds(now) or not self.strangers.admits(caller.to_base58(), now)
+            self._answers.of(name).wait_seconds(now) or not self._given.strangers.admits(caller.to_base58(), now)
         ):
             raise PeerError("too many answers")
         self._check_content(caller, handler, request, model)
@@ -148,8 +147,7 @@ class CallGuard:
     def answered(self, caller: Any, size_bytes: int, now: float) -> None:
         """So much goes to this caller."""
         self._answers.of(caller.to_bytes()).take(size_bytes, now)
-        self.strangers.gave(caller.to_base58(), size_bytes, now)
-        self.answered_bytes += size_bytes
+        self._given.gave(caller.to_base58(), size_bytes, now)
 
 
 def _check_handover(asked: Any) -> None:

@@ -60,7 +60,7 @@ class HivemindStore:
         self._writer = RecordWriter(signer, self._shown)
         self._validator = SignedRecordValidator(rules)
         self._storage = TableStorage(clock, self._door)
-        self._guard = CallGuard(self._door)
+        self._guard = CallGuard(self._door, daemon.answers)
         self._clock = clock
         self._joined: Any = None
         self._searches = count()
@@ -86,12 +86,12 @@ class HivemindStore:
 
     def share(self, strangers: StrangersShare) -> None:
         """What those whom we do not know may have of us, with whatever else they are given."""
-        self._guard.strangers = strangers
+        self._daemon.answers.strangers = strangers
 
     @property
     def answered_bytes(self) -> int:
         """Sent in answer to others' calls."""
-        return self._guard.answered_bytes
+        return self._daemon.answers.sent_bytes
 
     async def put(self, key: RecordKey, payload: bytes, lifetime_seconds: float) -> None:
         record = self._writer.write(key, payload, lifetime_seconds, self._clock())

@@ -2,7 +2,7 @@
 
 The daemon would keep provider records and values for any stranger, without end. All that Muster needs of it is where a
 peer is that somebody names, so that is all that is answered: from the peers which are connected, each caller and all
-together so many times a second.
+together so many times a second, and within what the owner gives.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.message import DecodeError
 from hivemind.p2p import PeerID
 
-from dht.allowance import Turns
+from dht.allowance import Answers, Turns
 from dht.door import Door
 from dht.identity import PeerId
 
@@ -104,8 +104,9 @@ def answer(request: bytes, caller: PeerId, places: Mapping[PeerId, tuple[bytes, 
 class Kademlia:
     """Answers every stream of the protocol; refuses, by closing it, peers that open too many or ask too often."""
 
-    def __init__(self, neighbours: Neighbours, clock: Callable[[], float], door: Door) -> None:
+    def __init__(self, neighbours: Neighbours, clock: Callable[[], float], door: Door, answers: Answers) -> None:
         self._neighbours = neighbours
+        self._given = answers
         self._door = door
         self._clock = clock
         self._turns = Turns(ANSWERS_PER_SECOND, ANSWERS_AT_ONCE, ALL_ANSWERS_PER_SECOND, CALLERS_KEPT)
@@ -130,14 +131,17 @@ class Kademlia:
     async def _answer_one(self, caller: PeerId, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
         async with asyncio.timeout(IDLE_SECONDS):
             request = await _read(reader)
-        if not self._turns.take(caller, self._clock()):
+        now = self._clock()
+        if not self._given.strangers.admits(caller, now) or not self._turns.take(caller, now):
             return False
         # not refused: libp2p would not ask again, and a peer shows its pass a moment after it has connected
         places = await self._neighbours.places(_asked(request)) if self._door.knows(caller) else {}
         told = answer(request, caller, places)
         if told is None:
             return False
-        writer.write(_varint(len(told)) + told)
+        framed = _varint(len(told)) + told
+        self._given.gave(caller, len(framed), now)
+        writer.write(framed)
         async with asyncio.timeout(IDLE_SECONDS):
             await writer.drain()
         return True

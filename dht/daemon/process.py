@@ -16,6 +16,7 @@ from multiaddr import Multiaddr
 
 from dht.address_book import AddressBook
 from dht.addresses import PeerAddress
+from dht.allowance import Answers
 from dht.daemon import calls
 from dht.daemon.calls import DAEMON_ERRORS
 from dht.daemon.config import (
@@ -63,6 +64,7 @@ class Daemon:
         self._p2p: Any = None
         self._listen = config.listen
         self._book = AddressBook(config.address_book)
+        self.answers = Answers()  # also of the daemons before this one
 
     @classmethod
     async def start(cls, config: DaemonConfig) -> Daemon:
@@ -204,7 +206,7 @@ class Daemon:
     async def _close_to_strangers(self, p2p: Any) -> None:
         """Take from the daemon what it does for anybody without a bound (docs/adr/0057); raises LocalError."""
         clock = asyncio.get_running_loop().time
-        kademlia = Kademlia(ConnectedPeers(p2p, self._peer_id, clock), clock, self.door)
+        kademlia = Kademlia(ConnectedPeers(p2p, self._peer_id, clock), clock, self.door, self.answers)
         try:
             if self._config.relay is not Relay.SERVE:
                 await calls.close_protocol(p2p, RELAY_PROTOCOL, CONTROL_SECONDS_MAX)

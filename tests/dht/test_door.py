@@ -9,6 +9,7 @@ import pytest
 from hivemind.p2p import PeerID
 from hivemind.proto import dht_pb2
 
+from dht.allowance import Answers, StrangersShare
 from dht.daemon.kademlia import FIND_NODE, Kademlia, Message
 from dht.door import KNOCKING_MAX, WELCOME, Door, framed
 from dht.errors import PeerError
@@ -18,7 +19,7 @@ from dht.identity import Identity, KeyVerifier, PeerId
 from dht.records import RecordBody, make_record, presence_key
 from dht.refusal import ADVICE, Refusal
 from dht.validation import RecordRules, check_form
-from tests.dht.conftest import ALICE, BOB, NOW, RUN_ID
+from tests.dht.conftest import ALICE, BOB, CAROL, NOW, RUN_ID
 
 TICKET = b"let me in"
 
@@ -146,20 +147,43 @@ def test_a_record_of_who_was_let_in_once_is_believed_of_others_and_not_kept(door
 
 
 def test_a_search_of_a_stranger_finds_nobody(door: Door) -> None:
-    class Everybody:
-        async def places(self, asked: bytes) -> dict[PeerId, tuple[bytes, ...]]:
-            return {ALICE.peer_id: (b"\x04\x7f\x00\x00\x01\x06\x10\x00",)}
+    def found() -> int:
+        return len(Message.FromString(searched(door, Answers())[1:]).closer)
 
+    assert found() == 0
+    assert door.refusal(BOB.peer_id, TICKET) is None
+    assert found() == 1
+
+
+class Everybody:
+    async def places(self, asked: bytes) -> dict[PeerId, tuple[bytes, ...]]:
+        return {ALICE.peer_id: (b"\x04\x7f\x00\x00\x01\x06\x10\x00",)}
+
+
+def searched(door: Door, answers: Answers, by: PeerId = BOB.peer_id) -> bytes:
+    """What a caller's search for Alice brings it; nothing if its stream is closed."""
     asked = bytes(Message(type=FIND_NODE, key=PeerID.from_base58(ALICE.peer_id).to_bytes()).SerializeToString())
 
-    async def found() -> int:
-        kademlia = Kademlia(Everybody(), lambda: 0.0, door)
+    async def search() -> bytes:
         reader, writer = asyncio.StreamReader(), Wire()
         reader.feed_data(bytes([len(asked)]) + asked)
         reader.feed_eof()
-        await kademlia.serve(SimpleNamespace(peer_id=PeerID.from_base58(BOB.peer_id)), reader, writer)  # type: ignore[arg-type]
-        return len(Message.FromString(writer.written[1:]).closer)
+        kademlia = Kademlia(Everybody(), lambda: 0.0, door, answers)
+        await kademlia.serve(SimpleNamespace(peer_id=PeerID.from_base58(by)), reader, writer)  # type: ignore[arg-type]
+        return writer.written
 
-    assert asyncio.run(found()) == 0
-    assert door.refusal(BOB.peer_id, TICKET) is None
-    assert asyncio.run(found()) == 1
+    return asyncio.run(search())
+
+
+def test_answers_to_searches_count_as_upload_and_end_with_it() -> None:
+    """256 a second of 1.4 kB each were 32 GB in a day that no limit of the owner's saw."""
+    door, answers = Door(), Answers()
+    answers.strangers = StrangersShare(per_second=1.0, at_once=100.0)
+    answers.strangers.is_member = lambda peer: peer == CAROL.peer_id
+    given = [searched(door, answers) for _ in range(4)]
+    assert [bool(one) for one in given] == [True, True, False, False]
+    assert answers.sent_bytes == sum(map(len, given)) > 100
+    assert searched(door, answers, CAROL.peer_id) == given[0]
+    answers.strangers.closed = True
+    assert searched(door, answers, CAROL.peer_id) == b""
+    assert answers.sent_bytes == 3 * len(given[0])

@@ -14,7 +14,7 @@ from hivemind.utils import MSGPackSerializer
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dht.allowance import Allowance, StrangersShare
+from dht.allowance import Allowance, Answers, StrangersShare
 from dht.errors import PeerError
 from dht.guard import (
     ANSWER_BYTES_AT_ONCE,
@@ -200,8 +200,9 @@ def test_what_is_answered_at_once_to_one_caller_is_bounded() -> None:
 
 def test_many_callers_together_get_no_more_than_the_share_of_strangers() -> None:
     """Four keys drew 57.8 MB in 90 s: each had its own 16 MiB at once."""
-    guard, size = CallGuard(), 1 << 20
-    guard.strangers = StrangersShare(per_second=size, at_once=4 * size)
+    answers, size = Answers(), 1 << 20
+    guard = CallGuard(answers=answers)
+    answers.strangers = StrangersShare(per_second=size, at_once=4 * size)
     keys = [Identity(bytes([number]) * 32) for number in range(40)]
 
     def drawn(now: float) -> int:
@@ -216,16 +217,17 @@ def test_many_callers_together_get_no_more_than_the_share_of_strangers() -> None
     assert drawn(0.0) == 5
     assert drawn(10.0) == 5  # the one owed, and what may be had at once
     member = keys[-1]
-    guard.strangers.is_member = lambda peer: peer == member.peer_id
+    answers.strangers.is_member = lambda peer: peer == member.peer_id
     guard.check(caller(member), FIND, find(1, member), 10.0)
-    assert guard.answered_bytes == 10 * size
+    assert answers.sent_bytes == 10 * size
 
 
 def test_nobody_is_answered_once_the_owners_upload_of_the_day_is_used_up() -> None:
-    guard = CallGuard()
-    guard.strangers.is_member = lambda _: True
+    answers = Answers()
+    guard = CallGuard(answers=answers)
+    answers.strangers.is_member = lambda _: True
     guard.check(caller(), FIND, find(1), 0.0)
-    guard.strangers.closed = True
+    answers.strangers.closed = True
     with pytest.raises(PeerError, match="too many answers"):
         guard.check(caller(), FIND, find(1), 0.0)
     guard.check(caller(), PING, b"", 0.0)
