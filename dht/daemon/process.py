@@ -154,15 +154,14 @@ class Daemon:
         return (await self.hosts()).get(peer, "")
 
     async def hosts(self) -> dict[PeerId, str]:
-        """The same of all connected peers of which it is known."""
+        """The same of all connected peers."""
         try:
             known = await calls.connected_peers(self.p2p, CONTROL_SECONDS_MAX)
         except (*DAEMON_ERRORS, LocalError):
             return {}
         found: dict[PeerId, str] = {}
         for peer, addresses in known:
-            for host in filter(None, map(host_in, addresses)):
-                found.setdefault(peer, host)
+            found[peer] = found.get(peer) or next(filter(None, map(host_in, addresses)), "")
         return found
 
     async def knock(self, peer: PeerId) -> Refusal | None:

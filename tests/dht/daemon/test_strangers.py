@@ -64,6 +64,7 @@ async def relayed(folder: Path, relay: Relay) -> bool:
                 except NetworkError:
                     await asyncio.sleep(0.3)
                 else:
+                    assert (await one.hosts())[other.peer_id] == ""  # it is there all the same, for whoever asks who is
                     return True
             return False
 
