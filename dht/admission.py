@@ -27,7 +27,7 @@ USES_MAX = 256
 READ_KEPT = 4096
 UNIX_SECONDS_MAX = 2**40
 
-Role = Literal["trainer", "witness", "observer"]
+Role = Literal["trainer", "witness", "observer"]  # nobody gives out `witness` any more; passes may say it
 
 
 class Grant(Wire):

@@ -31,7 +31,7 @@ def invite(
     line: Annotated[str | None, typer.Argument(help="Look at this one instead, with --check or --qr.")] = None,
     uses: Annotated[int | None, typer.Option(min=1, max=256, help="How many peers may come by it.")] = None,
     expires: Annotated[str | None, typer.Option(help="How long others may come by it: 12h, 7d, 2w.")] = None,
-    role: Annotated[str | None, typer.Option(help="`trainer`, `witness` (a host) or `observer` (looks only).")] = None,
+    role: Annotated[str | None, typer.Option(help="`trainer`, or `observer` (looks only).")] = None,
     peer: Annotated[str | None, typer.Option(help="Peer id that alone may use it (`muster id` prints it).")] = None,
     note: Annotated[str | None, typer.Option(help="For you, in `muster members`; nobody else sees it.")] = None,
     check: Annotated[

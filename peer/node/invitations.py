@@ -7,7 +7,6 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import get_args
 
 from pydantic import ValidationError
 
@@ -23,6 +22,7 @@ from peer.storage.invite_file import NOTE_CHARACTERS_MAX, GivenInvite, keep_invi
 
 DURATION_SECONDS = {"m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 KEYS = ("uses", "expires", "role", "peer", "note")
+ROLES: tuple[Role, ...] = ("trainer", "observer")  # a host comes by no invite: it begins a run
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,9 +41,14 @@ class WantedInvite:
         given = dict(word.partition("=")[::2] for word in words)
         if unknown := given.keys() - set(KEYS):
             raise UsageError(f"{min(unknown)!r} is nothing that an invite has")
-        role = next((one for one in get_args(Role) if one == given.get("role", "trainer")), None)
+        role = next((one for one in ROLES if one == given.get("role", "trainer")), None)
         if role is None:
-            raise UsageError(f"--role {given['role']} is none; choose one of {', '.join(get_args(Role))}")
+            raise UsageError(f"--role {given['role']} is none; choose one of {', '.join(ROLES)}")
+        if role == "observer" and "uses" in given:
+            raise UsageError(
+                "--uses counts peers that train, so it does not bound who looks; bound an invite for observers with "
+                "--expires, or name who may use it with --peer"
+            )
         return cls(
             uses=_number(given["uses"]) if "uses" in given else None,
             expires_seconds=_seconds(given["expires"]) if "expires" in given else None,

@@ -70,13 +70,13 @@ def test_the_usual_invite_is_one_and_the_same_until_it_is_withdrawn(home: Home) 
 
 
 def test_limits_go_into_the_grant_and_the_note_does_not(home: Home) -> None:
-    ticket = home.ticket("uses=5", "expires=7d", "role=observer", "note=for Ann")
+    ticket = home.ticket("uses=5", "expires=7d", "note=for Ann")
     unix_seconds = int(home.core.unix_seconds(home.world.clock.now))
     grant = ticket.grant
-    assert (grant.uses, grant.role, grant.expires_unix_seconds) == (5, "observer", unix_seconds + 7 * 86_400)
+    assert (grant.uses, grant.role, grant.expires_unix_seconds) == (5, "trainer", unix_seconds + 7 * 86_400)
     assert b"Ann" not in ticket.to_wire()
     (view,) = home.invitations.views()
-    assert (view.note, view.uses, view.used, view.role) == ("for Ann", 5, 0, "observer")
+    assert (view.note, view.uses, view.used, view.role) == ("for Ann", 5, 0, "trainer")
     assert home.invitations.find("for Ann") == grant.key
 
 
@@ -122,7 +122,9 @@ def test_who_came_by_an_invite_hands_it_on_and_limits_nothing(home: Home) -> Non
         (("uses=0",), "greater than or equal to 1"),
         (("expires=soon",), "no time"),
         (("expires=0d",), "no time"),
-        (("role=king",), "choose one of trainer, witness, observer"),
+        (("role=king",), "choose one of trainer, observer"),
+        (("role=witness",), "choose one of trainer, observer"),
+        (("uses=2", "role=observer"), "counts peers that train"),
         (("colour=red",), "nothing that an invite has"),
     ],
 )
