@@ -17,7 +17,7 @@ from coordinator.engine.audit import ROUNDS_KEPT
 from coordinator.engine.engine import Engine
 from coordinator.run.admission_spec import AdmissionSpec
 from coordinator.run.manifest import Manifest, RunConfig
-from dht.door import Door
+from dht.door import Door, Keeper
 from dht.errors import LocalError, NetworkError, UsageError
 from dht.identity import Identity, PeerId, Signer
 from dht.invite import Invite
@@ -291,10 +291,15 @@ def give_within(limits: Limits, driver: RoundDriver) -> None:
 
 
 async def open_network(
-    options: NodeOptions, run_id: bytes, invite: Invite | None, addresses: Callable[[PeerId], list[str]]
+    options: NodeOptions,
+    run_id: bytes,
+    invite: Invite | None,
+    addresses: Callable[[PeerId], list[str]],
+    keeper: Keeper | None = None,
 ) -> Network:
     """This peer's place in a run's network, to which an invite leads; raises UsageError, NetworkError or LocalError."""
     door = Door() if invite is None else Door(invite.pass_for)
+    door.keeper = keeper
     met = () if invite is None else invite.addresses
     daemon = daemon_config(options, met, RunDirectory(options.data_directory, run_id).address_book, door)
     return await Network.open(daemon, run_id, addresses, throttle_of(options), options.clock)

@@ -7,12 +7,19 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 
+from coordinator.chain.chain import Rules
 from coordinator.core.admission_control import AdmissionControl
+from coordinator.run.admission_spec import AdmissionSpec
+from coordinator.run.manifest import Manifest
+from coordinator.trust.orders import Orders
+from dht.admission import AdmissionAuthority
 from dht.daemon.calls import DAEMON_ERRORS
 from dht.daemon.process import Daemon
 from dht.errors import LocalError
-from dht.identity import PeerId
+from dht.identity import KeyVerifier, PeerId
+from dht.invite import Invite
 from dht.refusal import Refusal
+from peer.machine.clock import Clock
 
 LOOK_SECONDS = 2.0
 GRACE_SECONDS = 10.0  # in which a peer that has connected shows its pass; each held connection takes some 130 kB
@@ -34,6 +41,24 @@ class Gate:
 
     def knows(self, peer: PeerId) -> bool:
         return self.keeper.knows(peer, self.clock())
+
+
+def first_gate(invite: Invite | None, manifest: Manifest | None, unix_clock: Clock) -> Gate | None:
+    """What guards a door before all parts of its peer are there: by the manifest, or before that by an invite's word.
+
+    None where anybody may come in, as far as that is known.
+    """
+    if manifest is not None:
+        rules = Rules.of(manifest, KeyVerifier())
+        control = AdmissionControl(rules.admission, rules.authority, rules.keyholders, Orders())
+    elif invite is not None and invite.ticket is not None:  # what else lets in who has it
+        authority = AdmissionAuthority(invite.run_id, invite.organiser, KeyVerifier())
+        control = AdmissionControl(AdmissionSpec(), authority, invite.peers | {invite.organiser}, Orders())
+    else:
+        return None
+    clock = asyncio.get_running_loop().time
+    control.unix_offset_seconds = unix_clock() - clock()
+    return Gate(control, clock) if control.is_closed else None
 
 
 class Usher:

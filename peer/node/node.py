@@ -25,7 +25,7 @@ from peer.node.checkpointer import Checkpointer
 from peer.node.clock_check import watch_clock
 from peer.node.evaluator import HostEvaluator
 from peer.node.evidence_exchange import EvidenceExchange
-from peer.node.gate import Usher
+from peer.node.gate import Usher, first_gate
 from peer.node.invitations import Invitations
 from peer.node.learner_supervisor import LearnerDependents, LearnerSupervisor, Starting
 from peer.node.live_limits import LiveLimits
@@ -72,7 +72,7 @@ class Node:
         role: Role = "host" if options.session is None else "learner"
         identity = prepare(options)
         manifest, data = await asyncio.to_thread(make_run, described, options, identity.peer_id)
-        entered = await enter(options, identity, role, manifest.run_id, invite)
+        entered = await enter(options, identity, role, manifest.run_id, invite, manifest)
         try:
             return await cls._begin(entered, manifest, data, invite)
         except BaseException:
@@ -84,10 +84,12 @@ class Node:
         """Take part in the run of this invite; raises MusterError with nothing left behind."""
         invite = read_invite(invite_text, options)
         directory = RunDirectory(options.data_directory, invite.run_id)
-        entered = await enter(options, prepare(options), "learner", invite.run_id, invite)
+        known = directory.known_manifest()
+        entered = await enter(options, prepare(options), "learner", invite.run_id, invite, known)
         try:
             network = entered.network
-            manifest = directory.known_manifest() or await fetch_manifest(network, invite.run_id, invite.peers)
+            manifest = known or await fetch_manifest(network, invite.run_id, invite.peers)
+            network.dht.daemon.door.keeper = first_gate(invite, manifest, options.clock)
             check_brought(manifest.config)
             check_frozen(manifest, options)
             await ensure_genesis(directory.path, manifest, partial(entered.holders, invite), network)

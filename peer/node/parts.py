@@ -23,7 +23,7 @@ from peer.net.network import Network
 from peer.net.presence_loop import PresenceLoop, PresenceReaders, present_peers
 from peer.node.build import build_driver, core_kind, is_known, open_network
 from peer.node.checkpointer import Checkpointer
-from peer.node.gate import Gate
+from peer.node.gate import Gate, first_gate
 from peer.node.life import PeerLife
 from peer.node.lifecycle import Lifecycle
 from peer.node.live_limits import LiveLimits
@@ -89,10 +89,20 @@ class Parts:
     progress: LearnerProgress
 
 
-async def enter(options: NodeOptions, identity: Identity, role: Role, run_id: bytes, invite: Invite | None) -> Entered:
-    """Into the network to which an invite leads; raises UsageError, NetworkError or LocalError."""
+async def enter(
+    options: NodeOptions,
+    identity: Identity,
+    role: Role,
+    run_id: bytes,
+    invite: Invite | None,
+    manifest: Manifest | None = None,
+) -> Entered:
+    """Into the network to which an invite leads; raises UsageError, NetworkError or LocalError.
+
+    Its door is guarded from the first moment, by the manifest if that is known.
+    """
     life, known = PeerLife(), KnownAddresses()
-    network = await open_network(options, run_id, invite, known.of)
+    network = await open_network(options, run_id, invite, known.of, first_gate(invite, manifest, options.clock))
     life.closing.push_async_callback(network.close)
     life.closing.push_async_callback(network.flush, FLUSH_SECONDS)
     life.tasks.spawn(network.watch())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,10 +12,21 @@ from typing import Any
 import pytest
 from multiaddr import Multiaddr
 
+from coordinator.run.admission_spec import AdmissionSpec
+from dht.addresses import PeerAddress
+from dht.admission import Grant, Ticket, sign_grant
 from dht.daemon import calls
 from dht.daemon.process import Daemon, DaemonConfig
+from dht.errors import NetworkError
 from dht.identity import Identity, PeerId
-from peer.node.gate import CLOSED_AT_ONCE, GRACE_SECONDS, LOOK_SECONDS, Usher
+from dht.invite import Invite
+from dht.refusal import Refusal
+from dht.statement import digest_of
+from peer.net.network import Network
+from peer.node.gate import CLOSED_AT_ONCE, GRACE_SECONDS, LOOK_SECONDS, Gate, Usher, first_gate
+from peer.node.options import NodeOptions
+from peer.node.parts import enter
+from tests.coordinator.builders import Club
 from tests.peer.virtual_loop import run_virtual
 
 FRIEND, STRANGER = PeerId("friend"), PeerId("stranger")
@@ -63,6 +75,64 @@ def test_who_comes_back_has_its_while_again() -> None:
     ours.strangers({STRANGER: ""}, 0.0)
     ours.strangers({}, 1.0)
     assert ours.strangers({STRANGER: ""}, GRACE_SECONDS) == []
+
+
+ORGANISER, MEMBER = (Identity(name * 32) for name in (b"o", b"m"))
+RUN_ID = digest_of(b"run")
+
+
+def invite() -> Invite:
+    """Of a member's, with limits."""
+    key = Identity(b"i" * 32)
+    word = sign_grant(ORGANISER, RUN_ID, Grant(key=key.peer_id, uses=3, expires_unix_seconds=2**40))
+    address = PeerAddress.parse(f"/ip4/192.0.2.1/tcp/7331/p2p/{MEMBER.peer_id}")
+    return Invite(RUN_ID, ORGANISER.peer_id, (address,), ticket=Ticket(word=word, seed=key.seed))
+
+
+def test_a_joining_peers_door_is_guarded_before_it_knows_its_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: list[Any] = []
+
+    async def open_network(*arguments: Any) -> Network:
+        given.extend(arguments)
+        raise NetworkError("far enough")
+
+    monkeypatch.setattr("peer.node.parts.open_network", open_network)
+
+    async def join() -> Gate:
+        with pytest.raises(NetworkError, match="far enough"):
+            await enter(NodeOptions(tmp_path), MEMBER, "learner", RUN_ID, invite())
+        gate = given[-1]
+        assert isinstance(gate, Gate)
+        return gate
+
+    gate, guest, late = run_virtual(join()), Identity(b"g" * 32).peer_id, invite().pass_for
+    assert gate.refusal(guest, b"") is Refusal.NO_PASS
+    assert gate.refusal(guest, b"junk") is Refusal.FALSE_PASS
+    assert gate.refusal(guest, late(MEMBER.peer_id)) is Refusal.FALSE_PASS
+    assert not gate.knows(guest)
+    assert gate.knows(ORGANISER.peer_id)
+    assert gate.knows(MEMBER.peer_id)
+    assert gate.refusal(guest, invite().pass_for(guest)) is None
+    assert gate.knows(guest)
+
+
+def test_what_a_manifest_says_of_the_door_holds_from_the_first_moment() -> None:
+    club = Club.of(2, real_keys=True)
+    closed = club.manifest.model_copy(
+        update={"config": club.manifest.config.model_copy(update={"admission": AdmissionSpec()})}
+    )
+
+    async def gates() -> list[Gate | None]:
+        found = [first_gate(None, one, lambda: 500.0) for one in (closed, club.manifest)]
+        return [*found, first_gate(replace(invite(), ticket=None), None, lambda: 500.0)]
+
+    guarded, *others = run_virtual(gates())
+    assert guarded is not None
+    assert guarded.refusal(club.ids[1], b"") is None  # a founder
+    assert guarded.refusal(STRANGER, b"") is Refusal.NO_PASS
+    assert others == [None, None]
 
 
 def test_a_crowd_is_sent_away_bit_by_bit() -> None:
