@@ -12,8 +12,9 @@ FROM ${BASE_IMAGE} AS dependencies
 ARG TORCH_INDEX_URL=https://download.pytorch.org/whl/cpu
 WORKDIR /build
 RUN python3 -m venv --without-pip /opt/muster && python3 -m venv --without-pip /opt/hatchling
-# Wheels in build/wheels, if there are any, are taken instead of an index. All that comes from PyPI has its digest checked;
-# the CPU build of torch and local wheels are not PyPI's files, so the lock does not know them.
+# Wheels in build/wheels, if there are any, are taken instead of an index. Only with TORCH_INDEX_URL empty and without such
+# wheels does all come from PyPI, so that the lock knows every file and its digest is checked. Else, and so by default, the
+# versions are those of constraints.txt, and the indexes are trusted with what is in them.
 COPY --from=list /needed.txt .
 COPY constraints.txt requirements.lock build/wheel[s] ./
 RUN if ls ./*.whl >/dev/null 2>&1; then source="--no-index --find-links ."; \
