@@ -82,6 +82,7 @@ def settle(start: Start, attack_named: AttackNamed | None = None, tell: Tell = t
     if len(devices) > 1:
         sharded = _is_sharded(start, devices) if settings.sharded is None else settings.sharded
         others = Others(start, devices, sharded)  # they import what they need meanwhile
+    bound_memory(settings, devices[0], len(devices))  # before anything is read: text and tokenizer may be the Hub's
     files = LocalFiles(settings.corpus, settings.tokenizer, settings.cache)
     loading = Loading(tell, settings.loading_threads)
     tokens = load_tokens(config.data, config.model.vocabulary, files, loading=loading)
@@ -110,8 +111,6 @@ def prepare(
     torch.set_num_threads(group.own_threads(settings.threads))
     allowed, on_gpu = _allowed_bytes(settings, device, group.size), torch.device(device).type == "cuda"
     check_memory(least_bytes(config, on_gpu, group.size if group.sharded else 1), allowed)
-    if settings.memory_bytes and not on_gpu:  # CUDA maps far more than it takes
-        limit_memory(settings.memory_bytes // group.size)
     if on_gpu:
         torch.set_float32_matmul_precision("high")  # TF32, for the products that stay in float32
         torch.cuda.set_device(device)  # whatever asks torch about "the" GPU means this one
@@ -134,8 +133,15 @@ def prepare(
 
 def prepare_rank(told: StartRank, store_descriptor: int) -> Learner:
     """The learner of a process that is not the first."""
+    bound_memory(told.start.settings, told.device, told.size)
     group = join(store_descriptor, told.rank, told.size, told.device, told.sharded)
     return prepare(told.start, told.device, group, None)[0]
+
+
+def bound_memory(settings: LearnerSettings, device: str, size: int) -> None:
+    """Hold one of `size` processes of a learner to its part of what the owner allows."""
+    if settings.memory_bytes and torch.device(device).type != "cuda":  # CUDA maps far more than it takes
+        limit_memory(settings.memory_bytes // size)
 
 
 def _is_sharded(start: Start, devices: Sequence[str]) -> bool:

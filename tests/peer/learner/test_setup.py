@@ -1,0 +1,26 @@
+"""A learner's way to its first step: what holds before what."""
+
+from __future__ import annotations
+
+import pytest
+
+from coordinator.run.manifest import RunConfig
+from dht.errors import LocalError
+from peer.learner import setup
+from peer.learner.messages import LearnerSettings, Start
+
+
+def test_the_owners_memory_limit_holds_before_anything_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Text, tokenizer and the tokens made of them may come from the Hub, and be as large as somebody likes."""
+    done: list[object] = []
+
+    def load_tokens(*_: object, **__: object) -> None:
+        done.append("read")
+        raise LocalError("far enough")
+
+    monkeypatch.setattr(setup, "limit_memory", done.append)
+    monkeypatch.setattr(setup, "load_tokens", load_tokens)
+    settings = LearnerSettings(memory_bytes=5 << 30, device="cpu")
+    with pytest.raises(LocalError, match="far enough"):
+        setup.settle(Start(config=RunConfig(), run_key=b"run", peer_id="peer", settings=settings))
+    assert done == [5 << 30, "read"]
