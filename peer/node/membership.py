@@ -21,7 +21,8 @@ from peer.node.organiser_rights import OrganiserRights
 from peer.rounds.driver import RoundDriver
 
 REFUSED_SECONDS = 30.0
-LASTING = frozenset(Refusal) - {Refusal.EXPIRED, Refusal.FULL}  # these two depend on versions that we may lack yet
+UNSEEN_SECONDS = 300.0  # where versions may have let us in that we lack yet; cut off, we never hear of them
+OF_VERSIONS = (Refusal.EXPIRED, Refusal.FULL)
 ENDING_CHARACTERS_MIN = 6  # of a peer id, as `muster members` shows it
 
 
@@ -47,11 +48,12 @@ class Membership:
         """Why nobody gives this peer a seat, once that has been so for a while: what lets it stay may be on its way."""
         now = self._driver.now
         refused = core.admission.seat_refusal(core.me, core.admission.own, core.contributes, now)
-        if refused not in LASTING:
+        if refused is None:
             self._refused_since = math.inf
             return ""
         self._refused_since = min(self._refused_since, now)
-        return ADVICE[refused] if now >= self._refused_since + REFUSED_SECONDS else ""
+        patience = UNSEEN_SECONDS if refused in OF_VERSIONS else REFUSED_SECONDS
+        return ADVICE[refused] if now >= self._refused_since + patience else ""
 
     def order(self, subject: str, reason: str, everybody: bool = False, *, revoked: bool) -> PeerId:
         """Show this key out, or let it in again; returns it. Raises UsageError if that is not ours to say.

@@ -10,12 +10,12 @@ import pytest
 
 from coordinator.run.admission_spec import AdmissionMode, AdmissionSpec
 from coordinator.simulator.simulation import World
-from dht.admission import AdmissionAuthority, Ticket, pass_of, read_pass
+from dht.admission import AdmissionAuthority, Grant, Ticket, pass_of, read_pass, sign_grant
 from dht.errors import LocalError, UsageError
 from dht.identity import Identity, PeerId
-from dht.refusal import Refusal
+from dht.refusal import ADVICE, Refusal
 from peer.node.invitations import Invitations, WantedInvite
-from peer.node.membership import REFUSED_SECONDS, Membership
+from peer.node.membership import REFUSED_SECONDS, UNSEEN_SECONDS, Membership
 from peer.node.organiser_rights import OrganiserRights
 from peer.storage.invite_file import INVITES_FILE, read_invites
 from tests.peer.node.test_membership import Driven
@@ -198,20 +198,59 @@ def test_a_co_organiser_gives_invites_and_orders_until_it_is_shown_out(home: Hom
     assert home.refusal(again) is None
     home.membership.order(other.me, "", revoked=True)
     assert home.refusal(again) is Refusal.WITHDRAWN
+    home.world.run(5.0)
+    with pytest.raises(UsageError, match="does not count: the organiser has said otherwise"):
+        membership.order(again.grant.key, "", revoked=True)
 
 
-def test_a_peer_that_may_only_look_ends_with_what_to_do_and_not_at_once(home: Home) -> None:
+def come_with(home: Home, shown: bytes) -> Membership:
+    """The other peer as it comes with this pass."""
     other = home.other
-    other.own_pass = pass_of(home.ticket("role=observer"), home.core.rules.run_id, other.me).to_wire()
+    other.own_pass = shown
     other.crash()
     other.start()
     assert other.engine is not None
     organiser_rights = OrganiserRights(other.engine.core, other.signer, home.folder)
     driver: Any = Driven(home.world, other)
-    theirs = Membership(driver, organiser_rights, Invitations(other.engine.core, organiser_rights, home.folder, None))
+    return Membership(driver, organiser_rights, Invitations(other.engine.core, organiser_rights, home.folder, None))
+
+
+def granted(home: Home, **limits: Any) -> bytes:
+    """The other peer's pass by an invite with these limits, as its organiser signs it who asks nobody."""
+    key, run_id = Identity(b"k" * 32), home.core.rules.run_id
+    word = sign_grant(home.peer.signer, run_id, Grant(key=key.peer_id, **limits))
+    return pass_of(Ticket(word=word, seed=b"k" * 32), run_id, home.other.me).to_wire()
+
+
+@pytest.mark.parametrize(
+    ("refusal", "mode", "limits", "seconds"),
+    [
+        (Refusal.ONLY_LOOKS, "invite", {"role": "observer"}, REFUSED_SECONDS),
+        (Refusal.ONLY_VOTES, "invite", {"role": "witness"}, REFUSED_SECONDS),
+        (Refusal.NOT_NAMED, "list", {}, REFUSED_SECONDS),
+        (Refusal.FALSE_PASS, "invite", None, REFUSED_SECONDS),
+        (Refusal.EXPIRED, "invite", {"expires_unix_seconds": 1}, UNSEEN_SECONDS),
+        (Refusal.FULL, "invite", {"uses": 3}, UNSEEN_SECONDS),
+    ],
+)
+def test_a_peer_that_is_not_let_in_ends_with_what_to_do_and_not_at_once(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    refusal: Refusal,
+    mode: AdmissionMode,
+    limits: dict[str, Any] | None,
+    seconds: float,
+) -> None:
+    """Not at once: what lets it stay may be on its way. But also where it is cut off, and so never hears of it."""
+    if refusal is Refusal.FULL:
+        monkeypatch.setattr("coordinator.core.admission_control.INVITED_MAX", 0)
+    home = Home(tmp_path, mode)
+    theirs = come_with(home, b"false" if limits is None else granted(home, **limits))
     assert theirs.shown_out == ""
-    home.world.run(REFUSED_SECONDS + 1)
-    assert "--role trainer" in theirs.shown_out
+    home.world.run(seconds - 1)
+    assert theirs.shown_out == ""
+    home.world.run(2.0)
+    assert theirs.shown_out == ADVICE[refusal]
     assert home.membership.shown_out == ""
 
 
