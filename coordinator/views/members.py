@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
-Role = Literal["organiser", "founder", "member", "newcomer"]
+Role = Literal["organiser", "co-organiser", "founder", "observer", "trainer", "newcomer"]
 
 
 class RunMember(BaseModel):
@@ -16,7 +16,7 @@ class RunMember(BaseModel):
 
     peer_id: str
     name: str = ""
-    role: Role
+    role: Role  # an observer only looks; a newcomer has no certified share yet
     live: bool
     since_unix_seconds: float | None = None  # since when it has been seen without a break, while it is live
     tokens: int = 0  # certified, as far as this peer holds certificates

@@ -140,16 +140,16 @@ def deputise(
 
 
 def _member_rows(found: MemberList) -> Iterator[str]:
-    yield f"{'peer':<14} {'name':<20} {'role':<10} {'tokens':>8}"
+    yield f"{'peer':<14} {'name':<20} {'role':<12} {'tokens':>8}"
     for one in found.members:
         state = f"out: {one.out}" if one.out else f"live{_since(one)}" if one.live else "away"
         name = one.name[:20]
         by = f"  by …{one.invite[-ID_CHARACTERS:]}" if one.invite else ""
-        row = f"…{one.peer_id[-ID_CHARACTERS:]:<13} {name:<20} {one.role:<10} {quantity.count(one.tokens):>8}"
+        row = f"…{one.peer_id[-ID_CHARACTERS:]:<13} {name:<20} {one.role:<12} {quantity.count(one.tokens):>8}"
         yield f"{row}  {state}{by}"
     if found.invites:
         yield ""
-        yield f"{'invite':<14} {'for':<20} {'role':<10} {'used':>8}"
+        yield f"{'invite':<14} {'for':<20} {'role':<12} {'used':>8}"
         yield from map(_invite_row, found.invites)
 
 
@@ -165,4 +165,4 @@ def _invite_row(one: InviteView) -> str:
     used = "" if one.used is None else f"{one.used} of {one.uses}" if one.uses else str(one.used)
     until = "" if one.expires_unix_seconds is None else f"until {_local_time(one.expires_unix_seconds)}"
     state = "withdrawn" if one.revoked else until
-    return f"…{one.key[-ID_CHARACTERS:]:<13} {one.note[:20]:<20} {one.role:<10} {used:>8}  {state}".rstrip()
+    return f"…{one.key[-ID_CHARACTERS:]:<13} {one.note[:20]:<20} {one.role:<12} {used:>8}  {state}".rstrip()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Set
 
 from coordinator.chain.chain import active_sets
 from coordinator.core.context import Core
@@ -125,27 +125,34 @@ class Membership:
         engine, now = self._driver.engine, self._driver.now
         keys = {engine.core.me, engine.core.rules.organiser, *engine.core.rules.founders, *_active(engine), *tokens}
         invites = {PeerId(one.key) for one in self._invitations.views()}
-        keys |= {*engine.core.presence.sightings, *engine.core.bans.held} - invites
-        found = [self._member(PeerId(peer), tokens.get(peer, 0), now) for peer in sorted(keys)]
+        keys |= {*engine.core.presence.sightings, *engine.core.bans.held, *engine.core.admission.shown} - invites
+        deputies = self._deputies(engine.core)
+        found = [self._member(PeerId(peer), tokens.get(peer, 0), deputies, now) for peer in sorted(keys | deputies)]
         found.sort(key=lambda one: (bool(one.out), not one.live, -one.tokens))
         return MemberList(
             run_id=engine.core.rules.run_id.hex(), members=tuple(found), invites=self._invitations.views()
         )
 
-    def _member(self, peer: PeerId, tokens: int, now: float) -> RunMember:
+    def _member(self, peer: PeerId, tokens: int, deputies: Set[PeerId], now: float) -> RunMember:
         core = self._driver.engine.core
         sighting, ban = core.presence.sightings.get(peer), core.bans.held.get(peer)
         live = core.presence.is_live(peer, now)
         return RunMember(
             peer_id=peer,
             name="" if sighting is None else plain(sighting.presence.name),
-            role=_role(self._driver.engine, peer, tokens),
+            role="co-organiser" if peer in deputies else _role(self._driver.engine, peer, tokens),
             live=peer == core.me or live,
             since_unix_seconds=core.unix_seconds(sighting.since_seconds) if sighting is not None and live else None,
             tokens=tokens,
             out="" if ban is None else plain(ban.guilt.reason),
             invite=_invite_of(core, peer),
         )
+
+    def _deputies(self, core: Core) -> frozenset[PeerId]:
+        """Co-organisers, as far as they have given anything, or are ourselves."""
+        given = {*core.bans.orders.latest, *(welcome.issuer for _, welcome in core.admission.shown.values())}
+        own = {core.me} if self._organiser_rights.may_give() else set()
+        return frozenset((given | own) - {core.rules.organiser})
 
     def _named(self, text: str) -> PeerId:
         """The key with this id, or with this ending of an id among those that we know."""
@@ -175,4 +182,7 @@ def _role(engine: Engine, peer: PeerId, tokens: int) -> Role:
         return "organiser"
     if peer in rules.founders:
         return "founder"
-    return "member" if tokens or peer in _active(engine) else "newcomer"
+    held = engine.core.admission.shown.get(peer)
+    if held is not None and held[1].grant.role == "observer":
+        return "observer"
+    return "trainer" if tokens or peer in _active(engine) else "newcomer"

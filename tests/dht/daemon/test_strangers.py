@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import resource
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -24,7 +25,7 @@ from dht.daemon.kademlia import (
     STREAMS_PER_PEER_MAX,
     Message,
 )
-from dht.daemon.p2pd import DATA_BYTES_MAX, DaemonProcess
+from dht.daemon.p2pd import DATA_BYTES_MAX, FILES_MAX, DaemonProcess
 from dht.daemon.process import Daemon, DaemonConfig
 from dht.errors import LocalError, NetworkError
 from dht.identity import Identity
@@ -143,6 +144,33 @@ def test_one_stranger_holds_few_streams(runner: asyncio.Runner, short_folder: Pa
             for _, writer in streams:
                 writer.transport.abort()
             await asyncio.gather(*closed, return_exceptions=True)
+
+    runner.run(scenario())
+
+
+async def chosen(at: PeerAddress, protocol: bytes) -> bytes:
+    """What a daemon answers whoever wants to speak this first."""
+    reader, writer = await asyncio.open_connection(at.host, at.port)
+    try:
+        words = [b"/multistream/1.0.0\n", protocol + b"\n"]
+        writer.write(b"".join(bytes([len(word)]) + word for word in words))
+        async with asyncio.timeout(SECONDS_MAX):
+            for _ in words:
+                said = await reader.readexactly((await reader.readexactly(1))[0])
+        return said.strip()
+    finally:
+        writer.transport.abort()
+
+
+def test_a_daemon_speaks_tls_only_and_has_no_more_files_than_it_may(runner: asyncio.Runner, short_folder: Path) -> None:
+    async def scenario() -> None:
+        async with daemon(short_folder, ALICE) as host:
+            (at,) = await host.visible_addresses()
+            assert await chosen(at, b"/noise") == b"na"
+            assert await chosen(at, b"/tls/1.0.0") == b"/tls/1.0.0"
+            assert host.pid is not None
+            files = resource.prlimit(host.pid, resource.RLIMIT_NOFILE)
+            assert files == (min(FILES_MAX, resource.getrlimit(resource.RLIMIT_NOFILE)[1]),) * 2
 
     runner.run(scenario())
 

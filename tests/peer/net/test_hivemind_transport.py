@@ -8,10 +8,12 @@ import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from dht.daemon.calls import ByteStream
+from dht.door import Door
 from dht.errors import LocalError
 from dht.identity import Identity, PeerId
 from peer.net.hivemind_transport import HivemindTransport, handler_name
@@ -95,6 +97,25 @@ def test_unfinished_frames_are_shed_before_they_fill_the_memory(harness: Hivemin
         await inbox.frames_are(1)
         assert inbox.frames[0][1:] == (b"x", bytes(200_000))
         for _, writer in (small, large):
+            await close_writer(writer)
+
+    harness.run(test())
+
+
+def test_a_stream_of_who_has_shown_no_pass_is_cut_and_nothing_of_it_delivered(harness: HivemindHarness) -> None:
+    async def test() -> None:
+        friend = (await harness.daemon(2)).peer_id.to_base58()
+        door = Door()
+        door.keeper = SimpleNamespace(knows=lambda peer: peer == friend)  # type: ignore[assignment]
+        inbox = await harness.join(1, door=door)
+        frame = frame_prefix(b"x", b"", 0) + b"x"
+        stranger, friends = [await raw_stream(harness, place, inbox, Lane.CONTROL) for place in (3, 2)]
+        stranger[1].write(frame)
+        assert await read_until_cut(stranger[0]) == b""
+        friends[1].write(frame)
+        await inbox.frames_are(1)
+        assert [sender for sender, *_ in inbox.frames] == [friend]
+        for _, writer in (stranger, friends):
             await close_writer(writer)
 
     harness.run(test())

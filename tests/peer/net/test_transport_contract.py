@@ -18,6 +18,7 @@ from hivemind.p2p import P2P
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from dht.door import Door
 from dht.errors import PeerError
 from dht.identity import Identity, PeerId
 from peer.net.hivemind_transport import HivemindTransport
@@ -178,9 +179,9 @@ class HivemindHarness:
     def run_id(self) -> bytes:
         return self._run_id
 
-    async def join(self, place: int, config: TransportConfig | None = None) -> Inbox:
+    async def join(self, place: int, config: TransportConfig | None = None, door: Door | None = None) -> Inbox:
         daemon = await self.daemon(place)
-        transport = HivemindTransport(daemon, self._run_id, self.addresses_of, config)
+        transport = HivemindTransport(daemon, self._run_id, self.addresses_of, config, door=door)
         self._open.append(await Inbox(transport).start())
         return self._open[-1]
 

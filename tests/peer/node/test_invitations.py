@@ -10,6 +10,7 @@ import pytest
 
 from coordinator.run.admission_spec import AdmissionMode, AdmissionSpec
 from coordinator.simulator.simulation import World
+from coordinator.trust.orders import delegate
 from dht.admission import AdmissionAuthority, Grant, Ticket, pass_of, read_pass, sign_grant
 from dht.errors import LocalError, UsageError
 from dht.identity import Identity, PeerId
@@ -252,6 +253,27 @@ def test_a_peer_that_is_not_let_in_ends_with_what_to_do_and_not_at_once(
     home.world.run(2.0)
     assert theirs.shown_out == ADVICE[refusal]
     assert home.membership.shown_out == ""
+
+
+def test_the_list_of_members_shows_what_each_may_do(home: Home) -> None:
+    """Also of who only looks, and of who has only shown a pass."""
+    run_id, now = home.core.rules.run_id, home.world.clock.now
+    deputy, looks, comes = (Identity(name * 32) for name in (b"d", b"l", b"c"))
+    word = delegate(home.peer.signer, run_id, deputy.peer_id).signature
+    for peer, grant, issuer in ((looks, "observer", home.peer.signer), (comes, "trainer", deputy)):
+        signed = sign_grant(issuer, run_id, Grant(key=peer.peer_id, role=grant), word if issuer is deputy else None)
+        shown = pass_of(Ticket(word=signed), run_id, peer.peer_id).to_wire()
+        assert home.core.admission.refusal(peer.peer_id, shown, now) is None
+    roles = {one.peer_id: one.role for one in home.membership.view({}).members}
+    assert roles == {
+        home.peer.me: "organiser",
+        deputy.peer_id: "co-organiser",
+        looks.peer_id: "observer",
+        comes.peer_id: "newcomer",
+    }
+    assert {one.peer_id: one.role for one in home.membership.view({comes.peer_id: 7}).members}[
+        comes.peer_id
+    ] == "trainer"
 
 
 def test_what_is_asked_for_has_a_short_form() -> None:

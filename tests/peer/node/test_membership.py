@@ -72,7 +72,7 @@ def test_roles_and_credit_are_told(world: World) -> None:
     found = {one.peer_id: one for one in membership(world).view({peers[1]: 7}).members}
     assert set(found) == set(peers)
     assert [found[peer].role for peer in peers[:3]] == ["organiser", "founder", "founder"]
-    assert {found[peer].role for peer in peers[3:]} == {"member"}
+    assert {found[peer].role for peer in peers[3:]} == {"trainer"}
     assert found[peers[1]].tokens == 7
     assert {one.since_unix_seconds for one in found.values() if one.peer_id != peers[0]} != {None}
     assert all(one.live for one in found.values())

@@ -7,9 +7,23 @@ from collections.abc import Callable
 import pytest
 
 from coordinator.chain.waypoint import heads_digest
+from coordinator.core.admission_control import AdmissionControl
 from coordinator.core.answer_budget import BYTES_PER_SECOND, FRAGMENT_BYTES_AT_ONCE, AnswerBudget
-from dht.identity import PeerId
-from peer.net.frames import HeadsAnswer, HeadsAsk, ManifestAnswer, ManifestAsk, TailAnswer, TailAsk, Transfer
+from coordinator.run.admission_spec import AdmissionSpec
+from coordinator.trust.orders import Orders
+from dht.admission import AdmissionAuthority, Grant, Role, Ticket, pass_of, sign_grant
+from dht.identity import Identity, KeyVerifier, PeerId
+from peer.net.frames import (
+    HeadsAnswer,
+    HeadsAsk,
+    ManifestAnswer,
+    ManifestAsk,
+    StateAsk,
+    StatePiece,
+    TailAnswer,
+    TailAsk,
+    Transfer,
+)
 from peer.rounds.requests import PeerRequests
 from peer.storage.anchors import Anchors
 from tests.coordinator.builders import Club
@@ -23,6 +37,7 @@ QUESTIONS: tuple[tuple[Transfer, type], ...] = (
     (TailAsk(fragment=0, version=4, head=HEAD), TailAnswer),
 )
 ASKER, ANOTHER = PeerId("asker"), PeerId("another")
+ORGANISER = Identity(b"o" * 32)
 
 
 class Donor:
@@ -31,8 +46,8 @@ class Donor:
     def __init__(self, answering: AnswerBudget | None = None) -> None:
         self.posted: list[tuple[PeerId, Transfer]] = []
         manifest = CLUB.manifest.to_wire()
-        self._transfers = PeerRequests(Anchors((), ()), manifest, lambda: [CHAIN], self._post, answering)
-        self.ask: Callable[[PeerId, Transfer, float], None] = lambda asker, question, now: self._transfers.handle(
+        self.transfers = PeerRequests(Anchors((), ()), manifest, lambda: [CHAIN], self._post, answering)
+        self.ask: Callable[[PeerId, Transfer, float], None] = lambda asker, question, now: self.transfers.handle(
             asker, question, b"", now
         )
 
@@ -63,6 +78,34 @@ def test_whoever_asks_without_end_gets_so_much_a_second_and_nobody_else_waits(qu
     assert donor.given <= min(BYTES_PER_SECOND, 1000 * size) * seconds + 2 * size
     donor.ask(ANOTHER, question, float(seconds))
     assert donor.posted[-1][0] == ANOTHER
+
+
+@pytest.mark.parametrize("flag", [False, True])
+def test_who_may_only_look_gets_a_state_where_the_run_says_so(flag: bool) -> None:
+    donor, key = Donor(), Identity(b"k" * 32)
+    admission = AdmissionControl(
+        AdmissionSpec(observers_get_states=flag),
+        AdmissionAuthority(CLUB.rules.run_id, ORGANISER.peer_id, KeyVerifier()),
+        frozenset({ORGANISER.peer_id}),
+        Orders(),
+    )
+    asked: list[PeerId] = []
+    donor.transfers.may_have_states = admission.may_have_states
+    donor.transfers.server.serve = lambda sender, _: asked.append(sender)  # type: ignore[method-assign]
+    comers: dict[Role, PeerId] = {"observer": PeerId("looks"), "trainer": PeerId("trains")}
+    for role, peer in comers.items():
+        word = sign_grant(ORGANISER, CLUB.rules.run_id, Grant(key=key.peer_id, role=role))
+        shown = pass_of(Ticket(word=word, seed=b"k" * 32), CLUB.rules.run_id, peer).to_wire()
+        assert admission.refusal(peer, shown, 0.0) is None
+    stranger = PeerId("nobody")
+    for peer in (*comers.values(), stranger, ORGANISER.peer_id):
+        donor.ask(peer, StateAsk(fragment=0, certificate=HEAD, piece=0), 0.0)
+    let_in = list(comers.values()) if flag else [comers["trainer"]]
+    assert asked[: len(let_in)] == let_in
+    assert asked[-1] == ORGANISER.peer_id
+    if not flag:
+        refused = {peer for peer, message in donor.posted if isinstance(message, StatePiece)}
+        assert refused == {comers["observer"], stranger}
 
 
 def test_what_the_core_has_answered_counts() -> None:
