@@ -25,7 +25,8 @@ log = structlog.get_logger(__name__)
 
 CLAIMANTS_MAX = 4  # peers for which one place is called: it is one peer's, and who else claims it has others call it
 CLAIM_SECONDS = 60  # after which others among them are called
-EAGER_SECONDS = 0.5  # between looks while we know nobody or less than a lifetime has passed since the start
+EAGER_SECONDS = 0.5  # between the first looks
+EAGER_SHARE = 0.25  # of the time since the start that passes until the next one, up to the interval
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,14 +68,17 @@ class PresenceLoop:
         self._changed.set()
 
     async def run(self, interval_seconds: float, lifetime_seconds: float) -> None:
-        """Eager for the first lifetime, so that peers that start together find each other at once."""
+        """Eager at first, so that peers that start together find each other at once.
+
+        Then ever less: with a lifetime of a minute, two looks a second for as long are most of what a start costs.
+        """
         loop = asyncio.get_running_loop()
-        eager_until = loop.time() + lifetime_seconds
+        began = loop.time()
         while True:
             self._changed.clear()
             await self._once(lifetime_seconds)
-            seconds = interval_seconds if loop.time() > eager_until else min(EAGER_SECONDS, interval_seconds)
-            await pause(seconds, self._changed)
+            seconds = max(EAGER_SECONDS, EAGER_SHARE * (loop.time() - began))
+            await pause(min(seconds, interval_seconds), self._changed)
 
     async def _once(self, lifetime_seconds: float) -> None:
         """Look who is there, then say that we are, where they look for us: each also when the other one fails."""

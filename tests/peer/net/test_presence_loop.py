@@ -77,6 +77,24 @@ def test_others_are_seen_also_while_nobody_takes_our_own_record() -> None:
     assert seen == [OTHER.peer_id] * looking.rounds
 
 
+def test_a_start_takes_few_looks_however_long_a_lifetime_is() -> None:
+    """Two a second would be most of what it costs to start; but who starts with us is found at once."""
+
+    async def looks(seconds: float) -> int:
+        loop = asyncio.get_running_loop()
+        directory = MemoryDirectory(RecordRules(RUN_ID, KeyVerifier()), lambda: UNIX + loop.time())
+        daemon: Any = Daemon()
+        see = readers(lambda peer, _: None)
+        looking = PresenceLoop(MemoryStore(directory, ME), daemon, RUN_ID, lambda: presence(0), see)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await looking.run(30.0, 90.0)
+        return looking.rounds
+
+    assert run_virtual(looks(2.0)) >= 4
+    assert run_virtual(looks(90.0)) < 30
+
+
 @pytest.mark.parametrize("text", [f"/dns4/münchen.example/tcp/7400/p2p/{OTHER.peer_id}", "/ip6zone/١٢٣"])
 def test_an_address_that_no_resolver_knows_ends_nobody(tmp_path: Path, text: str) -> None:
     """With the address book of a real daemon, which takes ASCII."""
