@@ -26,6 +26,7 @@ h1 { margin-bottom: .2rem; } h2 { margin-top: 2rem; font-size: 1.15rem; }
 .headline { font-size: 1.2rem; } .alert { border-left: 4px solid #d08020; padding-left: .7rem; }
 .dim { color: var(--dim); font-size: .9rem; }
 table { border-collapse: collapse; width: 100%; } td, th { text-align: left; padding: .25rem .5rem .25rem 0; }
+.id { white-space: nowrap; }
 td.number, th.number { text-align: right; font-variant-numeric: tabular-nums; }
 svg { width: 100%; height: auto; } svg text { fill: currentColor; font-size: 12px; }
 @media (max-width: 500px) { svg text { font-size: 20px; } }
@@ -93,7 +94,8 @@ def _contributors(credit: Sequence[CreditView], view: NetworkView) -> str:
         return '<p class="dim">No work is certified yet.</p>'
     names = {peer.peer_id: peer.name for peer in view.peers}
     rows = [
-        f"<tr><td>{_text(one.name or names.get(one.peer_id, ''), 40)} {escape(short_id(one.peer_id))}</td>"
+        f"<tr><td>{_text(one.name or names.get(one.peer_id, ''), 40)} "
+        f'<span class="id">{escape(short_id(one.peer_id))}</span></td>'
         f"<td>{_text(one.team, 40)}</td>"
         f'<td class="number">{quantity.count(one.tokens)}</td><td class="number">{one.tokens / total:.1%}</td></tr>'
         for one in credit[:CONTRIBUTORS_SHOWN]

@@ -19,14 +19,17 @@ PAGE = "index.html"
 
 
 def publish(view: Path, into: Path | None, server: PageServer | None = None) -> bool:
-    """Bring the page of this view to whoever wants it; False if there is no view yet.
+    """Bring the page of this view to its readers; False if there is no view yet, or nothing in it of the network.
 
     Raises LocalError if it cannot be written.
     """
     try:
-        text = page(read_view(view)).encode()
+        seen = read_view(view)
     except LocalError:
         return False
+    if seen.network_seen_unix_seconds is None:  # a page of an earlier life says more
+        return False
+    text = page(seen).encode()
     if server is not None:
         server.page = text
     if into is not None:

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 import urllib.request
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from tests.dashboard.serving import free_port
 pytestmark = [pytest.mark.slow, pytest.mark.swarm, pytest.mark.browser, pytest.mark.timeout(300)]
 
 END_SECONDS_MAX = 60.0
+START_SECONDS_MAX = 90.0
 
 
 def descendants(pid: int) -> set[int]:
@@ -29,11 +31,24 @@ def descendants(pid: int) -> set[int]:
     return children.union(*map(descendants, children))
 
 
+def public_page(port: int) -> str:
+    """The page for everybody, once the host has something to say."""
+    deadline = time.monotonic() + START_SECONDS_MAX
+    while time.monotonic() < deadline:
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/") as answer:
+                return str(answer.read().decode())
+        except OSError:  # nobody listens yet, or there is no page yet
+            select.select([], [], [], 0.2)
+    raise AssertionError("there is no page")
+
+
 def test_a_host_serves_the_pages_and_takes_them_with_it() -> None:
-    port = free_port()
+    port, page_port = free_port(), free_port()
     with tempfile.TemporaryDirectory() as name, chromium() as browser:  # pytest's own is too long for sockets
         data = Path(name, "host")
         command = [sys.executable, "-m", "peer.cli", "host", "--data", str(data), "--dashboard-port", str(port)]
+        command += ["--page-port", str(page_port)]
         with subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env={**os.environ, "TMPDIR": name}
         ) as process:
@@ -45,6 +60,7 @@ def test_a_host_serves_the_pages_and_takes_them_with_it() -> None:
                 page = open_page(browser, f"http://127.0.0.1:{port}/my-machine?token={token}")
                 page.get_by_text(f"…{snapshot(data).peer_id[-8:]}: hosting").wait_for()
                 page.get_by_text("there is nothing to pause").wait_for()
+                assert "0% done" in public_page(page_port)
                 started = [os.pidfd_open(pid) for pid in descendants(process.pid)]
                 process.send_signal(signal.SIGINT)
                 process.send_signal(signal.SIGINT)
@@ -54,6 +70,7 @@ def test_a_host_serves_the_pages_and_takes_them_with_it() -> None:
         for child in started:
             assert select.select([child], [], [], END_SECONDS_MAX)[0]
             os.close(child)
-        with pytest.raises(OSError, match="refused"):
-            urllib.request.urlopen(f"http://127.0.0.1:{port}")
+        for served in (port, page_port):
+            with pytest.raises(OSError, match="refused"):
+                urllib.request.urlopen(f"http://127.0.0.1:{served}")
         assert [path for path in Path(name).iterdir() if path.name.startswith("muster-dashboard-")] == []

@@ -16,7 +16,7 @@ from dht.errors import LocalError
 from tests.dashboard.views import demo_view, hostile, one_peer_view
 
 TAGS = {
-    *("html", "head", "meta", "title", "style", "body", "h1", "h2", "p", "a", "pre", "table", "tr", "th", "td"),
+    *("html", "head", "meta", "title", "style", "body", "h1", "h2", "p", "a", "pre", "table", "tr", "th", "td", "span"),
     *("svg", "path", "polyline", "text"),
 }
 
@@ -71,6 +71,9 @@ def test_a_chart_has_its_points_within_its_frame(points: list[tuple[int, float]]
 def test_it_is_written_whole_once_there_is_a_view(tmp_path: Path) -> None:
     view, into = tmp_path / "view.json", tmp_path / "public" / "run"
     assert not publish(view, into)
+    write_view(view, VIEW.model_copy(update={"network_seen_unix_seconds": None}))
+    assert not publish(view, into), "nothing was heard of the network yet"
+    assert not into.exists()
     write_view(view, VIEW)
     assert publish(view, into)
     assert (into / PAGE).read_text() == page(VIEW)
