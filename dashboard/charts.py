@@ -64,7 +64,7 @@ def quantity(field: str, title: str, log: bool = False, zero: bool = True) -> Sp
         "type": "quantitative",
         "title": title,
         "scale": scale,
-        "axis": {"format": "~s", "tickCount": 6},
+        "axis": {"format": "~s", "tickCount": 6, "labelExpr": "datum.value ? datum.label : '0'"},  # not 0k
     }
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import unicodedata
 
-from coordinator.views.network_view import NetworkView, PeerView
+from coordinator.views.network_view import SAMPLE_CHARACTERS_MAX, NetworkView, PeerView
 
 CHARACTERS_MAX = 120
 LINES_MAX = 12
@@ -30,8 +30,9 @@ def escaped(text: str, characters_max: int = CHARACTERS_MAX) -> str:
 
 def paragraph(text: str, lines_max: int = LINES_MAX) -> str:
     """Several `plain` lines, for places that read no markup; blanks at the beginning of a line stay."""
-    lines = [" " * (len(line) - len(line.lstrip(" "))) + plain(line) for line in text.splitlines()]
-    return "\n".join(lines[:lines_max])
+    lines = text.splitlines()[:lines_max]
+    indents = (" " * (len(line) - len(line.lstrip(" "))) for line in lines)
+    return "\n".join(indent + plain(line, SAMPLE_CHARACTERS_MAX) for indent, line in zip(indents, lines, strict=True))
 
 
 def short_id(peer_id: str) -> str:
@@ -39,9 +40,14 @@ def short_id(peer_id: str) -> str:
     return "…" + plain(peer_id)[-ID_CHARACTERS:] if peer_id else "–"
 
 
+def called(peer: PeerView, characters_max: int = 40) -> str:
+    """Its name; a host needs none to be known by."""
+    return plain(peer.name, characters_max) or ("host" if peer.role == "host" else "")
+
+
 def label(peer: PeerView) -> str:
     """What a peer is called, with enough of its id to tell it from another of that name."""
-    name = plain(peer.name, 40)
+    name = called(peer)
     return f"{name} {short_id(peer.peer_id)}" if name else short_id(peer.peer_id)
 
 

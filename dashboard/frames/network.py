@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from coordinator.views.network_view import NetworkView, PeerView, RoundView
 from dashboard.frames.rows import Row, milliseconds
-from dashboard.text import label, labels, plain, short_id
+from dashboard.text import called, label, labels, plain, short_id
 
 RING_MAX = 40  # more peers than this fill a disc
 GOLDEN_ANGLE = math.pi * (3 - math.sqrt(5))
@@ -118,7 +118,7 @@ def graph_rows(view: NetworkView) -> list[Row]:
                 "peer": label(peer),
                 "state": state_words(peer, busy),
                 "device": plain(peer.device, 60),
-                "name": plain(peer.name, 16) if len(view.peers) <= RING_MAX else "",
+                "name": called(peer, 16) if len(view.peers) <= RING_MAX else "",
             }
         )
     return rows

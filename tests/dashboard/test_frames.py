@@ -27,6 +27,7 @@ from coordinator.views.network_view import (
     RunFacts,
 )
 from dashboard.frames import credit, network, rounds, run, trust
+from dashboard.text import label, paragraph
 from dht.identity import Identity
 from dht.statement import Context, digest_of, make_statement
 from dht.wire import Wire
@@ -185,6 +186,18 @@ def test_everybody_stands_somewhere_else_inside_the_disc(count: int) -> None:
 )
 def test_states_in_words(peer: PeerView, words: str, kind: str) -> None:
     assert (network.state_words(peer), network.kind(peer)) == (words, kind)
+
+
+def test_a_sample_is_shown_whole_however_long_its_lines() -> None:
+    written = "    if " + " and ".join(f"word{number}" for number in range(40)) + "\nelse\x1b:"
+    assert paragraph(written) == written.replace("\x1b", " ")
+    assert paragraph("line\n" * 99, lines_max=2) == "line\nline"
+
+
+def test_a_host_without_a_name_is_called_the_host() -> None:
+    assert label(PeerView(peer_id="12D3KooWabcdefgh", role="host")) == "host …abcdefgh"
+    assert label(PeerView(peer_id="12D3KooWabcdefgh", role="host", name="ann")) == "ann …abcdefgh"
+    assert label(PeerView(peer_id="12D3KooWabcdefgh", role="learner")) == "…abcdefgh"
 
 
 def a_round(outcome: str, end: float | None, members: tuple[str, ...] = ("a", "b", "c"), version: int = 1) -> RoundView:
