@@ -2,7 +2,8 @@
 
 A real swarm of two peers and a host on a model of this size, beside one on a tiny model, which tells what Python and
 its libraries take. Printed per process: memory that the kernel cannot drop (`Pss_Anon` and `Pss_Shmem`), at the peak
-and once everybody trains; per parameter without those libraries. Then what lies on disk, and what is written an hour.
+and once everybody trains; per parameter without those libraries. Then what lies on disk, and what is written an hour,
+and the processor time that a peer beside its learner takes for each round.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -36,7 +37,7 @@ from peer.swarm.report import disagreement
 from peer.swarm.run import HOST, Swarm, SwarmOptions
 from peer.swarm.view import PlainLines
 from peer.swarm.watch import SwarmWatch
-from tests.bench.soak.memory import role_of
+from tests.bench.soak.memory import cpu_seconds, role_of
 
 PARAMETERS = 85e6
 TINY_PARAMETERS = 5e5
@@ -114,7 +115,9 @@ class Sampler:
         self.disk: dict[str, list[tuple[float, int]]] = {}
         self.training_from = float("inf")
         self.ended_at = float("inf")
+        self.versions: list[tuple[float, int]] = []  # how many were certified until then
         self._written: dict[tuple[str, int], list[tuple[float, int]]] = {}  # by owner and process id
+        self._cpu: dict[tuple[str, int], list[tuple[float, float]]] = {}
         self._root = root
         self._began = time.monotonic()
         self._over = threading.Event()
@@ -142,8 +145,11 @@ class Sampler:
                 named = _named_folder(words)
                 parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
                 owners[pid] = owner = owners[parent] if named is None else named
-                process = f"{owner} {'main' if named else role_of(words)}"
-                self.samples.setdefault(process, []).append(_sample(entry, now))
+                role = "main" if named else role_of(words)
+                self.samples.setdefault(f"{owner} {role}", []).append(_sample(entry, now))
+                if role != "learner":
+                    spent = cpu_seconds((entry / "stat").read_text())
+                    self._cpu.setdefault((owner, pid), []).append((now, spent))
                 self._written.setdefault((owner, pid), []).append((now, _written_bytes(entry)))
         for folder in self._root.iterdir():
             self.disk.setdefault(folder.name, []).append((now, _disk_bytes(folder)))
@@ -159,11 +165,18 @@ class Sampler:
 
     def written_per_hour(self, owner: str) -> float:
         """Bytes that this peer and its learner have had written while everybody trained."""
-        total, seconds = 0, max(1.0, min(self.ended_at, self.now) - self.training_from)
-        for (name, _), readings in self._written.items():
-            within = [count for at, count in readings if self.training_from <= at <= self.ended_at]
-            total += within[-1] - within[0] if name == owner and within else 0
-        return total * 3600 / seconds
+        return self._spent(owner, self._written) * 3600 / max(1.0, min(self.ended_at, self.now) - self.training_from)
+
+    def cpu_per_version(self, owner: str) -> float:
+        """Seconds of a processor that this peer without its learner took for each version while everybody trained."""
+        return self._spent(owner, self._cpu) / max(1.0, self._gained(self.versions))
+
+    def _spent(self, owner: str, all_readings: Mapping[tuple[str, int], Sequence[tuple[float, float]]]) -> float:
+        return sum(self._gained(readings) for (name, _), readings in all_readings.items() if name == owner)
+
+    def _gained(self, readings: Sequence[tuple[float, float]]) -> float:
+        within = [count for at, count in readings if self.training_from <= at <= self.ended_at]
+        return within[-1] - within[0] if within else 0
 
 
 def _named_folder(command_line: bytes) -> str | None:
@@ -203,6 +216,8 @@ class Follower:
         begun = all(name in watch.latest and watch.latest[name].steps for name in watch.learners)
         if phase == "training" and begun:
             self._sampler.training_from = min(self._sampler.training_from, self._sampler.now)
+        if begun:
+            self._sampler.versions.append((self._sampler.now, watch.versions))
         if phase == "counting":
             self._sampler.ended_at = min(self._sampler.ended_at, self._sampler.now)
 
@@ -293,8 +308,9 @@ def main() -> None:
         )
         print(f"  {line.what:26} {line.peak:5.1f} bytes a parameter at the peak, {line.steady:5.1f} steady{foreseen}")
     for name in sorted(large.sampler.disk):
-        per_hour = large.sampler.written_per_hour(name) / 1e9
-        print(f"  {name:8} had {per_hour:,.1f} GB an hour written")
+        per_hour, cpu = large.sampler.written_per_hour(name) / 1e9, large.sampler.cpu_per_version(name)
+        each = 1e3 * cpu / (count / 1e6 / FRAGMENTS)
+        print(f"  {name:8} had {per_hour:,.1f} GB an hour written, {each:.0f} ms of CPU a million parameters and round")
     agreement = "; ".join(one.disagreement or "all agree" for one in (tiny, large))
     print(f"  budget: host {host_budget:g}, disk {DISK_BUDGET:g}; tiny and large: {agreement}; the exports verify")
     if options.report is not None:
