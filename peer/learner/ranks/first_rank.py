@@ -10,7 +10,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Event, Thread
@@ -18,7 +18,7 @@ from typing import IO, NoReturn
 
 from torch import Tensor
 
-from peer.learner.channel import Channel
+from peer.learner.channel import Channel, PeerGoneError
 from peer.learner.group.collective import Ranks, join
 from peer.learner.learner import Learner, StepReport
 from peer.learner.messages import (
@@ -94,7 +94,7 @@ class Others:
         """Something fails in here that others take part in: is it because one has ended? Then LearnerLostError."""
         try:
             yield
-        except (RuntimeError, OSError) as error:
+        except (RuntimeError, OSError, PeerGoneError) as error:
             if self._found.wait(NOTICE_SECONDS):
                 raise LearnerLostError(self._lost) from error
             raise
@@ -107,7 +107,8 @@ class Others:
         """Have them end, and wait for that."""
         self._ending.set()
         for other in self._others:
-            other.channel.send(Stop())
+            with suppress(PeerGoneError):
+                other.channel.send(Stop())
         for other in self._others:
             try:
                 other.process.wait(END_SECONDS_MAX)

@@ -134,3 +134,20 @@ def test_one_that_is_killed_ends_them_all_and_another_learner_may_do(victim: int
                 os.close(end)
 
     asyncio.run(lose())
+
+
+def test_one_that_is_told_something_after_it_was_killed_is_missed() -> None:
+    """Its closed socket is not taken for the peer's, whose end would be a good one."""
+
+    async def lose() -> None:
+        async with started(LearnerSettings(device="cpu,cpu")) as (learner, losses):
+            await train(learner, losses)
+            (other,) = family(learner.pid)
+            end = os.pidfd_open(other)
+            os.kill(other, signal.SIGKILL)
+            assert select.select([end], [], [], ENDING_SECONDS)[0] == [end]
+            os.close(end)
+            with pytest.raises(LearnerLostError, match="ended by signal 9"):
+                await learner.snapshot(0)
+
+    asyncio.run(lose())
