@@ -17,6 +17,7 @@ from dht.addresses import PeerAddress
 from dht.admission import Grant, Ticket, sign_grant
 from dht.daemon import calls
 from dht.daemon.process import Daemon, DaemonConfig
+from dht.door import Door
 from dht.errors import NetworkError
 from dht.identity import Identity, PeerId
 from dht.invite import Invite
@@ -92,25 +93,25 @@ def invite() -> Invite:
 def test_a_joining_peers_door_is_guarded_before_it_knows_its_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    given: list[Any] = []
+    doors: list[Door] = []
 
-    async def open_network(*arguments: Any) -> Network:
-        given.extend(arguments)
+    async def open_network(config: DaemonConfig, *_: object) -> Network:
+        doors.append(config.door)
         raise NetworkError("far enough")
 
-    monkeypatch.setattr("peer.node.parts.open_network", open_network)
+    monkeypatch.setattr(Network, "open", open_network)
 
     async def join() -> Gate:
         with pytest.raises(NetworkError, match="far enough"):
             await enter(NodeOptions(tmp_path), MEMBER, "learner", RUN_ID, invite())
-        gate = given[-1]
+        gate = doors[-1].keeper
         assert isinstance(gate, Gate)
         return gate
 
-    gate, guest, late = run_virtual(join()), Identity(b"g" * 32).peer_id, invite().pass_for
+    gate, guest = run_virtual(join()), Identity(b"g" * 32).peer_id
     assert gate.refusal(guest, b"") is Refusal.NO_PASS
     assert gate.refusal(guest, b"junk") is Refusal.FALSE_PASS
-    assert gate.refusal(guest, late(MEMBER.peer_id)) is Refusal.FALSE_PASS
+    assert gate.refusal(guest, invite().pass_for(MEMBER.peer_id)) is Refusal.FALSE_PASS
     assert not gate.knows(guest)
     assert gate.knows(ORGANISER.peer_id)
     assert gate.knows(MEMBER.peer_id)
