@@ -68,6 +68,15 @@ def _credentials(identity: Identity, folder: Path) -> Iterator[ssl.SSLContext]:
     yield context
 
 
+async def _shake_hands(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, context: ssl.SSLContext) -> None:
+    writer.write(_said(MULTISTREAM, TLS))
+    await reader.readexactly(len(_said(MULTISTREAM, TLS)))
+    await writer.start_tls(context)
+    writer.write(_said(MULTISTREAM, YAMUX))
+    await writer.drain()
+    await reader.readexactly(len(_said(MULTISTREAM, YAMUX)))
+
+
 class Crowd:
     """Outsiders, each of whom is connected as often as it is let: closed connections are opened again."""
 
@@ -77,7 +86,7 @@ class Crowd:
         self._gate = asyncio.Semaphore(AT_ONCE)
         self._tasks: list[asyncio.Task[None]] = []
         self.opened = 0
-        self.held = 0
+        self.held = self.most_held = 0
 
     async def __aenter__(self) -> Crowd:
         self._folder = tempfile.TemporaryDirectory()
@@ -103,14 +112,14 @@ class Crowd:
         """One connection, until the other side closes it."""
         async with self._gate, asyncio.timeout(HANDSHAKE_SECONDS_MAX):
             reader, writer = await asyncio.open_connection(*self._place)
-            writer.write(_said(MULTISTREAM, TLS))
-            await reader.readexactly(len(_said(MULTISTREAM, TLS)))
-            await writer.start_tls(context)
-            writer.write(_said(MULTISTREAM, YAMUX))
-            await writer.drain()
-            await reader.readexactly(len(_said(MULTISTREAM, YAMUX)))
+            try:
+                await _shake_hands(reader, writer, context)
+            except BaseException:
+                writer.transport.abort()
+                raise
         self.opened += 1
         self.held += 1
+        self.most_held = max(self.most_held, self.held)
         try:
             while await reader.read(1 << 16):
                 pass

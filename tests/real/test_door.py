@@ -8,6 +8,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -32,7 +33,11 @@ CONNECTIONS = 1000
 RECORDS = 10_000
 RECORDS_PER_CALL = 50
 CALLERS = 10
-MEASURED_SECONDS = 60.0
+CALLS = RECORDS // RECORDS_PER_CALL
+CALLS_REFUSED_MIN = CALLS // 2  # of the others a closed connection or a busy machine takes care
+HELD_MIN = CONNECTIONS // 4
+MEASURED_SECONDS = 120.0
+SHARE_KEPT = 0.95
 MEMORY_BYTES_MAX = 128 << 20  # a held connection costs the daemon 80 to 130 kB; 50 MB is the aim, and not reached
 
 
@@ -94,6 +99,7 @@ async def _measure(machines: Machines, host: Path, invites: Sequence[str]) -> No
     beside, with_them = [await _besieged(Invite.parse(invite), host, process) for invite in invites]
     print("alone, beside a crowd elsewhere, with the crowd:", alone, beside, with_them, sep="\n  ")
     assert with_them.memory_bytes - alone.memory_bytes < MEMORY_BYTES_MAX
+    assert with_them.versions_per_minute >= SHARE_KEPT * beside.versions_per_minute
 
 
 async def _besieged(invite: Invite, host: Path, process: psutil.Process) -> _Load:
@@ -105,14 +111,42 @@ async def _besieged(invite: Invite, host: Path, process: psutil.Process) -> _Loa
             try:
                 keys = [Identity(digest_of(b"caller", bytes([number]))) for number in range(CALLERS)]
                 hostile = await nodes.start_hostile(keys, invite.addresses[:1])
+                said = [_noted(one) for one in hostile]
                 flood = asyncio.gather(*(_store(one, invite, number) for number, one in enumerate(hostile)))
                 found = await _load(host, process)
                 assert sum(await flood) == 0
             finally:
                 await nodes.close()
-        print(f"{crowd.opened} connections opened, {crowd.held} held at the end; {RECORDS} records refused")
+        refused = sum("not let in: no_pass" in one for each in said for one in each)
+        print(f"{crowd.opened} connections opened, {crowd.most_held} held at most, {crowd.held} at the end")
+        print(f"{refused} of {CALLS} calls with {RECORDS_PER_CALL} records each refused in words")
+        assert refused >= CALLS_REFUSED_MIN
         assert crowd.opened >= CONNECTIONS
+        assert HELD_MIN <= crowd.most_held <= CONNECTIONS
     return found
+
+
+def _noted(caller: HivemindStore) -> list[str]:
+    """What a caller's calls to store are answered from now on, where that is an error."""
+    said: list[str] = []
+    stub_of = caller._protocol.get_stub
+
+    class Noting:
+        def __init__(self, stub: Any) -> None:
+            self._stub = stub
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._stub, name)
+
+        async def rpc_store(self, request: Any, timeout: float | None = None) -> Any:  # noqa: ASYNC109 - hivemind's
+            try:
+                return await self._stub.rpc_store(request, timeout=timeout)
+            except Exception as error:
+                said.append(str(error))
+                raise
+
+    caller._protocol.get_stub = lambda peer: Noting(stub_of(peer))
+    return said
 
 
 async def _load(host: Path, process: psutil.Process) -> _Load:
@@ -126,7 +160,7 @@ async def _load(host: Path, process: psutil.Process) -> _Load:
 async def _store(caller: HivemindStore, invite: Invite, number: int) -> int:
     """Have the host keep records, each of a key of its own; how many it says to have taken."""
     key, taken, host = presence_key(invite.run_id), 0, PeerID.from_base58(invite.addresses[0].peer_id)
-    for call in range(RECORDS // CALLERS // RECORDS_PER_CALL):
+    for call in range(CALLS // CALLERS):
         now, records = time.time(), []
         for index in range(RECORDS_PER_CALL):
             name = b"".join(part.to_bytes(4, "big") for part in (number, call, index))
