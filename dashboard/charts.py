@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from coordinator.views.network_view import PHASES
-from dashboard.frames.network import BANNED, GONE, IN_ROUND, KINDS, LEAVING
+from dashboard.frames.network import BANNED, FINISHED, GONE, IN_ROUND, KINDS, LEAVING
 
 Spec = dict[str, Any]
 
@@ -19,7 +19,7 @@ KIND_COLOURS = {
     "catching up": "#4a90e2",
     "paused": "#9aa0a8",
     "hosting": "#8f6bd8",
-    "finished": "#86c98e",
+    FINISHED: "#86c98e",
     LEAVING: "#6f7680",
     GONE: "#c3c7cd",
     BANNED: "#d64545",

@@ -38,7 +38,7 @@ def status(seen: SeenView, alerts: bool = True) -> None:
             st.badge(escaped(f"network gone, last seen {ago(seen.age_seconds)}"), color="red")
         else:
             st.badge("live", color="green")
-    if view.note and not view.demo:
+    if view.note and not view.demo and not view.finished:  # that nobody answers any more is as it should be then
         st.text(plain(view.note, SENTENCE_CHARACTERS_MAX))
     if alerts and (told := alert(view)):
         st.warning(escaped(told, SENTENCE_CHARACTERS_MAX))

@@ -16,7 +16,8 @@ LIT_SECONDS = 4.0  # a group stays lit for this long after its round
 GROUPS_LIT_MAX = 8
 
 GONE, BANNED, IN_ROUND, LEAVING, UNKNOWN = "gone", "banned", "in a round", "leaving", "unknown"
-KINDS = ("training", IN_ROUND, "catching up", "paused", "hosting", "finished", LEAVING, GONE, BANNED, UNKNOWN)
+FINISHED = "finished"  # with the run; then it may go
+KINDS = ("training", IN_ROUND, "catching up", "paused", "hosting", FINISHED, LEAVING, GONE, BANNED, UNKNOWN)
 AT_WORK = frozenset({"training", IN_ROUND})  # which explain themselves
 KIND_OF_STATE = {
     "training": "training",
@@ -24,7 +25,7 @@ KIND_OF_STATE = {
     "catching up": "catching up",
     "paused": "paused",
     "draining": LEAVING,
-    "finished": "finished",
+    FINISHED: FINISHED,
     "hosting": "hosting",
     "joining round": IN_ROUND,
     "reducing": IN_ROUND,
@@ -34,7 +35,7 @@ KIND_OF_STATE = {
 
 def state_words(peer: PeerView, busy: frozenset[str] = frozenset()) -> str:
     """What a peer is doing, in words, and why if somebody says; `busy` are the members of the rounds under way."""
-    if not peer.live and peer.trust != BANNED:
+    if not peer.live and peer.trust != BANNED and peer.state != FINISHED:
         return GONE
     state = BANNED if peer.trust == BANNED else plain(peer.state, 40) or UNKNOWN
     if state == "training" and peer.peer_id in busy:
@@ -49,7 +50,7 @@ def kind(peer: PeerView, busy: frozenset[str] = frozenset()) -> str:
     """Its state as one of `KINDS`; `busy` are the members of the rounds under way."""
     if peer.trust == BANNED:
         return BANNED
-    if not peer.live:
+    if not peer.live and peer.state != FINISHED:
         return GONE
     if peer.peer_id in busy:
         return IN_ROUND
@@ -153,7 +154,7 @@ def _table_row(peer: PeerView, busy: frozenset[str], total: int) -> Row:
         "peer": label(peer),
         "state": state_words(peer, busy),
         "device": plain(peer.device, 60),
-        "steps_per_second": peer.steps_per_second if trains else None,
+        "steps_per_second": peer.steps_per_second if trains and peer.live else None,
         "behind": peer.versions_behind,
         "loss": peer.loss,
         "steps": peer.steps if trains else None,

@@ -180,6 +180,7 @@ def test_everybody_stands_somewhere_else_inside_the_disc(count: int) -> None:
         (PeerView(peer_id="a", trust="banned", note="lied", live=False), "banned: lied", "banned"),
         (PeerView(peer_id="a", state="reducing"), "reducing", "in a round"),
         (PeerView(peer_id="a", state="finished", role="host"), "finished", "finished"),
+        (PeerView(peer_id="a", state="finished", live=False), "finished", "finished"),
         (PeerView(peer_id="a", state="draining"), "leaving", "leaving"),
         (PeerView(peer_id="a"), "unknown", "unknown"),
     ],

@@ -113,8 +113,11 @@ def test_the_run_in_figures(demo: NetworkView, tmp_path: Path) -> None:
 
 
 def test_a_run_that_is_over_shows_what_came_of_it_and_no_speed(demo: NetworkView, tmp_path: Path) -> None:
-    ended = demo.model_copy(update={"run": demo.run.model_copy(update={"versions_target": demo.versions - 1})})
-    found = figures(shown("run", ended, tmp_path))
+    over = {"run": demo.run.model_copy(update={"versions_target": demo.versions - 1})}
+    ended = demo.model_copy(update={**over, "demo": False, "note": "nobody answers"})
+    at = shown("run", ended, tmp_path)
+    assert "nobody answers" not in texts(at)
+    found = figures(at)
     assert list(found) == ["Loss", "Versions", "Tokens", "Contributors"]
     assert found["Versions"] == f"{demo.versions - 1} of {demo.versions - 1}"
     assert found["Contributors"] == str(len(demo.credit))
