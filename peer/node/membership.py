@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Set
+from collections.abc import Mapping, Sequence, Set
 
 from coordinator.chain.chain import active_sets
 from coordinator.core.context import Core
@@ -65,11 +65,8 @@ class Membership:
         self._organiser_rights.require()
         invite = self._invitations.find(subject.removeprefix("…"))
         if invite is not None:
-            guests = self._guests(invite) if revoked else []
-            self._require_room([*guests, invite])
-            for guest in guests:  # first: so that nobody has to leave in between
-                self._give(guest, reason if everybody else "", everybody)
-            self._give(invite, reason, revoked)
+            guests = self._guests(invite) if revoked else ()  # first: so that nobody has to leave in between
+            self._give([*((guest, reason * everybody, everybody) for guest in guests), (invite, reason, revoked)])
             return invite
         peer = self._named(subject)
         if peer == rules.organiser:
@@ -78,8 +75,7 @@ class Membership:
             raise UsageError(f"{peer} has lost its place already: it {bans.held[peer].guilt.reason}")
         if not revoked and peer not in bans.orders.revoked():
             raise UsageError(f"{peer} was not shown out by an order, so it cannot be let in again")
-        self._require_room([peer])
-        self._give(peer, reason, revoked)
+        self._give([(peer, reason, revoked)])
         return peer
 
     def deputise(self, subject: str) -> tuple[PeerId, str]:
@@ -87,30 +83,35 @@ class Membership:
         peer = self._named(subject)
         return peer, self._organiser_rights.appoint(peer)
 
-    def _require_room(self, subjects: Collection[PeerId]) -> None:
-        """Raises UsageError if orders about these would push out others of ours: whom those showed out would be in."""
-        core = self._driver.engine.core
-        given = {*core.bans.orders.latest.get(core.me, ())}
-        if len(given.union(subjects)) > ORDERS_EACH_MAX:
-            raise UsageError(
-                f"this takes {len(given.union(subjects))} orders of yours, and peers keep {ORDERS_EACH_MAX} of each "
-                "who may give any; have a co-organiser give it, whom the organiser names with: muster deputise"
-            )
+    def _give(self, wanted: Sequence[tuple[PeerId, str, bool]]) -> None:
+        """Orders about these keys; raises UsageError if one of them does not count.
 
-    def _give(self, subject: PeerId, reason: str, revoked: bool) -> None:
-        """Raises UsageError if the order does not count."""
+        And before the first, if they would push out others of ours, and so let in whom those showed out.
+        """
+        core = self._driver.engine.core
+        taken = len({*core.bans.orders.latest.get(core.me, ()), *(subject for subject, _, _ in wanted)})
+        if taken > ORDERS_EACH_MAX:
+            raise UsageError(
+                f"this takes {taken} orders of yours, and peers keep {ORDERS_EACH_MAX} of each; have a co-organiser "
+                "give it, whom the organiser names with: muster deputise"
+            )
+        for subject, reason, revoked in wanted:
+            self._order(subject, reason, revoked)
+        for subject, _, revoked in wanted:
+            verdict = core.bans.orders.verdict(subject)
+            if verdict is None or verdict.order.revoked != revoked:
+                raise UsageError(
+                    f"the order about {subject} does not count: the organiser has said otherwise about that key or "
+                    "about you, or has more co-organisers than peers listen to; ask the organiser"
+                )
+
+    def _order(self, subject: PeerId, reason: str, revoked: bool) -> None:
         core = self._driver.engine.core
         known = core.bans.orders.get(core.me, subject)
         now = int(1000 * core.unix_seconds(self._driver.now))
         serial = max(now, 0 if known is None else known.order.serial + 1)
         order = Order(subject=subject, revoked=revoked, serial=serial, reason=plain(reason, REASON_CHARACTERS_MAX))
         self._driver.feed(Received(core.me, EvidenceNote(evidence=self._organiser_rights.order(order).to_wire())))
-        verdict = core.bans.orders.verdict(subject)
-        if verdict is None or verdict.order.revoked != revoked:
-            raise UsageError(
-                f"this order about {subject} does not count: the organiser has said otherwise about that key or about "
-                "you, or has more co-organisers than peers listen to; ask the organiser"
-            )
 
     def _guests(self, invite: PeerId) -> list[PeerId]:
         """Who came by this invite and was not shown out, of those with a certified share in the run or here now."""

@@ -19,6 +19,7 @@ from peer.node.invitations import Invitations, WantedInvite
 from peer.node.membership import REFUSED_SECONDS, UNSEEN_SECONDS, Membership
 from peer.node.organiser_rights import OrganiserRights
 from peer.storage.invite_file import INVITES_FILE, read_invites
+from tests.coordinator.builders import presence
 from tests.peer.node.test_membership import Driven
 from tests.sim.worlds import LINKS, PACE
 
@@ -197,6 +198,19 @@ def test_a_co_organiser_gives_invites_and_orders_until_it_is_shown_out(home: Hom
     again = invitations.ticket(("uses=3",), home.world.clock.now)
     assert again is not None
     assert home.refusal(again) is None
+    guest = Identity(b"c" * 32).peer_id
+    shown = pass_of(again, home.core.rules.run_id, guest).to_wire()
+    assert other.engine.core.admission.refusal(guest, shown, home.world.clock.now) is None
+    for engine in (other.engine, home.peer.engine):
+        assert engine is not None
+        engine.core.presence.see(guest, presence(), home.world.clock.now)
+    home.membership.order(guest, "", revoked=True)
+    home.membership.order(guest, "", revoked=False)
+    home.world.run(1.0)
+    with pytest.raises(UsageError, match=f"order about {guest} does not count"):
+        membership.order(again.grant.key, "", True, revoked=True)
+    assert other.engine.core.bans.orders.is_revoked(PeerId(again.grant.key))  # done all the same, as all the others
+    membership.order(again.grant.key, "", revoked=False)
     home.membership.order(other.me, "", revoked=True)
     assert home.refusal(again) is Refusal.WITHDRAWN
     home.world.run(5.0)
