@@ -135,6 +135,15 @@ def network_of(host: str) -> bytes | None:
     return address.packed[: 3 if address.version == 4 else 6] if address.is_global else None
 
 
+def is_of_private_network(host: str) -> bool:
+    """Whether an IP address is of a private network, as homes have; loopback is not, since every machine has it."""
+    try:
+        address = _mapped(ipaddress.ip_address(host))
+    except ValueError:
+        return False
+    return address.is_private and not address.is_loopback
+
+
 def could_be_of(address: PeerAddress, hosts: Iterable[str]) -> bool:
     """Whether a stranger can be at the address that it claims, for somebody whom these IP addresses call or answer.
 

@@ -15,7 +15,7 @@ from hivemind.utils.multiaddr import Multiaddr as HivemindMultiaddr
 from multiaddr import Multiaddr
 
 from dht.address_book import AddressBook
-from dht.addresses import PeerAddress
+from dht.addresses import PeerAddress, is_of_private_network
 from dht.allowance import Answers
 from dht.daemon import calls
 from dht.daemon.calls import DAEMON_ERRORS
@@ -63,6 +63,7 @@ class Daemon:
         self._process: DaemonProcess | None = None
         self._p2p: Any = None
         self._listen = config.listen
+        self._visible: tuple[PeerAddress, ...] = ()
         self._book = AddressBook(config.address_book)
         self.answers = Answers()  # also of the daemons before this one
 
@@ -147,7 +148,13 @@ class Daemon:
             raise NetworkError(f"the libp2p daemon does not answer: {type(error).__name__}") from None
         found = [f"{Multiaddr(address)}/p2p/{self._peer_id}" for address in visible]
         found += [f"{relay}/p2p-circuit/p2p/{self._peer_id}" for relay in self._config.relays]
-        return tuple(PeerAddress.parse(text) for text in found)
+        self._visible = tuple(PeerAddress.parse(text) for text in found)
+        return self._visible
+
+    @property
+    def home_hosts(self) -> frozenset[str]:
+        """This machine's own IP addresses in private networks."""
+        return frozenset(one.host for one in self._visible if is_of_private_network(one.host))
 
     async def host_of(self, peer: PeerId) -> str:
         """The IP address that a connected peer's connection comes from; empty if unknown, or through a relay."""

@@ -141,10 +141,11 @@ def presences(
 
     `hosts` are the IP addresses from which peers are connected. An address that its peer could not itself have is left
     out, and one that many claim is kept for a few: nobody has us call a machine of our own network, a name, or somebody
-    who has nothing to do with the run again and again. In a private network, or on this machine, are only peers that
-    call us from there, or where we reach one of those who led us into the run: being there ourselves proves nothing.
+    who has nothing to do with the run again and again. On this machine are only peers that call us from here, or where
+    we reach one of those who led us into the run here; in a private network also those who say so, if we are there.
     """
     led = {host for one in daemon.bootstrap_peers if (host := hosts.get(one.peer_id))}
+    near_all = led | daemon.home_hosts
     heard: list[tuple[StoredRecord, Presence]] = []
     claimed: dict[PeerId, list[PeerAddress]] = {}
     for record in records:
@@ -153,7 +154,7 @@ def presences(
         except PeerError:
             continue  # another version's presence, or nonsense: not somebody we could work with
         if record.sender != daemon.peer_id:
-            near = {*led, hosts.get(record.sender, "")}
+            near = {*near_all, hosts.get(record.sender, "")}
             usable = [one for one in _parsed(presence.addresses, record.sender) if could_be_of(one, near)]
             claimed[record.sender] = usable
             heard.append((record, presence))

@@ -6,7 +6,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dht.addresses import PeerAddress, Reach, check_endpoint, endpoint_at, host_of, port_of, tcp_endpoint
+from dht.addresses import (
+    PeerAddress,
+    Reach,
+    check_endpoint,
+    endpoint_at,
+    host_of,
+    is_of_private_network,
+    port_of,
+    tcp_endpoint,
+)
 from dht.errors import UsageError
 from tests.dht.conftest import ALICE, BOB
 
@@ -91,3 +100,21 @@ def test_endpoints_name_no_peer() -> None:
         check_endpoint(f"/ip4/0.0.0.0/tcp/7331/p2p/{A}")
     with pytest.raises(UsageError, match="no port"):
         check_endpoint("/ip4/0.0.0.0")
+
+
+@pytest.mark.parametrize(
+    ("host", "is_private"),
+    [
+        ("192.168.1.4", True),
+        ("10.0.0.1", True),
+        ("fd00::1", True),
+        ("::ffff:192.168.1.4", True),
+        ("127.0.0.1", False),
+        ("::1", False),
+        ("93.184.216.34", False),
+        ("router.example", False),
+        ("", False),
+    ],
+)
+def test_homes_have_private_networks(host: str, is_private: bool) -> None:
+    assert is_of_private_network(host) == is_private

@@ -149,6 +149,7 @@ class Quiet(Unwatched):
         self.store = self
         self.daemon = self
         self.bootstrap_peers: tuple[PeerAddress, ...] = ()
+        self.home_hosts: frozenset[str] = frozenset()
 
     async def get(self, _: bytes) -> list[StoredRecord]:
         return []

@@ -35,6 +35,7 @@ class Daemon:
 
     peer_id = ME.peer_id
     bootstrap_peers: tuple[PeerAddress, ...] = ()
+    home_hosts: frozenset[str] = frozenset()
 
     async def hosts(self) -> dict[PeerId, str]:
         return {}
@@ -125,27 +126,32 @@ HOST = Identity(digest_of(b"host"))
 
 
 @pytest.mark.parametrize(
-    ("host", "connected", "believed"),
+    ("host", "connected", "home", "believed"),
     [
-        ("93.184.216.40", "93.184.216.34", {PUBLIC}),
-        ("93.184.216.40", "", {PUBLIC}),
-        ("", "", {PUBLIC}),
-        ("192.168.1.4", "", {PUBLIC, HOME, ELSEWHERE}),
-        ("127.0.0.1", "", {PUBLIC, LOOPBACK}),
-        ("93.184.216.40", "192.168.1.9", {PUBLIC, HOME, ELSEWHERE}),
-        ("93.184.216.40", "127.0.0.1", {PUBLIC, LOOPBACK}),
-        ("10.0.0.1", "", {PUBLIC}),
+        ("93.184.216.40", "93.184.216.34", "", {PUBLIC}),
+        ("93.184.216.40", "", "", {PUBLIC}),
+        ("", "", "", {PUBLIC}),
+        ("192.168.1.4", "", "", {PUBLIC, HOME, ELSEWHERE}),
+        ("127.0.0.1", "", "", {PUBLIC, LOOPBACK}),
+        ("93.184.216.40", "192.168.1.9", "", {PUBLIC, HOME, ELSEWHERE}),
+        ("93.184.216.40", "127.0.0.1", "", {PUBLIC, LOOPBACK}),
+        ("10.0.0.1", "", "", {PUBLIC}),
+        ("93.184.216.40", "", "192.168.1.7", {PUBLIC, HOME, ELSEWHERE}),
+        ("93.184.216.40", "", "10.0.0.7", {PUBLIC}),
     ],
 )
-def test_only_addresses_that_a_peer_could_have_are_called(host: str, connected: str, believed: set[str]) -> None:
+def test_only_addresses_that_a_peer_could_have_are_called(
+    host: str, connected: str, home: str, believed: set[str]
+) -> None:
     """Two forged records had every peer call a machine of its own network thirty times in forty seconds.
 
-    Which network we are in ourselves, and what else an invite names, does not matter.
+    What else an invite names does not matter.
     """
     claimed = [LOOPBACK, HOME, PUBLIC, ELSEWHERE, "/dns4/router.example/tcp/80", "/ip4/0.0.0.0/tcp/1"]
     claimed += ["/ip4/93.184.216.34/udp/7400/quic-v1", "/ip4/93.184.216.34/udp/7400/quic-v1/webtransport"]
     theirs = presence(1).model_copy(update={"addresses": tuple(f"{one}/p2p/{OTHER.peer_id}" for one in claimed)})
     daemon: Any = Daemon()
+    daemon.home_hosts = frozenset({home} - {""})
     invited = (LOOPBACK, HOME, PUBLIC)
     daemon.bootstrap_peers = tuple(PeerAddress.parse(f"{place}/p2p/{HOST.peer_id}") for place in invited)
     hosts = {peer: place for peer, place in ((HOST.peer_id, host), (OTHER.peer_id, connected)) if place}
