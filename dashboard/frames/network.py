@@ -46,6 +46,14 @@ def state_words(peer: PeerView, busy: frozenset[str] = frozenset()) -> str:
     return f"{state}: {note}" if note else state
 
 
+def absent_words(view: NetworkView, peer_id: str) -> str:
+    """Why nothing is shown of a peer that is not there."""
+    ban = next((one for one in view.bans if one.peer_id == peer_id), None)
+    if ban is None:
+        return "Nobody of this id is in the network, or was lately."
+    return f"{short_id(peer_id)}: {BANNED}: {plain(ban.reason, 80)}"
+
+
 def kind(peer: PeerView, busy: frozenset[str] = frozenset()) -> str:
     """Its state as one of `KINDS`; `busy` are the members of the rounds under way."""
     if peer.trust == BANNED:

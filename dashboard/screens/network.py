@@ -118,7 +118,7 @@ def _one(source: Source, peer_id: str) -> None:
         show.status(seen)
         peer = network.find_peer(seen.view, peer_id)
         if peer is None:
-            st.text("Nobody of this id is in the network, or was lately.")
+            st.text(network.absent_words(seen.view, peer_id))
         else:
             _peer(peer, seen.view)
 

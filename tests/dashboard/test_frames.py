@@ -376,3 +376,10 @@ def test_audits_and_complaints_are_apart() -> None:
     assert [row["result"] for row in trust.audit_rows(view, "audit")] == ["failed"]
     assert [row["reason"] for row in trust.audit_rows(view, "complaint")] == ["silent"]
     assert len(trust.probation_rows(view)) == 1
+
+
+def test_a_banned_machine_that_is_gone_is_still_explained() -> None:
+    """A page that is opened after the ban has never seen the machine itself."""
+    view = NetworkView(bans=(BanView(peer_id=CULPRIT.peer_id, reason="signed two commitments"),))
+    assert network.absent_words(view, CULPRIT.peer_id) == f"…{CULPRIT.peer_id[-8:]}: banned: signed two commitments"
+    assert network.absent_words(view, "12D3KooWsomebody").startswith("Nobody of this id")

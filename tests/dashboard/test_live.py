@@ -82,7 +82,7 @@ def test_a_living_swarm_is_shown_as_it_is(swarm: Swarm) -> None:
             assert cell_on(page, "signed by this key; checked by the observer")
             page.goto(f"{served.url}/machines?peer={culprit}")
             page.get_by_text(f"{culprit[-8:]}: banned: {reason}").wait_for()
-            page.goto(f"{served.url}/my-machine")
+            page.goto(f"{served.url}/my-machine?token={served.token}")
             page.get_by_text("there is nothing to pause").wait_for()
             limits_are_obeyed(page, served.url, swarm.data / "peer-2")
             page.goto(f"{served.url}/machines?peer={victim.peer_id}")
