@@ -136,7 +136,7 @@ def crowd(short_folder: Path) -> Iterator[Crowd]:
         yield asyncio.run(lived(short_folder))
 
 
-pytestmark = [pytest.mark.slow, pytest.mark.swarm]
+pytestmark = [pytest.mark.slow, pytest.mark.swarm, pytest.mark.timeout(900)]
 
 
 def test_whoever_is_there_is_found_by_all_who_need_it_within_two_looks(crowd: Crowd) -> None:
