@@ -126,22 +126,16 @@ def port_of(endpoint: str) -> int:
 
 def network_of(host: str) -> bytes | None:
     """The IPv4 /24 or IPv6 /48 of a public IP address, packed: what one owner often has whole; None for all else."""
-    try:
-        address = ipaddress.ip_address(host)
-    except ValueError:
+    address = ip_of(host)
+    if address is None or not address.is_global:
         return None
-    if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
-        address = address.ipv4_mapped
-    return address.packed[: 3 if address.version == 4 else 6] if address.is_global else None
+    return address.packed[: 3 if address.version == 4 else 6]
 
 
 def is_of_private_network(host: str) -> bool:
     """Whether an IP address is of a private network, as homes have; loopback is not, since every machine has it."""
-    try:
-        address = _mapped(ipaddress.ip_address(host))
-    except ValueError:
-        return False
-    return address.is_private and not address.is_loopback
+    address = ip_of(host)
+    return address is not None and address.is_private and not address.is_loopback
 
 
 def could_be_of(address: PeerAddress, hosts: Iterable[str]) -> bool:
@@ -153,11 +147,8 @@ def could_be_of(address: PeerAddress, hosts: Iterable[str]) -> bool:
     """
     if not address.over_tcp:
         return False
-    try:
-        claimed = _mapped(ipaddress.ip_address(address.host))
-    except ValueError:
-        return False
-    if claimed.is_unspecified or claimed.is_multicast:
+    claimed = ip_of(address.host)
+    if claimed is None or claimed.is_unspecified or claimed.is_multicast:
         return False
     if claimed.is_global:
         return True
@@ -165,9 +156,8 @@ def could_be_of(address: PeerAddress, hosts: Iterable[str]) -> bool:
 
 
 def _is_near(claimed: IpAddress, host: str) -> bool:
-    try:
-        near = _mapped(ipaddress.ip_address(host))
-    except ValueError:
+    near = ip_of(host)
+    if near is None:
         return False
     if claimed.is_loopback or near.is_loopback:
         return claimed.is_loopback and near.is_loopback
@@ -177,8 +167,12 @@ def _is_near(claimed: IpAddress, host: str) -> bool:
     return int(claimed) >> bits == int(near) >> bits
 
 
-def _mapped(address: IpAddress) -> IpAddress:
-    """The IPv4 address that an IPv6 one stands for, if it does."""
+def ip_of(host: str) -> IpAddress | None:
+    """The IP address that this is, of IPv4 where an IPv6 one stands for such; None if it is a name."""
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return None
     return (address.ipv4_mapped or address) if isinstance(address, ipaddress.IPv6Address) else address
 
 

@@ -5,17 +5,16 @@ does not wait for that. It shows nothing but an address, and nothing is sent.
 from __future__ import annotations
 
 import asyncio
-import ipaddress
-from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any
 
-from dht.addresses import PeerAddress
+from dht.addresses import PeerAddress, ip_of
 from dht.errors import NetworkError
 from dht.invite_reach import silence
 from dht.meeting import any_answers
 from peer.net.probe import answers
 
-Call = Callable[[str, int], Awaitable[bool]]
+Call = Callable[[str, int], Coroutine[Any, Any, bool]]
 
 
 def check_somebody_listens(addresses: Sequence[PeerAddress]) -> None:
@@ -26,17 +25,8 @@ def check_somebody_listens(addresses: Sequence[PeerAddress]) -> None:
 
 async def somebody_listens(addresses: Sequence[PeerAddress], call: Call) -> bool:
     """Whether `call` gets through to one of these; true if there is one that only the daemon can call."""
-    if not all(address.over_tcp and _is_number(address.host) for address in addresses):
+    if not all(address.over_tcp and ip_of(address.host) is not None for address in addresses):
         return True  # a name may take its resolver longer than a call, and cannot be given up
 
-    async def through(host: str, port: int) -> bool:
-        return await call(host, port)
-
     places = {(address.host, address.port) for address in addresses}
-    return await any_answers(through(*place) for place in sorted(places))
-
-
-def _is_number(host: str) -> bool:
-    with suppress(ValueError):
-        return bool(ipaddress.ip_address(host))
-    return False
+    return await any_answers(call(*place) for place in sorted(places))
