@@ -40,16 +40,25 @@ Key = TypeVar("Key")
 Value = TypeVar("Value")
 
 
+@dataclass(frozen=True, slots=True)
+class _Told:
+    """What a peer was told of our bans last, in which of its lives and when; `rest` is where its next note begins."""
+
+    boot: bytes
+    revision: int
+    seconds: float
+    rest: int = 0  # none: it was told all
+
+
 @dataclass(slots=True)
 class Enforcement:
-    """Bans at one peer. `told`: when each peer was last told how much, and where its next note begins, if there is one;
-    `telling`: what is left for strangers; `deaf_to`: those who sent false evidence."""
+    """Bans at one peer. `telling` is what is left for strangers; `deaf_to` are those who sent false evidence."""
 
     core: Core
     machines: Sequence[FragmentMachine]
     equivocations: list[Equivocations] = field(init=False)
     asked: dict[tuple[PeerId, bytes], float] = field(default_factory=dict)
-    told: dict[PeerId, tuple[bytes, int, float, int]] = field(default_factory=dict)
+    told: dict[PeerId, _Told] = field(default_factory=dict)
     telling: Allowance = field(init=False)
     deaf_to: dict[PeerId, None] = field(default_factory=dict)
 
@@ -275,22 +284,23 @@ class Enforcement:
 
         Of strangers a few are told; the others find in the DHT what members publish (design §9).
         """
-        count = self.core.bans.revision
-        known = self.told.get(peer)
-        begin = known[3] if known and known[:2] == (boot, count) and now < known[2] + self._retell_seconds else None
-        if not count or begin == 0:
+        revision, told = self.core.bans.revision, self.told.get(peer)
+        if told and ((told.boot, told.revision) != (boot, revision) or now >= told.seconds + self._retell_seconds):
+            told = None
+        if not revision or (told and not told.rest):
             return []
         if peer in self.core.bans:
-            _note(self.told, peer, (boot, count, now, 0))
+            _note(self.told, peer, _Told(boot, revision, now))
             return self._notify(peer, now)
         members = self._known()
         if peer not in members:
             if self.telling.wait_seconds(now):
                 return []
             self.telling.take(1, now)
-        convictions, end = self.core.bans.to_tell(members), (begin or 0) + CONVICTIONS_MAX
-        _note(self.told, peer, (boot, count, now, end if end < len(convictions) else 0))
-        return [Send(peer, ConvictionsNote(convictions=tuple(convictions[end - CONVICTIONS_MAX : end])))]
+        convictions, begin = self.core.bans.to_tell(members), told.rest if told else 0
+        end = begin + CONVICTIONS_MAX
+        _note(self.told, peer, _Told(boot, revision, now, end if end < len(convictions) else 0))
+        return [Send(peer, ConvictionsNote(convictions=tuple(convictions[begin:end])))]
 
 
 def _note(notes: dict[Key, Value], key: Key, value: Value) -> None:
