@@ -41,10 +41,10 @@ test: $(INSTALLED) ## run all tests but the slow ones
 
 # Hypothesis marks the tests of properties itself.
 test-slow: $(INSTALLED) ## run what make test leaves out: further seeds and settings, more examples, and long real swarms
-	OMP_NUM_THREADS=1 HYPOTHESIS_PROFILE=slow $(BIN)/python -m pytest -m "(slow or hypothesis) and not swarm and not docker" -n $(WORKERS) --dist worksteal
+	OMP_NUM_THREADS=1 HYPOTHESIS_PROFILE=slow $(BIN)/python -m pytest -m "(slow or hypothesis) and not swarm and not docker and not hours" -n $(WORKERS) --dist worksteal
 	$(BIN)/python -m pytest -m "slow and swarm and not hours"
 
-attacks: $(INSTALLED) ## run every attack, two by two, among real processes, and the other swarms that take hours
+attacks: $(INSTALLED) ## run every attack, two by two, among real processes, and whatever else an hour has no room for
 	$(BIN)/python -m pytest -m "hours"
 
 compose-test: $(INSTALLED) ## build the image and run the tests of the swarm in containers

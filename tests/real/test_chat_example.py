@@ -13,7 +13,7 @@ from tests.checkout import ROOT
 
 CHATS = ROOT / "examples" / "chat-lora" / "chats.jsonl"
 
-pytestmark = [pytest.mark.slow, pytest.mark.swarm, pytest.mark.timeout(1500)]
+pytestmark = [pytest.mark.slow, pytest.mark.swarm, pytest.mark.hours, pytest.mark.timeout(1500)]
 
 
 def test_two_peers_teach_a_base_of_their_own_to_answer(tmp_path: Path) -> None:

@@ -66,6 +66,7 @@ def test_an_invite_lets_in_as_many_as_it_says_and_nobody_after_it_was_withdrawn(
         machines.wait(one, lambda seen: version_of(seen) >= now + 2)
 
 
+@pytest.mark.hours
 def test_a_crowd_of_outsiders_costs_the_members_next_to_nothing(machines: Machines) -> None:
     host = machines.host()
     invite = invite_of(host)

@@ -11,7 +11,6 @@ from coordinator.run.admission_spec import AdmissionSpec
 from coordinator.run.manifest import PaceSpec, TrustSpec
 from coordinator.simulator.simulation import World
 from peer.cli.presets import preset_text
-from tests.extra import extra
 from tests.sim.crowding import Promising
 from tests.sim.ghosts import Ghosts
 from tests.sim.test_limits import SybilFarm
@@ -62,7 +61,7 @@ def appear(world: World) -> object:
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("seed", [0, *extra([1, 2])])
+@pytest.mark.parametrize("seed", [0, *[pytest.param(seed, marks=pytest.mark.hours) for seed in (1, 2)]])
 def test_a_hundred_keys_of_strangers_cost_a_fifth_of_the_versions_at_most(seed: int) -> None:
     """Whether they ask into every group, also promise something there, or only say to be training."""
     calm = versions(seed)

@@ -96,6 +96,7 @@ def test_all_but_the_first_peer_are_killed_in_turn_one_after_the_other() -> None
 
 @pytest.mark.slow
 @pytest.mark.swarm
+@pytest.mark.hours
 @pytest.mark.timeout(900)
 def test_nothing_stays_behind_of_peers_that_were_killed_and_started_again(tmp_path: Path) -> None:
     config = tmp_path / "run.toml"
