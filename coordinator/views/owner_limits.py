@@ -33,3 +33,4 @@ class OwnerLimits(BaseModel):
     model_config = ConfigDict(frozen=True, extra="ignore")
 
     limits: tuple[OwnerLimit, ...]
+    sharers: int = Field(1, description="how many peers of this machine share them")

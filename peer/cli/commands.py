@@ -41,6 +41,7 @@ from peer.cli.common import (
     RunFile,
     RunFileOption,
     ServeRelay,
+    ShareLimits,
     Stay,
     StepSeconds,
     Track,
@@ -54,7 +55,6 @@ from peer.cli.progress import ProgressBar
 from peer.cli.runs import runs
 from peer.export.options import ExportOptions
 from peer.machine import paths
-from peer.machine.limits import PeerSettings
 from peer.machine.local_files import LocalFiles
 from peer.node.options import NodeOptions, TrialOptions
 from peer.service.dashboard import PublicPage, pages_at
@@ -185,6 +185,7 @@ def host(
     versions: Versions = None,
     setting: Setting = None,
     limit: Limit = None,
+    share_limits: ShareLimits = None,
     name: Name = "",
     export: Annotated[Path | None, typer.Option(help="Export the model into this folder at the end.")] = None,
     export_every: ExportEvery = None,
@@ -224,9 +225,8 @@ def host(
         files=LocalFiles(cache=str(paths.token_cache()), base=base),
         tell=ProgressBar(),
         export=None if export is None else ExportOptions(export.absolute(), export_every, push, licence),
-        limits=PeerSettings.load(paths.data_directory(data), limit or ()).limits,
         trial=TrialOptions(chain_kept=chain_kept),
-    )
+    ).within_limits(limit or (), share_limits)
 
     served = ServiceOptions(
         options.data_directory,

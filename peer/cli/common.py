@@ -73,6 +73,10 @@ Limit = Annotated[
         "--limit", help="KEY=VALUE of the owner's limits, above settings.toml (repeatable; docs/how-to/limits.md)."
     ),
 ]
+ShareLimits = Annotated[
+    Path | None,
+    typer.Option(help="Share the limits in this folder's settings.toml with every peer here that names it too."),
+]
 RunFile = Annotated[Path | None, typer.Argument(help="Run file (TOML); without one, the tiny run that ships here.")]
 RunFileOption = Annotated[Path | None, typer.Option("--config", help="The run file, by its older name.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print it for scripts.")]

@@ -116,10 +116,12 @@ def limits(
         shown = control.limits(directory, change or ())
     except control.NobodyRunsError:
         shown = _limits_at_rest(directory, change or ())
-    rows = (
+    rows = [
         f"{one.change(one.value):36} {one.meaning}{' (from the next start)' if one.at_start else ''}"
         for one in shown.limits
-    )
+    ]
+    if shown.sharers > 1:
+        rows.append(f"{shown.sharers} peers share these; docs/how-to/limits.md says how")
     tell("\n".join(rows), shown, as_json)
 
 

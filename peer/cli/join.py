@@ -29,6 +29,7 @@ from peer.cli.common import (
     MetricsListen,
     Name,
     Port,
+    ShareLimits,
     Stay,
     StepSeconds,
     Track,
@@ -40,7 +41,6 @@ from peer.cli.progress import ProgressBar
 from peer.learner.spawn import AUTO, learner_ahead
 from peer.machine import paths
 from peer.machine.fault_points import Fault
-from peer.machine.limits import PeerSettings
 from peer.machine.local_files import LocalFiles
 from peer.node.options import NodeOptions, TrialOptions
 from peer.service.process import ServiceOptions, Start
@@ -77,6 +77,7 @@ def join(
     nice: Nice = 5,
     step_seconds: StepSeconds = 0.0,
     limit: Limit = None,
+    share_limits: ShareLimits = None,
     name: Name = "",
     team: Annotated[str, typer.Option(help="Team that this peer's credit counts for.")] = "",
     corpus: Corpus = "",
@@ -117,11 +118,10 @@ def join(
         relay=Relay.USE if relay else Relay.OFF,
         name=name,
         team=team,
-        limits=PeerSettings.load(folder, limit or ()).limits,
         files=LocalFiles(corpus, tokenizer, str(paths.token_cache()), base, base_precision),
         tell=ProgressBar(),
         trial=TrialOptions(fault and str(Fault.parse(fault)), chain_kept, attack, trial_network, tape, skew_file),
-    )
+    ).within_limits(limit or (), share_limits)
     invite = _agreed(invite, options) if yes else _ask_owner(invite, options)
     if detach:
         return _detach(context, invite, folder)

@@ -28,6 +28,10 @@ OFF = {  # what 0 or no text means, in a word
     "cpu_cores": "all",
     "hours": "always",
 }
+SPLIT = (  # what several peers that share these limits have a part of each; all else counts for each of them
+    *("upload_mbit", "download_mbit", "upload_gigabytes_per_day", "download_gigabytes_per_day", "cpu_cores"),
+    *("memory_gigabytes", "disk_gigabytes", "written_gigabytes_per_hour"),
+)
 AMOUNT_MAX = 1e9  # of megabits or gigabytes: as good as no limit, and numbers stay numbers
 MBIT_MIN = 1.0  # below, a frame cannot pass within the time that its receiver allows for it
 
@@ -153,6 +157,11 @@ class Limits(Wire):
         """How many threads the learner gets, and a round; 0 wants as many as the machine has cores for us."""
         found = wanted or usable_cores()
         return min(found, self.cpu_cores) if self.cpu_cores else found
+
+    def part(self, sharers: int) -> Self:
+        """What each of so many may take; a core cannot be split."""
+        parts = {key: getattr(self, key) / sharers for key in SPLIT}
+        return self.model_copy(update={**parts, "cpu_cores": self.cpu_cores and max(1, self.cpu_cores // sharers)})
 
     def changed(self, changes: Iterable[str]) -> Self:
         """With each `KEY=VALUE` in place of what it says now; raises UsageError."""

@@ -59,10 +59,11 @@ def changed_text(text: str, changes: Mapping[str, Value]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def shown(limits: Limits) -> OwnerLimits:
-    """Limits in rows for people."""
+def shown(limits: Limits, sharers: int = 1) -> OwnerLimits:
+    """Limits of so many peers together, in rows for people."""
     values = limits.model_dump()
     return OwnerLimits(
+        sharers=sharers,
         limits=tuple(
             OwnerLimit(
                 key=key,
@@ -73,7 +74,7 @@ def shown(limits: Limits) -> OwnerLimits:
                 at_start=key in AT_START,
             )
             for key, field in Limits.model_fields.items()
-        )
+        ),
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from pathlib import Path
 
 import structlog
 
@@ -18,6 +19,8 @@ from peer.node.options import NodeOptions
 from peer.node.pause_loop import PauseLoop
 from peer.rounds.driver import RoundDriver
 
+EXCHANGE_SECONDS = 2.0  # between two looks at what others use that share our limits
+
 log = structlog.get_logger(__name__)
 
 
@@ -26,46 +29,73 @@ class LiveLimits:
 
     def __init__(self, options: NodeOptions, pause_loop: PauseLoop, network: Network, driver: RoundDriver) -> None:
         self.learner: LearnerClient | None = None  # on a learner, once its process is ready
+        self.in_force = options.limits  # what the owner allows this peer now
         self._options = options
-        self._limits = options.limits
+        self._sharers = options.sharers
+        self._limits = options.limits if self._sharers is None else self._sharers.whole
         self._pause_loop = pause_loop
         self._network = network
         self._driver = driver
         self._turn = asyncio.Lock()
-
-    @property
-    def in_force(self) -> Limits:
-        """What the owner allows now."""
-        return self._limits
+        if self._sharers is not None:
+            pause_loop.respect(self._limits)
 
     def view(self) -> OwnerLimits:
-        """The same for the owner to read."""
-        return shown(self._limits)
+        """What the owner allows, for them to read."""
+        return shown(self._limits, 1 if self._sharers is None else self._sharers.others.living + 1)
 
     async def change(self, changes: Sequence[str]) -> OwnerLimits:
         """Check all `KEY=VALUE`, keep them in the settings file, respect them; raises MusterError, nothing changed."""
         async with self._turn:
             wanted = self._limits.changed(changes)
             if self.learner is not None:
-                learner_bytes(self._driver.engine.core.manifest.config, wanted)
-            await asyncio.to_thread(keep_limits, self._options.data_directory, wanted.named(changes))
+                learner_bytes(self._driver.engine.core.manifest.config, self._part(wanted))
+            await asyncio.to_thread(keep_limits, self._folder, wanted.named(changes))
             log.info("limits", changes=list(changes))
-            self._limits = wanted
             self._respect(wanted)
             return self.view()
+
+    async def follow(self) -> None:
+        """Until cancelled: respect what others use that share these limits, and what becomes of the limits there."""
+        while self._sharers is not None:
+            await self.exchange()
+            await asyncio.sleep(EXCHANGE_SECONDS)
+
+    async def exchange(self) -> None:
+        """Once."""
+        sharers = self._sharers
+        if sharers is None:
+            return
+        async with self._turn:
+            changes = await asyncio.to_thread(sharers.exchange, self._pause_loop.used)
+            self._pause_loop.others = sharers.others
+            wanted = self._limits.model_copy(update=changes)
+            if self._part(wanted) != self.in_force or wanted != self._limits:
+                log.info("limits_shared", living=sharers.others.living + 1, changes=sorted(changes))
+                self._respect(wanted)
 
     def begin_learner(self, learner: LearnerClient) -> None:
         """A learner is ready, which may have been started with earlier limits."""
         self.learner = learner
-        self._limit_learner(self._limits)
+        self._limit_learner()
+
+    @property
+    def _folder(self) -> Path:
+        """Whose settings file is in force."""
+        return self._options.data_directory if self._sharers is None else self._sharers.folder
+
+    def _part(self, limits: Limits) -> Limits:
+        return limits if self._sharers is None else self._sharers.part(limits)
 
     def _respect(self, limits: Limits) -> None:
-        self._pause_loop.respect(limits)
-        self._network.respect(limits)
-        give_within(limits, self._driver)
-        self._limit_learner(limits)
+        if limits != self._limits:  # of a day, all is judged together; what it remembers is lost with other limits
+            self._pause_loop.respect(limits)
+        self._limits, self.in_force = limits, self._part(limits)
+        self._network.respect(self.in_force)
+        give_within(self.in_force, self._driver)
+        self._limit_learner()
 
-    def _limit_learner(self, limits: Limits) -> None:
+    def _limit_learner(self) -> None:
         """Compute with as many threads, and so much of the time, as the owner allows; a session's loop is its own."""
         if self.learner is not None and self._options.session is None:
-            self.learner.change(limits.threads(self._options.threads), limits.compute_share)
+            self.learner.change(self.in_force.threads(self._options.threads), self.in_force.compute_share)

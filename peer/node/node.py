@@ -125,8 +125,10 @@ class Node:
         network, options = entered.network, entered.options
         driver.requests.answer_probes(ProbeResponder(network.dht.daemon.host_of, driver.post, options.clock))
         driver.requests.tell_status(lambda: told_status(self.snapshot(), driver))
+        await parts.limits.exchange()
         await parts.pause_loop.look()  # before the first step
         spawn(parts.pause_loop.run())
+        spawn(parts.limits.follow())
         spawn(parts.addresses.run())
         network.expect_payloads(max(driver.work.payload_bytes_max, STATE_PIECE_BYTES_MAX))
         await network.start(driver.on_frame, driver.on_gone)

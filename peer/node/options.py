@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Self
 
 from dht.daemon.config import Relay
 from peer.data.tally import Loading, Tell, tell_nobody
@@ -12,9 +14,10 @@ from peer.export.options import ExportOptions
 from peer.learner.attached import AttachedSession
 from peer.learner.spawn import AUTO, LEARNER_PROGRAM, LearnerSpawn
 from peer.machine.clock import Clock, skewed, unix_seconds
-from peer.machine.limits import Limits
+from peer.machine.limits import Limits, PeerSettings
 from peer.machine.local_files import NO_FILES, LocalFiles
 from peer.machine.paths import IDENTITY_NAME
+from peer.node.sharers import Sharers
 
 HOSTILE_LEARNER_PROGRAM = "peer.attacks.learner"
 
@@ -60,11 +63,19 @@ class NodeOptions:
     founders: tuple[str, ...] = ()  # host only; default: the host itself
     export: ExportOptions | None = None  # host only
     limits: Limits = field(default_factory=Limits)  # the owner's: they win over the above, and over every manifest
+    sharers: Sharers | None = None  # of these limits; once among them, the limits are this peer's part
     files: LocalFiles = NO_FILES  # what a run may read that trains on files of its peers
     tell: Tell = tell_nobody  # what is done before the first step
     session: AttachedSession | None = None  # whose loop is the learner; default: a learner process of ours
     spawned: LearnerSpawn | None = None  # that process, where it was started ahead
     trial: TrialOptions = NO_TRIAL
+
+    def within_limits(self, overrides: Sequence[str], share: Path | None) -> Self:
+        """The same within what the owner of this machine allows, alone or with others; raises UsageError."""
+        if share is None:
+            return replace(self, limits=PeerSettings.load(self.data_directory, overrides).limits)
+        sharers = Sharers(share.absolute(), self.data_directory, overrides)
+        return replace(self, limits=sharers.whole, sharers=sharers)
 
     @property
     def loading(self) -> Loading:

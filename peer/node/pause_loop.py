@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 
 import structlog
 
@@ -17,6 +18,7 @@ from peer.machine.sensors import Sensors
 from peer.machine.throttle import Throttle
 from peer.net.transport import Transport
 from peer.node.options import NodeOptions
+from peer.node.sharers import OtherSharers, Used
 
 LOOK_SECONDS = 0.5  # so that a learner rests within two seconds of a reason, its step included
 SAVE_LOOKS = 60
@@ -49,7 +51,19 @@ class PauseLoop:
         self.pause: Pause | None = None
         self.seen = Conditions()
         self.day = OwnerDay()
+        self.others = OtherSharers()  # that share the owner's limits
         self.respect(options.limits)
+
+    @property
+    def used(self) -> Used:
+        """What this peer itself has used today."""
+        day = self._traffic.today
+        return Used(
+            day=day.day,
+            sent_bytes=day.sent_bytes,
+            received_bytes=day.received_bytes,
+            disk_bytes=self.seen.disk_bytes or 0,
+        )
 
     def respect(self, limits: Limits) -> None:
         """Judge by these limits from the next look on; what was seen before is no reason any more."""
@@ -77,15 +91,19 @@ class PauseLoop:
         trained_seconds = now - self._looked_at if self._trains() and self._looked_at is not None else 0.0
         self._looked_at = now
         day = self._traffic.note(local_day(), total.bytes_sent, total.bytes_received, trained_seconds)
-        today = Today(local_week_minute(), day.sent_bytes, day.received_bytes)
+        others = self.others
+        today = Today(
+            local_week_minute(), day.sent_bytes + others.sent_bytes, day.received_bytes + others.received_bytes
+        )
         self.day = OwnerDay(
             trained_seconds=day.trained_seconds,
-            sent_bytes=day.sent_bytes,
-            received_bytes=day.received_bytes,
+            sent_bytes=today.sent_bytes,
+            received_bytes=today.received_bytes,
             opens_in_minutes=self._hours.opens_in(today.week_minute),
         )
         self._throttle.strangers.closed = self._policy.has_sent_its_day(today)
-        pause = self._policy.judge(self.seen, today, now)
+        seen = replace(self.seen, disk_bytes=(self.seen.disk_bytes or 0) + others.disk_bytes)
+        pause = self._policy.judge(seen, today, now)
         if pause == self.pause:
             return
         log.info("manners", pause="" if pause is None else pause.reason)

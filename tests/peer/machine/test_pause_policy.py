@@ -18,6 +18,7 @@ from peer.net.transport import Traffic
 from peer.node import pause_loop
 from peer.node.options import NodeOptions
 from peer.node.pause_loop import PauseLoop
+from peer.node.sharers import OtherSharers
 
 FINE = Conditions(on_battery=False, untouched_seconds=1e6, gpu_program=False, celsius=40.0, disk_bytes=0)
 STRICT = Limits(
@@ -166,6 +167,26 @@ def test_the_loop_tells_every_change_once(tmp_path: Path, monkeypatch: pytest.Mo
     asyncio.run(course())
     reasons = [pause.reason if pause else "" for pause in stand.verdicts]
     assert reasons == ["on battery", "upload limit of the day reached", "on battery"]
+
+
+def test_what_others_use_that_share_the_limits_counts_too(tmp_path: Path) -> None:
+    stand, gigabyte = Stand(), GIGABYTE_BYTES
+    stand.seen = replace(FINE, disk_bytes=gigabyte)
+
+    async def course() -> None:
+        loop = stand.loop(tmp_path, Limits(upload_gigabytes_per_day=2, download_gigabytes_per_day=2, disk_gigabytes=2))
+        stand.traffic = Traffic(bytes_sent=gigabyte, bytes_received=gigabyte)
+        half = {"sent_bytes": gigabyte // 2, "received_bytes": gigabyte // 2, "disk_bytes": gigabyte // 2}
+        for more in ({}, {"sent_bytes": gigabyte}, {"received_bytes": gigabyte}, {"disk_bytes": gigabyte + 1}, {}):
+            loop.others = OtherSharers(1, **(half | more))
+            await loop.look()
+        assert loop.day.sent_bytes == 3 * gigabyte // 2  # as the limits of the day are judged
+        assert (loop.used.sent_bytes, loop.used.disk_bytes) == (gigabyte, gigabyte)
+
+    asyncio.run(course())
+    reasons = [pause.reason if pause else "" for pause in stand.verdicts]
+    day = "limit of the day reached"
+    assert reasons == [f"upload {day}", f"download {day}", "its disk limit is reached", ""]
 
 
 def test_limits_that_change_are_respected_from_the_next_look_on(tmp_path: Path) -> None:

@@ -1,0 +1,147 @@
+"""Peers of one owner on this machine that share its limits: each has a file in one folder, and locks it while it lives.
+
+No process is in charge: the kernel frees the lock of one that was killed, and what it sent today stays in its file.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+import structlog
+from pydantic import BaseModel, Field, ValidationError
+
+from dht.errors import UsageError
+from peer.machine.limits import SETTINGS_NAME, Limits, PeerSettings
+
+FOLDER_NAME = "sharers"
+FILE_BYTES = 512  # always written whole and at once, so that nobody finds the end of an earlier one
+
+log = structlog.get_logger(__name__)
+
+
+class Used(BaseModel):
+    """What one of them has used on a day, local time, and what its data folder holds."""
+
+    day: str = ""
+    sent_bytes: int = Field(0, ge=0)
+    received_bytes: int = Field(0, ge=0)
+    disk_bytes: int = Field(0, ge=0)
+
+
+@dataclass(frozen=True, slots=True)
+class OtherSharers:
+    """All the others together: what they sent today, also those that have ended, and what the living hold."""
+
+    living: int = 0
+    sent_bytes: int = 0
+    received_bytes: int = 0
+    disk_bytes: int = 0
+
+
+class Sharers:
+    """One peer's place among them, from `enter` to `close`."""
+
+    def __init__(self, folder: Path, data_directory: Path, overrides: Sequence[str] = ()) -> None:
+        """The limits are those in the folder's settings, with `--limit` on top; raises UsageError."""
+        if folder.resolve() != data_directory.resolve():
+            _check_no_limits(data_directory, folder)
+        self.folder = folder
+        self.others = OtherSharers()
+        self._overrides = overrides
+        self._own = hashlib.sha256(os.fsencode(data_directory.resolve())).hexdigest()[:12] + ".json"
+        self._descriptor = -1
+        self._known: dict[str, Used] = {}  # what others wrote last that could be read
+        self._trouble = ""
+        self._turn = Lock()  # an exchange goes on in its thread while its peer is taken apart
+        self._read_settings()
+
+    def enter(self) -> None:
+        """Be one of them, and see who else is; raises UsageError where the folder does not take what is written."""
+        path = self.folder / FOLDER_NAME / self._own
+        try:
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX)  # others hold it for as long as a look takes
+        except OSError as error:
+            raise UsageError(
+                f"{self.folder} cannot hold what is shared: {error.strerror}; choose another folder with --share-limits"
+            ) from None
+        self._read_settings()
+        self._look("")
+
+    def close(self) -> None:
+        """Leave them."""
+        with self._turn:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    def part(self, limits: Limits) -> Limits:
+        """Ours of what all may take."""
+        return limits.part(self.others.living + 1)
+
+    def exchange(self, mine: Used) -> dict[str, Any]:
+        """Write what this peer has used, and read what the others have: slow, for a thread.
+
+        Returns limits of all that have changed in their settings since the last time.
+        """
+        with self._turn:
+            return {} if self._descriptor < 0 else self._exchange(mine)
+
+    def _exchange(self, mine: Used) -> dict[str, Any]:
+        self._look(mine.day)
+        trouble, changes = "", {}
+        try:
+            os.pwrite(self._descriptor, mine.model_dump_json().encode().ljust(FILE_BYTES), 0)
+            changes = self._changed()
+        except (OSError, UsageError) as error:  # a full disk, or settings that the owner has not finished writing
+            trouble = str(error)
+        if trouble and trouble != self._trouble:
+            log.warning("limits_not_shared", reason=trouble)
+        self._trouble = trouble
+        return changes
+
+    def _look(self, day: str) -> None:
+        found = [self._read(path) for path in (self.folder / FOLDER_NAME).glob("*.json") if path.name != self._own]
+        today = [used for used, _ in found if used.day == day]
+        self.others = OtherSharers(
+            living=sum(lives for _, lives in found),
+            sent_bytes=sum(used.sent_bytes for used in today),
+            received_bytes=sum(used.received_bytes for used in today),
+            disk_bytes=sum(used.disk_bytes for used, lives in found if lives),
+        )
+
+    def _read(self, path: Path) -> tuple[Used, bool]:
+        """What another has used, and whether it lives; what it said before where that cannot be read."""
+        lives = False
+        with suppress(OSError, ValidationError), path.open("rb") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                lives = True
+            self._known[path.name] = Used.model_validate_json(file.read(FILE_BYTES))
+        return self._known.get(path.name, Used()), lives
+
+    def _read_settings(self) -> None:
+        self.whole = PeerSettings.load(self.folder, self._overrides).limits  # what all may take, as this peer begins
+        self._settings = PeerSettings.load(self.folder).limits
+
+    def _changed(self) -> dict[str, Any]:
+        before, self._settings = self._settings.model_dump(), PeerSettings.load(self.folder).limits
+        return {key: value for key, value in self._settings.model_dump().items() if value != before[key]}
+
+
+def _check_no_limits(data_directory: Path, folder: Path) -> None:
+    """Raise UsageError if a peer has limits of its own that it would silently give up for the folder's."""
+    if own := PeerSettings.load(data_directory).limits.model_fields_set:
+        raise UsageError(
+            f"{data_directory / SETTINGS_NAME} has limits of its own ({', '.join(sorted(own))}); "
+            f"move them to {folder / SETTINGS_NAME}, or start without --share-limits"
+        )
