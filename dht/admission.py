@@ -5,7 +5,8 @@ invite: the holder of an invite's key signs with it whom it lets in. A *pass* is
 proves itself to anybody who knows the run and its organiser. A *ticket* is what an invite carries: the grant, and the
 key to sign with.
 
-How often an invite was used, and who was shown out, does not follow from a pass: see `coordinator.core.admission`.
+How often an invite was used, and who was shown out, does not follow from a pass: `coordinator.core.admission_control`
+knows that.
 """
 
 from __future__ import annotations

@@ -34,26 +34,33 @@ class Membership:
         self._organiser_rights = organiser_rights
         self._invitations = invitations
         self._refused_since = math.inf
+        self._began_unix_seconds = driver.engine.core.unix_seconds(driver.now)
 
     @property
     def shown_out(self) -> str:
         """Why this peer has no part in the run any more, in a sentence; empty while it has."""
-        engine = self._driver.engine
-        ban = engine.core.bans.held.get(engine.core.me)
+        core = self._driver.engine.core
+        ban = core.bans.held.get(core.me)
         if ban is None:
-            return self._turned_away(engine.core)
-        return f"this peer was {ban.guilt.reason}; ask the run's organiser, whose key is {engine.core.rules.organiser}"
+            return self._turned_away(core)
+        remembered = ban.guilt.issued is not None and ban.unix_seconds < self._began_unix_seconds
+        if remembered and not self._lasts(REFUSED_SECONDS):  # it may have been let in again while it was away
+            return ""
+        return f"this peer was {ban.guilt.reason}; ask the run's organiser, whose key is {core.rules.organiser}"
 
     def _turned_away(self, core: Core) -> str:
         """Why nobody gives this peer a seat, once that has been so for a while: what lets it stay may be on its way."""
-        now = self._driver.now
-        refused = core.admission.seat_refusal(core.me, core.admission.own, core.contributes, now)
+        refused = core.admission.seat_refusal(core.me, core.admission.own, core.contributes, self._driver.now)
         if refused is None:
             self._refused_since = math.inf
             return ""
+        return ADVICE[refused] if self._lasts(UNSEEN_SECONDS if refused in OF_VERSIONS else REFUSED_SECONDS) else ""
+
+    def _lasts(self, seconds: float) -> bool:
+        """Whether it has had no part for so long, as far as it knows."""
+        now = self._driver.now
         self._refused_since = min(self._refused_since, now)
-        patience = UNSEEN_SECONDS if refused in OF_VERSIONS else REFUSED_SECONDS
-        return ADVICE[refused] if now >= self._refused_since + patience else ""
+        return now >= self._refused_since + seconds
 
     def order(self, subject: str, reason: str, everybody: bool = False, *, revoked: bool) -> PeerId:
         """Show this key out, or let it in again; returns it. Raises UsageError if that is not ours to say.

@@ -170,6 +170,26 @@ def test_what_a_co_organiser_ordered_ends_with_its_office() -> None:
     assert all(shown_out(peer) == {world.peers[DEPUTY].me} for peer in staying)
 
 
+def test_two_co_organisers_who_show_each_other_out_are_both_out_until_the_organiser_says_otherwise() -> None:
+    world = begin()
+    world.network.sides = {peer.me: number // 3 for number, peer in enumerate(world.peers)}
+    first, second = DEPUTY, BOB  # one on each side
+    order(world, first, second, revoked=True, serial=7)
+    order(world, second, first, revoked=True, serial=8)
+    world.run(2 * INTERVAL_SECONDS)
+    assert shown_out(world.peers[2]) == {world.peers[second].me}
+    assert shown_out(world.peers[3]) == {world.peers[first].me}
+    world.network.heal()
+    staying = [world.peers[number] for number in (0, 2, 3, 4)]
+    go_on(world, staying)
+    both = {world.peers[first].me, world.peers[second].me}
+    assert all(shown_out(peer) == both for peer in world.peers)
+    order(world, ORGANISER, first, revoked=False, serial=1)
+    staying.append(world.peers[first])
+    go_on(world, staying)
+    assert all(shown_out(peer) == both - {world.peers[first].me} for peer in staying)
+
+
 def test_nobody_else_gives_orders() -> None:
     world = begin()
     stranger = world.peers[BOB]

@@ -16,7 +16,7 @@ from coordinator.wire.messages import EvidenceNote
 from dht.errors import UsageError
 from dht.identity import PeerId
 from peer.node.invitations import Invitations
-from peer.node.membership import Membership
+from peer.node.membership import REFUSED_SECONDS, Membership
 from peer.node.organiser_rights import OrganiserRights
 from tests.sim.worlds import INTERVAL_SECONDS, run_to_version, swarm
 
@@ -52,19 +52,32 @@ def membership(world: World, number: int = 0, folder: Path = NOWHERE) -> Members
 
 
 def test_a_peer_is_shown_out_by_the_end_of_its_id_and_let_in_again(world: World) -> None:
-    ours, ann = membership(world), world.peers[4]
+    ours, ann, hers = membership(world), world.peers[4], membership(world, 4)
     assert ours.order(ann.me[-8:], "sends\x1b[2J nonsense", revoked=True) == ann.me
     world.run(2 * INTERVAL_SECONDS)
     why = "shown out by the organiser: sends [2J nonsense"
-    assert membership(world, 4).shown_out.startswith(f"this peer was {why}; ask")
+    assert hers.shown_out.startswith(f"this peer was {why}; ask")
     last = ours.view({}).members[-1]
     assert (last.peer_id, last.out) == (ann.me, why)
     assert ours.order(f"…{ann.me[-8:]}", "", revoked=False) == ann.me
     ours.order(ann.me, "", revoked=True)  # within the same millisecond, and still the later word
     ours.order(ann.me, "", revoked=False)
     world.run(2 * INTERVAL_SECONDS)
-    assert membership(world, 4).shown_out == ""
+    assert hers.shown_out == ""
     assert all(one.out == "" for one in ours.view({}).members)
+
+
+def test_who_remembers_that_it_was_shown_out_has_time_to_hear_that_it_was_let_in_again(world: World) -> None:
+    ours, ann = membership(world), world.peers[4]
+    ours.order(ann.me, "", revoked=True)
+    world.run(INTERVAL_SECONDS)
+    later, as_ever = membership(world, 4), membership(world, 4)  # as after a restart
+    assert (later.shown_out, as_ever.shown_out) == ("", "")
+    world.run(REFUSED_SECONDS)
+    assert as_ever.shown_out.startswith("this peer was shown out by the organiser; ask")
+    ours.order(ann.me, "", revoked=False)
+    world.run(INTERVAL_SECONDS)
+    assert later.shown_out == ""
 
 
 def test_roles_and_credit_are_told(world: World) -> None:
