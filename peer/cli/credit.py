@@ -115,7 +115,10 @@ def revoke(
 
 @app.command(epilog="Example: muster readmit …Xy3kQw")
 def readmit(peer: Peer, data: Data = None) -> None:
-    """Let a peer in again that was shown out."""
+    """Let a peer in again that was shown out.
+
+    Also one whose invite has expired, was used up or withdrawn.
+    """
     told = ask(paths.data_directory(data), "readmit", changes=(peer, ""))
     typer.echo(f"{told['peer']} may take part again, within a few versions")
 

@@ -80,8 +80,9 @@ class Membership:
             raise UsageError("an organiser cannot show itself out; end the run, or leave it with: muster drain")
         if revoked and peer in bans and bans.held[peer].guilt.issued is None:
             raise UsageError(f"{peer} has lost its place already: it {bans.held[peer].guilt.reason}")
-        if not revoked and peer not in bans.orders.revoked():
-            raise UsageError(f"{peer} was not shown out by an order, so it cannot be let in again")
+        turned_away = peer in engine.core.admission.shown and not engine.core.admission.knows(peer, self._driver.now)
+        if not revoked and not turned_away and peer not in bans.orders.revoked():
+            raise UsageError(f"{peer} was not shown out, nor has its invite lapsed, so it cannot be let in again")
         self._give([(peer, reason, revoked)])
         return peer
 

@@ -218,6 +218,19 @@ def test_a_co_organiser_gives_invites_and_orders_until_it_is_shown_out(home: Hom
         membership.order(again.grant.key, "", revoked=True)
 
 
+def test_a_guest_of_a_co_organiser_that_was_shown_out_can_be_let_in_again(home: Home) -> None:
+    run_id, deputy, invite = home.core.rules.run_id, Identity(b"d" * 32), Identity(b"i" * 32)
+    word = delegate(home.peer.signer, run_id, deputy.peer_id).signature
+    ticket = Ticket(word=sign_grant(deputy, run_id, Grant(key=invite.peer_id), word), seed=b"i" * 32)
+    assert home.refusal(ticket) is None
+    with pytest.raises(UsageError, match="cannot be let in again"):
+        home.membership.order(GUEST.peer_id, "", revoked=False)
+    home.membership.order(deputy.peer_id, "", revoked=True)
+    assert home.refusal(ticket) is Refusal.WITHDRAWN
+    home.membership.order(GUEST.peer_id, "", revoked=False)
+    assert home.refusal(ticket) is None
+
+
 def come_with(home: Home, shown: bytes) -> Membership:
     """The other peer as it comes with this pass."""
     other = home.other
