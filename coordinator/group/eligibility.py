@@ -73,5 +73,7 @@ def _excess(state: OwnSituation, now: float) -> Hindrance | None:
 def _loneliness(state: OwnSituation, now: float) -> Hindrance | None:
     """Too few to make a first version with: attempts used up alone would only part us from who comes."""
     core = state.core
+    if state.chain.version > 0 or state.follows:
+        return None
     few = len(core.presence.trainers(now)) + core.contributes < core.pace.min_group
-    return Hindrance.ALONE if few and state.chain.version == 0 and not state.follows else None
+    return Hindrance.ALONE if few else None

@@ -237,7 +237,11 @@ class Exchange:
 
     def held(self) -> tuple[HeldResult | None, ...]:
         """Per partition the result of its current turn."""
-        return tuple(self.results.get((p, self.turn_of(p))) for p in range(self.group.partitions))
+        return tuple(map(self.held_of, range(self.group.partitions)))
+
+    def held_of(self, partition: int) -> HeldResult | None:
+        """The result of its current turn."""
+        return self.results.get((partition, self.turn_of(partition)))
 
     def by_digest(self) -> dict[bytes, HeldResult]:
         """Results of both turns by the digest of their statement."""

@@ -66,7 +66,7 @@ class SpotChecks:
 
     def settled(self, partition: int) -> bool:
         """Whether there is nothing more to wait for about the result that we hold of a partition."""
-        held = self.exchange.held()[partition]
+        held = self.exchange.held_of(partition)
         if held is None or self._needs_no_look(held):
             return True
         case = self._case(partition)

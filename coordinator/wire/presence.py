@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Set
 from dataclasses import dataclass, field
 from typing import Annotated, ClassVar, Literal
@@ -74,6 +75,7 @@ class Sighting:
     presence: Presence
     seen_seconds: float
     since_seconds: float
+    counted: bool = False  # among those that train
 
 
 @dataclass(slots=True)
@@ -89,7 +91,10 @@ class PresenceTable:
     sampled_share: float = 1.0  # of all presence records that reach us; large swarms read a part of them (design §10)
     revision: int = 0  # grows with every change, so that what is computed from the table knows when to do it again
 
-    _counted: tuple[tuple[int, int], int] | None = field(init=False, default=None)
+    _population: tuple[tuple[int, int], int] | None = field(init=False, default=None)
+    # who trains is counted with every change: after each of many records that come at once, somebody asks
+    _training: int = field(init=False, default=0)
+    _oldest_seconds: float = field(init=False, default=math.inf)  # none of these was seen before
 
     def see(self, peer: PeerId, presence: Presence, now: float) -> None:
         """Note a presence record, unless it is the one that we know or there is no room."""
@@ -104,8 +109,10 @@ class PresenceTable:
             self.unheard.discard(peer)  # another life of it, which has had no occasion to say anything yet
         since = known.since_seconds if known is not None and self.is_live(peer, now) else now
         self.revision += 1
+        self._uncount(peer)
         self.sightings[peer] = Sighting(presence, now, since)
         self.gone.discard(peer)
+        self._count(peer)
 
     def heard(self, peer: PeerId) -> None:
         """Any message from a peer shows that the transport reaches it."""
@@ -115,6 +122,7 @@ class PresenceTable:
         if peer in self.gone:
             self.gone.discard(peer)
             self.revision += 1
+            self._count(peer)
 
     def miss(self, peers: Set[PeerId]) -> None:
         """These have said nothing to us in a group that is over: we wait for none of them until they do.
@@ -128,16 +136,19 @@ class PresenceTable:
         if peer in self.sightings:
             self.revision += 1
             self.gone.add(peer)
+            self._uncount(peer)
 
     def shun(self, peer: PeerId) -> None:
         """This peer is not live for us any more, whatever it says."""
         self.revision += 1
         self.shunned.add(peer)
+        self._uncount(peer)
 
     def readmit(self, peer: PeerId) -> None:
         """It may be live for us again."""
         self.revision += 1
         self.shunned.discard(peer)
+        self._count(peer)
 
     def is_live(self, peer: PeerId, now: float) -> bool:
         """Whether a peer was seen within a lifetime, not lost by the transport since, and is not banned."""
@@ -148,7 +159,9 @@ class PresenceTable:
 
     def live(self, now: float) -> frozenset[PeerId]:
         """Everyone who is live."""
-        return frozenset(peer for peer in self.sightings if self.is_live(peer, now))
+        lifetime = self.lifetime_seconds
+        seen = [peer for peer, one in self.sightings.items() if now - one.seen_seconds <= lifetime]
+        return frozenset(seen) - self.gone - self.shunned
 
     def met_at(self, peers: Set[PeerId], now: float) -> float:
         """Since when the one of these that is live longest has been so; now where nobody is."""
@@ -173,7 +186,8 @@ class PresenceTable:
 
     def trainers(self, now: float) -> frozenset[PeerId]:
         """Live peers whose learners are running."""
-        return frozenset(peer for peer in self.sightings if self.is_training(peer, now))
+        self._expire(now)
+        return frozenset([peer for peer, one in self.sightings.items() if one.counted])
 
     def heard_trainers(self, now: float) -> frozenset[PeerId]:
         """Those of them that have not been silent towards us."""
@@ -186,9 +200,10 @@ class PresenceTable:
     def population(self, now: float) -> float:
         """How many peers train, as far as what we see tells; counted anew when that may have changed."""
         basis = (self.revision, int(now))
-        if self._counted is None or self._counted[0] != basis:
-            self._counted = (basis, len(self.trainers(now)))
-        return self._counted[1] / self.sampled_share
+        if self._population is None or self._population[0] != basis:
+            self._expire(now)
+            self._population = (basis, self._training)
+        return self._population[1] / self.sampled_share
 
     def step_seconds(self, peers: Set[PeerId]) -> float:
         """How long an inner step of the slowest of these takes, as far as they say; what they bring ends with one."""
@@ -205,6 +220,35 @@ class PresenceTable:
         """Forget peers that have been silent for so long."""
         limit = lifetimes * self.lifetime_seconds
         for peer in [peer for peer, sighting in self.sightings.items() if now - sighting.seen_seconds > limit]:
+            self._uncount(peer)
             del self.sightings[peer]
             for noted in (self.gone, self.unheard, self.spoken):
                 noted.discard(peer)
+
+    def _count(self, peer: PeerId) -> None:
+        """Count a peer that trains, until its time is up; it may be counted already."""
+        sighting = self.sightings.get(peer)
+        if sighting is None or sighting.counted or sighting.presence.state != "training":
+            return
+        if peer not in self.gone and peer not in self.shunned:
+            sighting.counted = True
+            self._training += 1
+            self._oldest_seconds = min(self._oldest_seconds, sighting.seen_seconds)
+
+    def _uncount(self, peer: PeerId) -> None:
+        """Count it no more."""
+        sighting = self.sightings.get(peer)
+        if sighting is not None and sighting.counted:
+            sighting.counted = False
+            self._training -= 1
+
+    def _expire(self, now: float) -> None:
+        """Count nobody whose time is up; all are looked at only where somebody's may be."""
+        if now - self._oldest_seconds <= self.lifetime_seconds:
+            return
+        self._training, self._oldest_seconds = 0, math.inf
+        for one in self.sightings.values():
+            one.counted = one.counted and now - one.seen_seconds <= self.lifetime_seconds
+            if one.counted:
+                self._training += 1
+                self._oldest_seconds = min(self._oldest_seconds, one.seen_seconds)

@@ -53,6 +53,7 @@ def test_whoever_the_transport_lost_is_gone_until_heard_of():
     known.heard(IDS[0])
     known.see(IDS[1], presence(beat=1), now=1.0)
     assert known.live(1.0) == {IDS[0], IDS[1]}
+    assert known.population(1.0) == 2
 
 
 def test_whoever_was_silent_in_a_group_is_live_but_unheard_until_it_speaks():
@@ -152,7 +153,12 @@ def test_many_strangers_do_not_push_out_whoever_is_here():
 
 
 steps = st.lists(
-    st.tuples(st.sampled_from(["see", "lose", "heard", "wait"]), st.sampled_from(IDS), st.integers(0, 3)), max_size=40
+    st.tuples(
+        st.sampled_from(["see", "lose", "heard", "shun", "readmit", "forget", "wait"]),
+        st.sampled_from(IDS),
+        st.integers(0, 3),
+    ),
+    max_size=40,
 )
 
 
@@ -161,9 +167,10 @@ def test_live_means_seen_within_a_lifetime_and_not_lost_since(script):
     known, now = table(), 0.0
     seen: dict[str, tuple[float, int]] = {}
     lost: set[str] = set()
+    shunned: set[str] = set()
     for what, peer, amount in script:
         if what == "see":
-            known.see(peer, presence(beat=amount), now)
+            known.see(peer, presence(beat=amount, state="paused" if amount == 3 else "training"), now)
             if seen.get(peer, (0, -1))[1] != amount:
                 seen[peer] = (now, amount)
                 lost.discard(peer)
@@ -173,10 +180,25 @@ def test_live_means_seen_within_a_lifetime_and_not_lost_since(script):
         elif what == "heard":
             known.heard(peer)
             lost.discard(peer)
+        elif what == "shun":
+            known.shun(peer)
+            shunned.add(peer)
+        elif what == "readmit":
+            known.readmit(peer)
+            shunned.discard(peer)
+        elif what == "forget":
+            known.forget(now, lifetimes=1.0)
+            for one in [one for one, (at, _) in seen.items() if now - at > LIFETIME]:
+                del seen[one]
+                lost.discard(one)
         else:
             now += amount * 4.0
-        expected = {one for one, (at, _) in seen.items() if one not in lost and now - at <= LIFETIME}
+        expected = {one for one, (at, _) in seen.items() if one not in lost | shunned and now - at <= LIFETIME}
         assert known.live(now) == expected
+        training = {one for one in expected if seen[one][1] != 3}
+        assert known.population(now) == len(training)
+        assert known.trainers(now) == training
+        assert [one for one in IDS if known.is_training(one, now)] == [one for one in IDS if one in training]
         assert known.gone <= known.sightings.keys()
 
 
