@@ -114,7 +114,7 @@ class Machines:
     def start(self, name: str, *arguments: str) -> subprocess.Popen[bytes]:
         with (self.folder / f"{name}.txt").open("wb") as output:
             process = subprocess.Popen(
-                [sys.executable, "-m", *arguments],
+                self.command(name, sys.executable, "-m", *arguments),
                 cwd=ROOT,
                 env={**os.environ, "TMPDIR": str(self.folder)},
                 stdout=output,
@@ -122,6 +122,10 @@ class Machines:
             )
         self.processes[name] = process
         return process
+
+    def command(self, name: str, *words: str) -> list[str]:
+        """What starts this on the machine of that name."""
+        return list(words)
 
     def kill(self, name: str) -> None:
         """As kill -9; returns once it is gone."""
@@ -132,6 +136,18 @@ class Machines:
         """As Ctrl-C: returns once it has saved and gone."""
         self.processes[name].send_signal(signal.SIGINT)
         assert self.processes[name].wait(ENDING_SECONDS) == 0, self.said(name)
+
+    def end_all(self) -> None:
+        """Whatever becomes of their work."""
+        for process in reversed(self.processes.values()):
+            process.send_signal(signal.SIGTERM)
+            process.send_signal(signal.SIGTERM)
+        for process in self.processes.values():
+            try:
+                process.wait(30)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
 
     def peer(self, name: str, *arguments: str, program: str = "peer.cli") -> Path:
         """Start one; returns its data folder."""
@@ -169,6 +185,15 @@ class Machines:
 
 def invite_of(data: Path) -> str:
     return str(ask(data, "invite")["invite"])
+
+
+def muster(*words: str, code: int = 0) -> str:
+    """What a command says that ends with this code, in one line."""
+    found = subprocess.run(
+        [sys.executable, "-m", "peer.cli", *words], cwd=ROOT, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert found.returncode == code, found.stdout + found.stderr
+    return " ".join((found.stdout + found.stderr).split())
 
 
 def version_of(now: PeerSnapshot) -> int:
@@ -226,12 +251,4 @@ def machines() -> Iterator[Machines]:
         try:
             yield found
         finally:
-            for process in reversed(found.processes.values()):
-                process.send_signal(signal.SIGTERM)
-                process.send_signal(signal.SIGTERM)
-            for process in found.processes.values():
-                try:
-                    process.wait(30)
-                except subprocess.TimeoutExpired:
-                    process.kill()
-                    process.wait()
+            found.end_all()

@@ -2,24 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import pytest
 
 from coordinator.views.control import members_of
-from tests.checkout import ROOT
-from tests.real.conftest import ENDING_SECONDS, Machines, invite_of, version_of
+from tests.real.conftest import ENDING_SECONDS, Machines, invite_of, muster, version_of
 
 pytestmark = [pytest.mark.slow, pytest.mark.swarm, pytest.mark.timeout(900)]
-
-
-def muster(*words: str) -> str:
-    found = subprocess.run(
-        [sys.executable, "-m", "peer.cli", *words], cwd=ROOT, capture_output=True, text=True, timeout=120, check=False
-    )
-    assert found.returncode == 0, found.stderr
-    return found.stdout
 
 
 def test_a_peer_is_shown_out_of_a_real_run(machines: Machines) -> None:
