@@ -25,7 +25,7 @@ from peer.learner.group.saved import gather_parts, named_after, own_part
 from peer.learner.optimizers.bf16_step import RoundedSteps
 from peer.learner.optimizers.first_moment import Correction, correct
 from peer.learner.optimizers.inner_optimizer import (
-    assert_quantised,
+    begin_state,
     export_state,
     import_state,
     last_rate,
@@ -125,13 +125,13 @@ class Learner:
     def _follow_gradient(self, scale: Tensor) -> None:
         """Take the optimizer's step along the gradient times `scale`."""
         set_rate(self._optimizer, self.rate)
+        if self._state_steps == 0:
+            begin_state(self._optimizer, self.config.inner)
         if self._rounded is None:
             self._parameters.scale(scale)
             self._optimizer.step()
         else:
             self._rounded.step(self._optimizer, scale, rounding_seed(self.placement.rounding_key, self.step_count))
-        if self.config.inner.optimizer.endswith("8bit") and self._state_steps == 0:
-            assert_quantised(self._optimizer)
         self._state_steps += 1
 
     def backward(self, batch: Tensor) -> Tensor:

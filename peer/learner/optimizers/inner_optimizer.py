@@ -162,8 +162,20 @@ def last_rate(optimizer: Optimizer) -> float:
     return float(optimizer.param_groups[0]["lr"])
 
 
+def begin_state(optimizer: Optimizer, spec: InnerSpec) -> None:
+    """Make room for the state of all parameters, before the first step; raises LocalError if it is not as `spec` says.
+
+    Made by the step itself, it would lie between the copies that the step frees, in holes of which no later one
+    makes full use.
+    """
+    for place in _places(optimizer):
+        _begin(optimizer, place)
+    if spec.optimizer.endswith("8bit"):
+        assert_quantised(optimizer)
+
+
 def assert_quantised(optimizer: Optimizer) -> None:
-    """Raise LocalError unless every tensor of at least `MIN_8BIT_ELEMENTS` has 8-bit moments; call after a step."""
+    """Raise LocalError unless every tensor of at least `MIN_8BIT_ELEMENTS` has 8-bit moments by now."""
     for group in optimizer.param_groups:
         for parameter in group["params"]:
             moments = [optimizer.state[parameter].get(name) for name in group["moments"]]
@@ -222,8 +234,7 @@ def import_state(optimizer: Optimizer, exported: dict[str, Tensor]) -> None:
     for name, value in exported.items():
         index, _, field = name.partition(".")
         by_index[index][field] = value
-    places = [(group, index) for group, one in enumerate(optimizer.param_groups) for index in range(len(one["params"]))]
-    imported = [(place, by_index[str(number)]) for number, place in enumerate(places)]
+    imported = [(place, by_index[str(number)]) for number, place in enumerate(_places(optimizer))]
     if any(fields and not _fits(optimizer, place, fields) for place, fields in imported):
         raise LocalError("the saved optimizer state belongs to another run; remove it to start without")
     optimizer.state.clear()
@@ -242,10 +253,7 @@ def _fits(optimizer: Optimizer, place: tuple[int, int], fields: dict[str, Tensor
 
 
 def _install(optimizer: Optimizer, place: tuple[int, int], fields: dict[str, Tensor]) -> None:
-    group = optimizer.param_groups[place[0]]
-    parameter = group["params"][place[1]]
-    if hasattr(optimizer, "init_state"):  # bitsandbytes: creates the lookup tables beside the state
-        optimizer.init_state(group, parameter, *place)
+    parameter = _begin(optimizer, place)
     state = optimizer.state[parameter]
     for field, value in fields.items():
         if value.dtype == torch.int64:
@@ -253,6 +261,20 @@ def _install(optimizer: Optimizer, place: tuple[int, int], fields: dict[str, Ten
         else:
             # torch keeps its step counter on the CPU whatever the device
             state[field] = value.clone() if value.ndim == 0 else value.to(parameter.device, copy=True)
+
+
+def _begin(optimizer: Optimizer, place: tuple[int, int]) -> nn.Parameter:
+    """The parameter at (group, index), whose state is now a new one if the optimizer makes them one by one."""
+    group = optimizer.param_groups[place[0]]
+    parameter: nn.Parameter = group["params"][place[1]]
+    if hasattr(optimizer, "init_state"):  # bitsandbytes: creates the lookup tables beside the state
+        optimizer.init_state(group, parameter, *place)
+    return parameter
+
+
+def _places(optimizer: Optimizer) -> list[tuple[int, int]]:
+    """(group, index) of all parameters, in order."""
+    return [(group, index) for group, one in enumerate(optimizer.param_groups) for index in range(len(one["params"]))]
 
 
 def _parameters(optimizer: Optimizer) -> Sequence[nn.Parameter]:

@@ -16,6 +16,7 @@ from peer.learner.optimizers.inner_optimizer import (
     REWARM_STEPS,
     SLOW_DECAY,
     assert_quantised,
+    begin_state,
     bytes_per_parameter,
     export_state,
     import_state,
@@ -65,6 +66,22 @@ def test_large_tensors_have_8_bit_state_and_small_ones_do_not(spec: InnerSpec):
             assert moment.dtype == (torch.uint8 if parameter.numel() >= MIN_8BIT_ELEMENTS else torch.float32)
             assert moment.shape[-parameter.ndim :] == parameter.shape
             assert moment.unique().numel() > 10
+
+
+@pytest.mark.parametrize("spec", SPECS)
+def test_a_step_finds_the_state_that_was_begun_before_it_and_makes_none(spec: InnerSpec):
+    begun, plain = _parameters(), _parameters()
+    optimizers = [make_optimizer(parameters, spec) for parameters in (begun, plain)]
+    begin_state(optimizers[0], spec)
+    room = {name: value.data_ptr() for name, value in export_state(optimizers[0]).items() if value.ndim}
+    assert bool(room) == spec.optimizer.endswith("8bit")  # torch's own make theirs in the step
+    for seed in (1, 2):
+        for optimizer, parameters in zip(optimizers, (begun, plain), strict=True):
+            _step(optimizer, parameters, seed)
+    after = export_state(optimizers[0])
+    assert all(after[name].data_ptr() == address for name, address in room.items())
+    assert after.keys() == export_state(optimizers[1]).keys()
+    assert all(torch.equal(*pair) for pair in zip(begun, plain, strict=True))
 
 
 def test_a_silent_fallback_to_32_bits_is_noticed():
