@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from collections.abc import Sequence
+from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -40,6 +43,7 @@ from peer.cli.common import (
     Port,
     RunFile,
     RunFileOption,
+    RunFiles,
     ServeRelay,
     ShareLimits,
     Stay,
@@ -47,6 +51,7 @@ from peer.cli.common import (
     Track,
     Verbose,
     serve,
+    serve_several,
     tell,
 )
 from peer.cli.help import GroupedHelp
@@ -97,6 +102,7 @@ Continued = Annotated[
 ]
 ExportEvery = Annotated[int | None, typer.Option(min=1, help="And whenever so many more versions are certified.")]
 Versions = Annotated[int | None, typer.Option(min=1, max=VERSIONS_MAX, help="End after this many certified versions.")]
+OF_ONE_RUN = ("config", "continued", "announce", "export", "invite", "page")  # options of `muster host`
 
 
 @app.callback(invoke_without_command=True)
@@ -173,7 +179,8 @@ def swarm(
 
 @app.command(epilog="Example: muster host examples/tiny.toml --port 7400")
 def host(
-    file: RunFile = None,
+    context: typer.Context,
+    file: RunFiles = None,
     config: RunFileOption = None,
     continued: Continued = None,
     data: Data = None,
@@ -206,8 +213,14 @@ def host(
     die_with_parent: DieWithParent = None,
     chain_kept: ChainKept = None,
 ) -> None:
-    """Begin a run, keep it reachable, evaluate and export it."""
-    described = arguments.hosted_run(arguments.run_file(file, config), continued, versions, setting)
+    """Begin a run, keep it reachable, evaluate and export it.
+
+    Several run files are several runs: one process for each, and limits that they share.
+    """
+    if file is not None and len(file) > 1:
+        return _host_several(context, file)
+    path = arguments.run_file(next(iter(file or ()), None), config)
+    described = arguments.hosted_run(path, continued, versions, setting)
     if export is None and (export_every is not None or push is not None or licence):
         raise UsageError("--export-every, --push and --licence say how to export; say where to with --export")
     fresh = None if invite is None else Invite.parse(invite)
@@ -227,19 +240,26 @@ def host(
         export=None if export is None else ExportOptions(export.absolute(), export_every, push, licence),
         trial=TrialOptions(chain_kept=chain_kept),
     ).within_limits(limit or (), share_limits)
+    drawn = tracking(track, options.data_directory)
+    served = ServiceOptions(options.data_directory, stay, True, parent=die_with_parent, pages=pages, page=public)
+    served = replace(served, metrics_port=metrics_port, metrics_listen=metrics_listen, tracking=drawn)
+    with options.sharers or nullcontext():
+        serve(lambda: _prepared(described, options, fresh), served, verbose)
 
-    served = ServiceOptions(
-        options.data_directory,
-        stay,
-        True,
-        parent=die_with_parent,
-        metrics_port=metrics_port,
-        metrics_listen=metrics_listen,
-        pages=pages,
-        page=public,
-        tracking=tracking(track, options.data_directory),
-    )
-    serve(lambda: _prepared(described, options, fresh), served, verbose)
+
+def _host_several(context: typer.Context, files: Sequence[Path]) -> None:
+    """One host for each, called as its file."""
+    given = context.params
+    for option in context.command.params:
+        if option.name in OF_ONE_RUN and given[option.name]:
+            raise UsageError(f"{option.opts[0]} is for one run; start the host of that run by itself")
+    runs = {}
+    for path in files:
+        arguments.run_config(path, given["versions"], given["setting"])
+        if path.stem in runs:
+            raise UsageError(f"two of these run files are called {path.stem}; the name is that of the run's folder")
+        runs[path.stem] = ((str(path.absolute()),), "")
+    serve_several(context, runs, paths.data_directory(given["data"]), given["share_limits"])
 
 
 def _prepared(described: RunConfig, options: NodeOptions, fresh: Invite | None) -> Start:

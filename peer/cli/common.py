@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
-from collections.abc import Callable
+import os
+import sys
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, is_dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -11,6 +14,7 @@ from typing import Annotated, Any
 import typer
 from pydantic import BaseModel
 
+from dht.errors import UsageError
 from peer.cli import arguments
 from peer.service.process import ServiceOptions, Start
 
@@ -78,6 +82,10 @@ ShareLimits = Annotated[
     typer.Option(help="Share the limits in this folder's settings.toml with every peer here that names it too."),
 ]
 RunFile = Annotated[Path | None, typer.Argument(help="Run file (TOML); without one, the tiny run that ships here.")]
+RunFiles = Annotated[
+    list[Path] | None,
+    typer.Argument(help="Run file (TOML), or several; without one, the tiny run that ships here."),
+]
 RunFileOption = Annotated[Path | None, typer.Option("--config", help="The run file, by its older name.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print it for scripts.")]
 Verbose = Annotated[bool, typer.Option("--verbose", help="Log more, and to the terminal too.")]
@@ -87,6 +95,7 @@ Compiled = Annotated[
 ]
 DieWithParent = Annotated[int | None, typer.Option(hidden=True)]
 ChainKept = Annotated[int | None, typer.Option(min=8, hidden=True)]
+PORTS = ("port", "metrics_port", "dashboard_port", "page_port")  # of which several runs take the next each
 
 
 def serve(prepare: Callable[[], Start], options: ServiceOptions, verbose: bool) -> None:
@@ -112,6 +121,49 @@ def serve(prepare: Callable[[], Start], options: ServiceOptions, verbose: bool) 
         return start
 
     process.run(prepare_well, options, typer.echo)
+
+
+def given_options(context: typer.Context, without: Collection[str]) -> list[str]:
+    """The options of this command line as words, but those named."""
+    words: list[str] = []
+    for option in context.command.params:
+        value = context.params.get(option.name or "")
+        if option.param_type_name != "option" or option.name in without or value in (None, option.default):
+            continue
+        for one in value if isinstance(value, list | tuple) else [value]:
+            flags = {True: option.opts, False: option.secondary_opts}
+            words += [flags[one][0]] if isinstance(one, bool) else [option.opts[0], str(one)]
+    return words
+
+
+def serve_several(
+    context: typer.Context, runs: Mapping[str, tuple[Sequence[str], str]], data: Path, share: Path | None
+) -> None:
+    """Run this command once for each of these runs, by name, with these words and this line as its input.
+
+    Each has a folder in `data`, and the next of every port; they share limits. Raises UsageError or LocalError.
+    """
+    from peer.service.several import PeerChild, run_several
+
+    ports = {
+        option.opts[0]: context.params[option.name]
+        for option in context.command.params
+        if option.name in PORTS and context.params.get(option.name) is not None
+    }
+    taken = [port + index for port in ports.values() for index in range(len(runs))]
+    if len(set(taken)) < len(taken):
+        raise UsageError(
+            f"{len(runs)} runs take {len(runs)} ports in a row for each of {', '.join(ports)}, and these overlap; "
+            "choose ports that are further apart"
+        )
+    own = {*PORTS, "data", "share_limits", "die_with_parent", "yes"}
+    words = [*given_options(context, own), "--share-limits", str(share or data), "--die-with-parent", str(os.getpid())]
+    children = []
+    for index, (name, (more, told)) in enumerate(runs.items()):
+        places = [word for option, port in ports.items() for word in (option, str(port + index))]
+        command = (sys.executable, "-m", "peer.cli", str(context.command.name), *words, *places)
+        children.append(PeerChild(name, (*command, "--data", str(data / name), *more), told))
+    raise typer.Exit(asyncio.run(run_several(children, typer.echo)))
 
 
 def print_json(told: object) -> None:

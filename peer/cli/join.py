@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sys
 import tempfile
+from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -35,7 +37,9 @@ from peer.cli.common import (
     Track,
     UseRelay,
     Verbose,
+    given_options,
     serve,
+    serve_several,
 )
 from peer.cli.progress import ProgressBar
 from peer.learner.spawn import AUTO, learner_ahead
@@ -48,6 +52,10 @@ from peer.service.trackers import tracking
 
 INVITE_CHARACTERS_MAX = 2 * INVITE_BYTES_MAX  # base32 makes 8 letters of 5 bytes
 
+Invites = Annotated[
+    list[str],
+    typer.Argument(help="The line that the host printed, or several; `-` reads one from standard input."),
+]
 Corpus = Annotated[str, typer.Option(help="Your text files, where the run trains on files: 'text/*.txt, more.txt'.")]
 Threads = Annotated[
     int | None, typer.Option(min=1, max=1024, help="CPU threads of the learner; default: the machine's cores.")
@@ -63,7 +71,7 @@ app = typer.Typer()
 @app.command(epilog="Example: muster join muster1abc…")
 def join(
     context: typer.Context,
-    invite: Annotated[str, typer.Argument(help="The line that the host printed; `-` reads it from standard input.")],
+    invite: Invites,
     yes: Annotated[bool, typer.Option("--yes", help="Agree to the terms without being asked, for scripts.")] = False,
     detach: Annotated[bool, typer.Option("--detach", help="Go on in the background once it has begun.")] = False,
     data: Data = None,
@@ -99,10 +107,9 @@ def join(
 ) -> None:
     """Take part in the run of an invite.
 
-    It first says what that takes from this machine, and asks.
+    It first says what that takes from this machine, and asks. Several invites are several peers, which share limits.
     """
-    if invite != "-":
-        Invite.parse(invite)
+    _check_readable(invite)
     folder = paths.data_directory(data)
     drawn = tracking(track, folder)
     options = NodeOptions(
@@ -122,13 +129,37 @@ def join(
         tell=ProgressBar(),
         trial=TrialOptions(fault and str(Fault.parse(fault)), chain_kept, attack, trial_network, tape, skew_file),
     ).within_limits(limit or (), share_limits)
-    invite = _agreed(invite, options) if yes else _ask_owner(invite, options)
+    if len(invite) > 1:
+        return _join_several(context, invite, options)
+    agreed = _agreed(invite[0], options) if yes else _ask_owner(invite[0], options)
     if detach:
-        return _detach(context, invite, folder)
-    served = ServiceOptions(folder, stay, parent=die_with_parent, tracking=drawn)
-    served = replace(served, metrics_port=metrics_port, metrics_listen=metrics_listen)
-    with learner_ahead(options.learner_program) as spawned:  # first of all: what it imports takes longest
-        serve(lambda: _prepare(invite, replace(options, spawned=spawned)), served, verbose)
+        return _detach(context, agreed, folder)
+    served = ServiceOptions(folder, stay, False, metrics_port=metrics_port, metrics_listen=metrics_listen)
+    served = replace(served, parent=die_with_parent, tracking=drawn)
+    # the learner first of all: what it imports takes longest
+    with options.sharers or nullcontext(), learner_ahead(options.learner_program) as spawned:
+        serve(lambda: _prepare(agreed, replace(options, spawned=spawned)), served, verbose)
+
+
+def _check_readable(invites: Sequence[str]) -> None:
+    for text in invites:
+        if text != "-":
+            Invite.parse(text)
+
+
+def _join_several(context: typer.Context, invites: Sequence[str], options: NodeOptions) -> None:
+    """One peer for each, called by its run, once the owner has agreed to all."""
+    given = context.params
+    if given["detach"] or given["announce"] or "-" in invites:
+        raise UsageError("--detach, --announce and `-` are for one invite; start the peer of that run by itself")
+    agree, runs = _agreed if given["yes"] else _ask_owner, {}
+    for invite in invites:
+        run = Invite.parse(invite).run_id.hex()[:12]
+        if run in runs:
+            raise UsageError(f"two of these invites are for the run {run}; leave one out")
+        agree(invite, replace(options, data_directory=options.data_directory / run))
+        runs[run] = (("-", "--yes"), invite)
+    serve_several(context, runs, options.data_directory, given["share_limits"])
 
 
 def _prepare(invite: str, options: NodeOptions) -> Start:
@@ -152,18 +183,6 @@ def _detach(context: typer.Context, invite: str, data_directory: Path) -> None:
     typer.echo(
         f"it runs as process {pid}; look at it with `muster status` and `muster logs`, end it with `muster drain`"
     )
-
-
-def given_options(context: typer.Context, without: tuple[str, ...]) -> list[str]:
-    """The options of this command line as words, but those named."""
-    words: list[str] = []
-    for option in context.command.params:
-        value = context.params.get(option.name or "")
-        if option.param_type_name != "option" or option.name in without or value in (None, False, option.default):
-            continue
-        for one in value if isinstance(value, list | tuple) else [value]:
-            words += [option.opts[0]] if one is True else [option.opts[0], str(one)]
-    return words
 
 
 def _given(invite: str) -> str:

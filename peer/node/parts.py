@@ -30,7 +30,6 @@ from peer.node.live_limits import LiveLimits
 from peer.node.options import NodeOptions
 from peer.node.pause_loop import PauseLoop
 from peer.node.presence import OwnPresence
-from peer.node.sharers import Sharers
 from peer.rounds.driver import RoundDriver
 from peer.storage.run_directory import RunDirectory, RunState
 
@@ -63,14 +62,6 @@ class Entered:
     known: KnownAddresses
     network: Network
     ticket: Ticket | None = None  # of the invite by which it came
-
-    def sharing(self, sharers: Sharers) -> Entered:
-        """The same with its part of the owner's limits; raises UsageError."""
-        sharers.enter()  # when the network has our key, nobody else here can have our data folder
-        self.life.closing.callback(sharers.close)
-        limits = sharers.part(sharers.whole)
-        self.network.respect(limits)
-        return replace(self, options=replace(self.options, limits=limits))
 
     async def holders(self, invite: Invite) -> set[PeerId]:
         """Whom to ask before we take part ourselves: those of the invite, and who says to be in the run now."""
@@ -110,20 +101,14 @@ async def enter(
 
     Its door is guarded from the first moment, by the manifest if that is known.
     """
+    if options.sharers is not None:
+        options = replace(options, limits=options.sharers.begin())
     life, known = PeerLife(), KnownAddresses()
     network = await open_network(options, run_id, invite, known.of, first_gate(invite, manifest, options.clock))
     life.closing.push_async_callback(network.close)
     life.closing.push_async_callback(network.flush, FLUSH_SECONDS)
     life.tasks.spawn(network.watch())
-    ticket = None if invite is None else invite.ticket
-    entered = Entered(options, identity, role, life, known, network, ticket)
-    if options.sharers is None:
-        return entered
-    try:
-        return entered.sharing(options.sharers)
-    except BaseException:
-        await life.close()
-        raise
+    return Entered(options, identity, role, life, known, network, None if invite is None else invite.ticket)
 
 
 async def assemble(entered: Entered, manifest: Manifest) -> Parts:

@@ -12,13 +12,13 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from threading import Lock
-from typing import Any
+from typing import Any, Self
 
 import structlog
 from pydantic import BaseModel, Field, ValidationError
 
 from dht.errors import UsageError
+from dht.locks import FileLock
 from peer.machine.limits import SETTINGS_NAME, Limits, PeerSettings
 
 FOLDER_NAME = "sharers"
@@ -47,7 +47,7 @@ class OtherSharers:
 
 
 class Sharers:
-    """One peer's place among them, from `enter` to `close`."""
+    """One peer's place among them, which it has within this context."""
 
     def __init__(self, folder: Path, data_directory: Path, overrides: Sequence[str] = ()) -> None:
         """The limits are those in the folder's settings, with `--limit` on top; raises UsageError."""
@@ -56,32 +56,41 @@ class Sharers:
         self.folder = folder
         self.others = OtherSharers()
         self._overrides = overrides
+        self._data_directory = data_directory
         self._own = hashlib.sha256(os.fsencode(data_directory.resolve())).hexdigest()[:12] + ".json"
         self._descriptor = -1
         self._known: dict[str, Used] = {}  # what others wrote last that could be read
         self._trouble = ""
-        self._turn = Lock()  # an exchange goes on in its thread while its peer is taken apart
         self._read_settings()
 
-    def enter(self) -> None:
-        """Be one of them, and see who else is; raises UsageError where the folder does not take what is written."""
+    def __enter__(self) -> Self:
+        """Be one of them; raises UsageError if the folder takes nothing, or a process has our data folder already."""
         path = self.folder / FOLDER_NAME / self._own
+        self._alone = FileLock(path.with_suffix(".lock"))
         try:
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-            fcntl.flock(self._descriptor, fcntl.LOCK_EX)  # others hold it for as long as a look takes
+            if self._alone.acquire():
+                self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+                fcntl.flock(self._descriptor, fcntl.LOCK_EX)  # others hold it for as long as a look takes
+                return self
         except OSError as error:
             raise UsageError(
                 f"{self.folder} cannot hold what is shared: {error.strerror}; choose another folder with --share-limits"
             ) from None
+        raise UsageError(
+            f"another muster process here already uses {self._data_directory}; "
+            "stop that one or start this one with another --data directory"
+        )
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._descriptor)
+        self._alone.release()
+
+    def begin(self) -> Limits:
+        """Our part of the limits, as things are now; raises UsageError."""
         self._read_settings()
         self._look("")
-
-    def close(self) -> None:
-        """Leave them."""
-        with self._turn:
-            os.close(self._descriptor)
-            self._descriptor = -1
+        return self.part(self.whole)
 
     def part(self, limits: Limits) -> Limits:
         """Ours of what all may take."""
@@ -92,10 +101,6 @@ class Sharers:
 
         Returns limits of all that have changed in their settings since the last time.
         """
-        with self._turn:
-            return {} if self._descriptor < 0 else self._exchange(mine)
-
-    def _exchange(self, mine: Used) -> dict[str, Any]:
         self._look(mine.day)
         trouble, changes = "", {}
         try:
@@ -130,7 +135,7 @@ class Sharers:
         return self._known.get(path.name, Used()), lives
 
     def _read_settings(self) -> None:
-        self.whole = PeerSettings.load(self.folder, self._overrides).limits  # what all may take, as this peer begins
+        self.whole = PeerSettings.load(self.folder, self._overrides).limits  # what all may take together
         self._settings = PeerSettings.load(self.folder).limits
 
     def _changed(self) -> dict[str, Any]:

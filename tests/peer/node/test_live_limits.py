@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import AsyncExitStack
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -107,39 +107,33 @@ def test_a_learner_that_is_ready_respects_what_was_changed_meanwhile(
 def test_those_that_share_limits_split_them_and_a_change_at_one_reaches_all(tmp_path: Path) -> None:
     """What a day has used is added up, so the pause loop is told of the owner's changes only, and of the whole."""
     before, whole = Limits(upload_mbit=8.0, cpu_cores=4), Limits(upload_mbit=4.0, cpu_cores=4)
+    parts: list[Any] = [Part(), Part()]
 
-    async def course() -> None:
-        async with AsyncExitStack() as ending:
-            parts: list[Any] = [Part(), Part()]
-            desks, sharers = (
-                [],
-                [Sharers(tmp_path, tmp_path / name, ["upload_mbit=8", "cpu_cores=4"]) for name in ("one", "two")],
-            )
-            for part, one in zip(parts, sharers, strict=True):
-                one.enter()
-                ending.callback(one.close)
-                options = NodeOptions(tmp_path, limits=one.part(before), sharers=one)
-                desks.append(LiveLimits(options, part, part, part))
-            assert [one.in_force for one in desks] == [before, before.part(2)]
-            await desks[0].exchange()
-            assert [one.respected for one in parts] == [[before, before.part(2)], [before]]
-            answer = await desks[0].change(["upload_mbit=4"])
-            assert (answer.sharers, answer.limits[0].value) == (2, 4.0)
-            await desks[1].exchange()
-            await desks[0].exchange()  # which finds its own change, and no other
-            assert parts[0].respected[2:] == parts[1].respected[1:] == [whole, whole.part(2)]
-            assert parts[1].given == [0.25 * MBIT_BYTES * 4]
-            assert parts[1].others == OtherSharers(living=1, sent_bytes=5)
+    async def course(desks: list[LiveLimits]) -> None:
+        assert [one.in_force for one in desks] == [before, before.part(2)]
+        await desks[0].exchange()
+        assert [one.respected for one in parts] == [[before, before.part(2)], [before]]
+        answer = await desks[0].change(["upload_mbit=4"])
+        assert (answer.sharers, answer.limits[0].value) == (2, 4.0)
+        await desks[1].exchange()
+        await desks[0].exchange()  # which finds its own change, and no other
+        assert parts[0].respected[2:] == parts[1].respected[1:] == [whole, whole.part(2)]
+        assert parts[1].given == [0.25 * MBIT_BYTES * 4]
+        assert parts[1].others == OtherSharers(living=1, sent_bytes=5)
 
-    asyncio.run(course())
+    with ExitStack() as stack:
+        desks = []
+        for name, part in zip(("one", "two"), parts, strict=True):
+            sharers = stack.enter_context(Sharers(tmp_path, tmp_path / name, ["upload_mbit=8", "cpu_cores=4"]))
+            options = NodeOptions(tmp_path, limits=sharers.begin(), sharers=sharers)
+            desks.append(LiveLimits(options, part, part, part))
+        asyncio.run(course(desks))
     assert PeerSettings.load(tmp_path).limits == Limits(upload_mbit=4.0)
 
 
 def test_one_that_shares_with_nobody_has_all(tmp_path: Path) -> None:
     part: Any = Part()
-    sharers = Sharers(tmp_path, tmp_path / "one", ["upload_mbit=8"])
-    sharers.enter()
-    ours = LiveLimits(NodeOptions(tmp_path, limits=sharers.whole, sharers=sharers), part, part, part)
-    asyncio.run(ours.exchange())
+    with Sharers(tmp_path, tmp_path / "one", ["upload_mbit=8"]) as sharers:
+        ours = LiveLimits(NodeOptions(tmp_path, limits=sharers.begin(), sharers=sharers), part, part, part)
+        asyncio.run(ours.exchange())
     assert part.respected == [sharers.whole] == [ours.in_force]
-    sharers.close()

@@ -6,7 +6,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -24,8 +24,7 @@ LIVES = """
 import sys
 from pathlib import Path
 from peer.node.sharers import Sharers, Used
-one = Sharers(Path(sys.argv[1]), Path(sys.argv[2]))
-one.enter()
+one = Sharers(Path(sys.argv[1]), Path(sys.argv[2])).__enter__()
 one.exchange(Used(day=sys.argv[3], sent_bytes=70, disk_bytes=9))
 print("entered", flush=True)
 sys.stdin.read()
@@ -35,18 +34,11 @@ sys.stdin.read()
 @contextmanager
 def sharing(folder: Path, *names: str) -> Iterator[list[Sharers]]:
     """So many in one process, each with a data folder of this name."""
-    found = [Sharers(folder, folder / name) for name in names]
-    for one in found:
-        one.enter()
-    try:
-        yield found
-    finally:
+    with ExitStack() as stack:
+        found = [stack.enter_context(Sharers(folder, folder / name)) for name in names]
         for one in found:
-            one.close()
-
-
-def files(folder: Path) -> list[Path]:
-    return sorted((folder / FOLDER_NAME).iterdir())
+            one.begin()
+        yield found
 
 
 def test_each_sees_what_the_others_use(tmp_path: Path) -> None:
@@ -101,7 +93,7 @@ def test_a_day_ends_for_all_at_midnight(tmp_path: Path) -> None:
 def test_a_file_that_cannot_be_read_says_what_it_said_before(tmp_path: Path, content: bytes) -> None:
     with sharing(tmp_path, "a") as (first,):
         first.exchange(Used(day=TODAY, sent_bytes=10))
-        (path,) = files(tmp_path)
+        (path,) = (tmp_path / FOLDER_NAME).glob("*.json")
         with sharing(tmp_path, "b") as (second,):
             path.write_bytes(content)
             second.exchange(Used(day=TODAY))
@@ -118,16 +110,22 @@ def test_a_file_that_cannot_be_read_says_what_it_said_before(tmp_path: Path, con
 def test_a_folder_that_takes_nothing_is_told_in_a_sentence(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(UsageError, match="file cannot hold what is shared: Not a directory; choose another folder"):
-        Sharers(tmp_path / "file", tmp_path / "a").enter()
+        Sharers(tmp_path / "file", tmp_path / "a").__enter__()
 
 
-def test_limits_are_those_of_the_moment_at_which_it_enters(tmp_path: Path) -> None:
-    one = Sharers(tmp_path, tmp_path / "a", ["cpu_cores=4"])
-    (tmp_path / SETTINGS_NAME).write_text("[limits]\nupload_mbit = 2\ncpu_cores = 3")  # while torch was imported
-    one.enter()
-    assert one.whole == Limits(upload_mbit=2, cpu_cores=4)
-    assert one.exchange(Used(day=TODAY)) == {}
-    one.close()
+def test_a_second_process_with_one_data_folder_is_refused(tmp_path: Path) -> None:
+    with (
+        sharing(tmp_path, "a"),
+        pytest.raises(UsageError, match=r"another muster process here already uses .*/a; stop"),
+    ):
+        Sharers(tmp_path, tmp_path / "a").__enter__()
+
+
+def test_limits_are_those_of_the_moment_at_which_it_begins(tmp_path: Path) -> None:
+    with Sharers(tmp_path, tmp_path / "a", ["cpu_cores=4"]) as one:
+        (tmp_path / SETTINGS_NAME).write_text("[limits]\nupload_mbit = 2\ncpu_cores = 3")  # while torch was imported
+        assert one.begin() == Limits(upload_mbit=2, cpu_cores=4)
+        assert one.exchange(Used(day=TODAY)) == {}
 
 
 def test_what_changes_in_the_settings_is_told_once_and_half_a_file_is_no_change(tmp_path: Path) -> None:
@@ -142,14 +140,6 @@ def test_what_changes_in_the_settings_is_told_once_and_half_a_file_is_no_change(
         assert one.exchange(Used(day=TODAY)) == {}
         settings.unlink()
         assert one.exchange(Used(day=TODAY)) == {"upload_mbit": 0.0, "hours": ""}
-
-
-def test_an_exchange_that_comes_after_the_end_writes_nowhere(tmp_path: Path) -> None:
-    with sharing(tmp_path, "a") as (one,):
-        pass
-    with (tmp_path / "somebody-elses").open("wb"):  # has the descriptor that was freed
-        assert one.exchange(Used(day=TODAY)) == {}
-    assert (tmp_path / "somebody-elses").read_bytes() == b""
 
 
 def test_limits_of_its_own_are_not_silently_given_up(tmp_path: Path) -> None:
