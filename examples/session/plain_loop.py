@@ -32,7 +32,7 @@ def main() -> None:
     draw = torch.Generator().manual_seed(given.seed)
     with Session(given.invite or RUN, model, Place(given.folder)) as session:
         print("invite:", session.invite, flush=True)
-        goes_on, steps = True, 0
+        goes_on, steps, shown = True, 0, -1.0
         while goes_on:
             x = torch.rand(256, 1, generator=draw) * 6 - 3
             loss = nn.functional.mse_loss(model(x), torch.sin(2 * x))
@@ -41,8 +41,9 @@ def main() -> None:
             optimizer.zero_grad()
             goes_on = session.step(tokens=len(x), loss=loss.item())
             steps += 1
-            if steps % 100 == 0:
-                print(f"step {steps}: loss {loss.item():.4f}, {session.progress:.0%} of the run", flush=True)
+            if session.progress >= shown + 0.1:  # it stays at 0 until a second peer is there
+                shown = session.progress
+                print(f"step {steps}: loss {loss.item():.4f}, {shown:.0%} of the run", flush=True)
     x = torch.linspace(-3, 3, 601)[:, None]
     with torch.no_grad():
         print(f"the run's model: loss {nn.functional.mse_loss(model(x), torch.sin(2 * x)).item():.4f}")

@@ -161,7 +161,7 @@ def evaluate(
 ) -> None:
     """Say how good a certified model is.
 
-    Held-out loss, perplexity and bits per byte, each with its standard error.
+    Held-out loss with its standard error, perplexity, and bits per byte.
     """
     from peer.cli.progress import loading
     from peer.machine.local_files import LocalFiles
