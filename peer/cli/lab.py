@@ -162,7 +162,9 @@ Plain = Annotated[bool, typer.Option("--no-ui", help="Print plain lines instead 
 ListNames = Annotated[bool, typer.Option("--list", help="Print merges, codecs, attacks, optimizers and recipes.")]
 
 
-@app.command(epilog="Example: muster lab --learners 8 --steps 1000 --compare dp --dp-lr 7e-3,1.5e-2,3e-2 --report lab.json")
+@app.command(
+    epilog="Example: muster lab --learners 8 --steps 1000 --compare dp --dp-lr 7e-3,1.5e-2,3e-2 --report lab.json"
+)
 def lab(
     context: typer.Context,
     file: Config = None,
