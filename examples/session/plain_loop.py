@@ -1,7 +1,9 @@
 """A loop of your own in a run: plain torch, and five lines of Muster.
 
 python examples/session/plain_loop.py --folder /tmp/first                # begins a run and prints its invite
-python examples/session/plain_loop.py --folder /tmp/second muster1…      # takes part, here or on another machine
+python examples/session/plain_loop.py --folder /tmp/second muster1…      # takes part, in a second terminal
+
+For peers on other machines, give `Place` a `listen_host` of "0.0.0.0": by default a session listens on this one only.
 """
 
 import argparse
