@@ -21,11 +21,11 @@ class AdmissionSpec(Wire):
 
     mode: AdmissionMode = Field(
         "invite",
-        description="`invite`: who holds an invite of the organiser's; `list`: only peers that it names; `open`: "
-        "anybody, which takes the protections of docs/explanation/trust.md",
+        description="`invite`: peers with an invite of the organiser; `list`: only peers that the organiser names; "
+        "`open`: anybody, which needs the limits of `[trust]` (docs/how-to/strangers.md)",
         json_schema_extra={"enum": list(get_args(AdmissionMode))},
     )
-    observers_get_states: bool = Field(False, description="whether peers that may only look may also fetch the model")
+    observers_get_states: bool = Field(False, description="whether peers that only observe may fetch the model")
 
     @property
     def asks_for_passes(self) -> bool:

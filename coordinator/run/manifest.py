@@ -75,16 +75,16 @@ class OuterSpec(Wire):
         "robust_rda",
         max_length=64,
         pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$",
-        description="how contributions become one outer gradient; another name is of a rule that `merge_package` "
-        "brings (docs/how-to/aggregators.md)",
+        description="how contributions become one outer gradient; or the name of a rule that `merge_package` brings "
+        "(docs/how-to/aggregators.md)",
         json_schema_extra={"enum": list(get_args(Merge))},
     )
     contribution_codec: Codec = Field("int8", description="encoding of a member's outer gradient")
     result_codec: Codec = Field("int8", description="encoding of the merged outer gradient")
     adoption: Adoption = Field(
         "carry",
-        description="`carry` keeps the steps made while a round ran; `eager` makes them where the learner's own part "
-        "of the merge already is, and keeps a share",
+        description="`carry` keeps the steps made while a round ran; `eager` adds the learner's own part of the merge "
+        "at once, makes these steps from there, and keeps a share of them (docs/adr/0040)",
         json_schema_extra={"enum": list(get_args(RunAdoption))},
     )
     norms: Norms = Field("tensor", description="what `rda` and `robust_rda` give one length: a tensor, or each row")
@@ -101,8 +101,8 @@ class OuterSpec(Wire):
     )
     moment_correction: LaterShare = Field(
         None,
-        description="with `eager`: share of what a merge brought beyond a learner's own work that its first moment "
-        "takes over; for `adamw8bit` and `adamw`",
+        description="with `eager`, for `adamw8bit` and `adamw`: a learner's first moment takes over this share of what "
+        "others brought to a merge (docs/adr/0041)",
     )
 
     @model_validator(mode="after")
@@ -138,10 +138,23 @@ class PaceSpec(Wire):
         24, ge=1, le=1 << 20, description="H: inner steps between two versions of a fragment"
     )
     overlap: int = Field(2, ge=1, le=16, description="τ: rounds in flight at once")
-    quorum: int = Field(3, ge=1, le=PEERS_PER_GROUP_MAX, description="K: joined peers that start the grace window")
-    grace_share: float = Field(0.5, ge=0, lt=1, description="γ: share of the slack given to late peers")
+    quorum: int = Field(
+        3, ge=1, le=PEERS_PER_GROUP_MAX, description="K: once this many peers have joined, the grace window begins"
+    )
+    grace_share: float = Field(
+        0.5,
+        ge=0,
+        lt=1,
+        description="γ: the grace window for late peers, as a share of the time until the merge is needed",
+    )
     min_group: int = Field(2, ge=1, le=PEERS_PER_GROUP_MAX, description="fewest members a round may have")
-    min_share: float = Field(0.5, ge=0, lt=1, description="share of the active set a full certificate must exceed")
+    min_share: float = Field(
+        0.5,
+        ge=0,
+        lt=1,
+        description="a full certificate has votes of more than this share of the active set, the voters of the "
+        "fragment's last four versions",
+    )
     max_stale: int = Field(4, ge=1, le=64, description="versions a contribution may lag before it is dropped")
     round_seconds: float = Field(
         8.0,
@@ -170,32 +183,34 @@ class PaceSpec(Wire):
 
 
 class TrustSpec(Wire):
-    """What a key is worth that nobody knows yet, for runs whose invite anybody may have (docs/how-to/strangers.md)."""
+    """Limits on new keys, for runs whose invite anybody may have (docs/how-to/strangers.md)."""
 
     newcomers_share: float = Field(
         1.0,
         gt=0,
         le=1,
-        description="share of a group that may be neither founders nor active before; one always may; 1 is no bound",
+        description="largest share of a group that is new: neither founders nor active before; one member may always "
+        "be; 1 is no bound",
     )
     network_share: float = Field(
         1.0,
         gt=0,
         le=1,
-        description="the same for members from one public network (IPv4 /24, IPv6 /48), but for founders",
+        description="largest share of a group from one public network (IPv4 /24, IPv6 /48), founders not counted; one "
+        "member may always be; 1 is no bound",
     )
     probation_rounds: int = Field(
         0,
         ge=0,
         le=PROBATION_ROUNDS_MAX,
-        description="this many certified rounds of a fragment a key takes part in before its work has weight there "
+        description="certified rounds of a fragment in which a new key takes part before its work has weight there "
         "and it votes; founders are exempt",
     )
     audit_share: float = Field(
         0.0,
         ge=0,
         le=1,
-        description="share of its rounds after which a member gets one partition's inputs and recomputes all of it",
+        description="share of its rounds after which a member fetches the inputs of one partition and recomputes it",
     )
     score_share: float = Field(0.0, description="always 0, and in every run's id", json_schema_extra=RETIRED)
 

@@ -66,7 +66,7 @@ class ModelSpec(Wire):
     settings: str = Field(
         "",
         max_length=SETTINGS_CHARACTERS_MAX,
-        description="a table of further fields of the model's `transformers` config, which go before the keys above",
+        description="a table of further fields of the model's `transformers` config, which override the keys above",
         json_schema_extra={"type": "table"},
     )
     source: str = Field(

@@ -95,7 +95,7 @@ def verify(
     data: Annotated[
         Path | None, typer.Option("--data", help="Folder of a peer of the run that the evidence is from.")
     ] = None,
-    invite: Annotated[str | None, typer.Option(help="Fail unless it is of the run of this invite.")] = None,
+    invite: Annotated[str | None, typer.Option(help="Fail unless it is of this invite's run.")] = None,
     strict: Annotated[
         bool, typer.Option("--strict", help="Fail unless the certificates lead back to the founders without a gap.")
     ] = False,

@@ -143,7 +143,7 @@ FailuresOption = Annotated[str | None, typer.Option(help="MTBI:RETURN, in steps:
 ScavengeOption = Annotated[str | None, typer.Option(help="N:FROM:TO, in steps: more learners for a while.")]
 Attacks = Annotated[list[str] | None, typer.Option(help="NAME:COUNT[:PARAMETER=VALUE] (repeatable); see --list.")]
 PartitionOption = Annotated[str | None, typer.Option(help="N:FROM:TO, in steps: the last N learners are cut off.")]
-ReunionOption = Annotated[Reunion, typer.Option(help="What the losing side certified; uncut: nobody is cut off.")]
+ReunionOption = Annotated[Reunion, typer.Option(help="Carry or drop the losing side's work; uncut: nobody is cut off.")]
 OwnText = Annotated[bool, typer.Option(help="The sides of --partition read different packages.")]
 NonIid = Annotated[float | None, typer.Option(help="Deal the text out unevenly, with this Dirichlet parameter.")]
 Compare = Annotated[
@@ -157,7 +157,7 @@ Report = Annotated[Path | None, typer.Option(help="Write the report to this file
 Curve = Annotated[Path | None, typer.Option(help="Write all loss curves to this file (JSON lines).")]
 Plot = Annotated[Path | None, typer.Option(help="Draw all loss curves into this file: .html or .png.")]
 Tape = Annotated[Path | None, typer.Option(help="Write the event tape to this file (JSON lines).")]
-Replay = Annotated[Path | None, typer.Option(help="Instead, make the parameters of this tape again and compare.")]
+Replay = Annotated[Path | None, typer.Option(help="Instead, replay this tape, and compare every bit.")]
 Plain = Annotated[bool, typer.Option("--no-ui", help="Print plain lines instead of progress bars.")]
 ListNames = Annotated[bool, typer.Option("--list", help="Print merges, codecs, attacks, optimizers and recipes.")]
 

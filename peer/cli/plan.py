@@ -112,7 +112,7 @@ def goodput(
     plot: Plot = None,
     as_json: AsJson = False,
 ) -> None:
-    """Simulate chips that fail, and say how much of the time trains the model."""
+    """Say how much time trains the model when chips fail."""
     from peer.plan import chips as parts
     from peer.plan import tables
     from peer.plan.goodput import simulate
@@ -169,7 +169,10 @@ def bandwidth(
     plot: Plot = None,
     as_json: AsJson = False,
 ) -> None:
-    """Say what rate each site's line needs, as the paper counts and with the whole model sent once in H steps."""
+    """Say what rate the line of each site needs.
+
+    Twice: as the paper counts, and with the whole model sent once in H steps.
+    """
     from peer.plan import bandwidth as links
     from peer.plan import tables
 
@@ -216,7 +219,10 @@ def swarm(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Simulate volunteers with their lines, speeds and absences; predict, recommend, and compare with other ways."""
+    """Predict what a swarm of volunteers will do.
+
+    It simulates their lines, speeds and absences, recommends settings, and compares with other methods.
+    """
     from peer.plan import swarm_report as reports
     from peer.plan.swarm_plan import PlanFile
 
