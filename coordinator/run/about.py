@@ -17,7 +17,7 @@ class AboutSpec(Wire):
     purpose: str = Field("", max_length=240, pattern=ONE_LINE, description="what it is for")
     organiser: str = Field("", max_length=120, pattern=ONE_LINE, description="who organises it, and how to reach them")
     url: str = Field("", max_length=200, pattern=r"^(https?://[!-~]+)?$", description="where to read more")
-    licence: str = Field("", max_length=80, pattern=ONE_LINE, description="of the model that comes of it")
+    licence: str = Field("", max_length=80, pattern=ONE_LINE, description="of the resulting model")
     data: str = Field("", max_length=200, pattern=ONE_LINE, description="what kind of text it learns from")
 
     def rows(self) -> list[tuple[str, str]]:
