@@ -41,8 +41,8 @@ class InnerSpec(Wire):
     clip_norm: float = Field(1.0, gt=0, le=1e6, description="gradients are clipped to this global norm")
     precision: Precision = Field(
         "float32",
-        description="of a learner's parameters and gradients; `bfloat16` takes half the memory, and steps are rounded "
-        "up or down by lot (docs/how-to/models.md)",
+        description="of a learner's parameters and gradients; `bfloat16` takes half the memory, with stochastic "
+        "rounding of steps (docs/explanation/memory.md)",
     )
     momentum: Annotated[float | None, Field(ge=0, lt=1), AfterValidator(_not(MUON_MOMENTUM))] = Field(
         None,
