@@ -9,7 +9,9 @@ from coordinator.wire.presence import Presence
 from dht.identity import PeerId
 from dht.table import ENTRIES_PER_KEY_MAX
 
-HOLDERS = 8  # of a record, beside its writer, and asked about a place: replicas and acquaintances (dht.hivemind_store)
+REPLICAS, ACQUAINTANCES = 5, 3  # as in dht.hivemind_store
+HOLDERS = REPLICAS + ACQUAINTANCES  # told a record, beside its writer, and asked about a place
+PUTS_PER_LIFETIME = 3  # of a presence
 ASKED_THE_WAY = 10  # before, by everybody who writes or reads there
 # Beside the presence itself, as measured (tests/real/test_thousands.py): key, sender, lifetime, signature.
 PUT_OVERHEAD_BYTES, GOT_OVERHEAD_BYTES = 340, 290
@@ -45,12 +47,24 @@ class Board:
         self.bytes_put += QUESTION_BYTES * (ASKED_THE_WAY + HOLDERS) * len(places)
         return found
 
-    def kept(self, now: float) -> int:
-        """Live records at all places together, each once."""
-        return sum(len(self._live(place, now)) for place in self.places)
+    def held(self, nodes: int, now: float) -> float:
+        """Live records that so many nodes hold, all together."""
+        return keepers(nodes) * sum(len(self._live(place, now)) for place in self.places)
 
     def _live(self, place: int, now: float) -> list[PeerId]:
         held = self.places.get(place, {})
         for peer in [peer for peer, at in held.items() if now - at > self.lifetime_seconds]:
             del held[peer]
         return sorted(held)
+
+
+def keepers(nodes: int) -> float:
+    """How many of these hold a live record of one peer at one place, be it its newest one there or one before.
+
+    Its writer, the replicas, the acquaintance who invited it, and the others, who are drawn anew for each put.
+    """
+    others = nodes - 1 - REPLICAS
+    if others <= ACQUAINTANCES:
+        return nodes
+    never_drawn = (1 - (ACQUAINTANCES - 1) / (others - 1)) ** PUTS_PER_LIFETIME
+    return 1 + REPLICAS + 1 + (others - 1) * (1 - never_drawn)

@@ -25,7 +25,7 @@ from coordinator.chain.chain import active_sets
 from coordinator.core.actions import Action
 from coordinator.core.events import Event, PeerGone, PresenceSeen, Progress, Tick
 from coordinator.run.manifest import PEERS_PER_GROUP_MAX, PaceSpec
-from coordinator.simulator.board import HOLDERS, Board
+from coordinator.simulator.board import Board
 from coordinator.simulator.clock import VirtualClock
 from coordinator.simulator.meter import CountingVerifier, Meter
 from coordinator.simulator.network import LinkFaults, VirtualNetwork
@@ -226,9 +226,7 @@ class ScaleRun:
             "record_store": {
                 "presence_bytes_put_per_peer_minute": self._per_minute(self.board.bytes_put),
                 "presence_bytes_got_per_peer_minute": self._per_minute(self.board.bytes_got),
-                "presence_records_held_per_peer": round(
-                    (HOLDERS + 1) * self.board.kept(self.clock.now) / self.count, 1
-                ),
+                "presence_records_held_per_peer": round(self.board.held(self.count, self.clock.now) / self.count, 1),
                 "presence_depths": sorted({peer.shards.depth for peer in self.peers if peer.alive}),
             },
             "by_kind": {kind: [count, self.meter.kind_bytes[kind]] for kind, count in self.meter.kinds.most_common()},

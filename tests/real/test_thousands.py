@@ -15,7 +15,7 @@ from statistics import mean
 
 import pytest
 
-from coordinator.simulator.board import HOLDERS, Board
+from coordinator.simulator.board import ACQUAINTANCES, REPLICAS, Board
 from dht import hivemind_store
 from dht.hivemind_store import HivemindStore
 from dht.identity import Identity, KeyVerifier, PeerId
@@ -146,8 +146,9 @@ def test_whoever_is_there_is_found_by_all_who_need_it_within_two_looks(crowd: Cr
 
 
 def test_nobody_keeps_more_than_its_part(crowd: Crowd) -> None:
+    assert (REPLICAS, ACQUAINTANCES) == (hivemind_store.REPLICAS, hivemind_store.ACQUAINTANCES)
     kept = sum(house.records_kept for house in crowd.houses) / PEERS
-    counted = (HOLDERS + 1) * crowd.board.kept(crowd.clock()) / PEERS
+    counted = crowd.board.held(NODES, crowd.clock()) / PEERS
     print(f"\nrecords per peer: kept {kept:.1f}, as the simulator counts {counted:.1f}")
     assert kept == pytest.approx(counted, rel=AGREES_WITHIN)
     assert max(house.fullest_place for house in crowd.houses) < ENTRIES_PER_KEY_MAX

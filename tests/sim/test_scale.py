@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 
 from coordinator.run.manifest import PEERS_PER_GROUP_MAX, PaceSpec
-from coordinator.simulator.board import Board
+from coordinator.simulator.board import ACQUAINTANCES, PUTS_PER_LIFETIME, REPLICAS, Board, keepers
 from coordinator.simulator.keys import virtual_peer_id
 from coordinator.simulator.scale import KNOWN_SHARE, ScaleRun
 from coordinator.wire.shards import RECORDS_PER_SHARD, ROOT, PresenceShards
@@ -57,3 +59,16 @@ def test_a_place_that_is_full_takes_nobody_new() -> None:
     for number in range(ENTRIES_PER_KEY_MAX + 50):
         board.put(virtual_peer_id(number, 1), presence, [ROOT], 0.0)
     assert len(board.get([ROOT], 1.0)[ROOT]) == ENTRIES_PER_KEY_MAX
+
+
+@pytest.mark.parametrize("nodes", [10, 16, 1000])
+def test_acquaintances_of_earlier_puts_still_hold_a_record(nodes: int) -> None:
+    rng, draws = random.Random(0), 500
+    others = nodes - 1 - REPLICAS  # of whom the first has invited the writer, and is told each time
+    kept = 0
+    for _ in range(draws):
+        told = {0}.union(*(rng.sample(range(1, others), ACQUAINTANCES - 1) for _ in range(PUTS_PER_LIFETIME)))
+        kept += 1 + REPLICAS + len(told)
+    assert keepers(nodes) == pytest.approx(kept / draws, rel=0.01)
+    assert keepers(9) == 9
+    assert keepers(2) == 2
