@@ -16,6 +16,7 @@ import types
 from collections.abc import Callable
 from functools import lru_cache
 from itertools import pairwise
+from operator import itemgetter
 from typing import Any, ClassVar, Self, Union, get_args, get_origin
 
 import msgpack
@@ -67,13 +68,18 @@ class Wire(BaseModel):
             raise PeerError(f"{cls.__name__}.{where}: {first['msg']}") from None
 
 
-def _plain(value: Wire) -> list[Any]:
+def _plain(value: Wire) -> tuple[Any, ...]:
     """What stands for a model where msgpack meets one; it encodes all else itself."""
-    held = value.__dict__  # in any order, and several times as fast as one attribute after the other
-    plain = [held[name] for name, _ in _field_converters(type(value))]
+    plain = _values_of(type(value))(value.__dict__)  # in any order, and many times as fast as attributes
     while value.OMITS_NONE and plain and plain[-1] is None:
-        plain.pop()
+        plain = plain[:-1]
     return plain
+
+
+@lru_cache(maxsize=256)
+def _values_of(cls: type[Wire]) -> Callable[[dict[str, Any]], tuple[Any, ...]]:
+    names = tuple(cls.model_fields)
+    return itemgetter(*names) if len(names) > 1 else lambda held: tuple(held[name] for name in names)
 
 
 @lru_cache(maxsize=256)

@@ -9,6 +9,7 @@ and until nearly everybody knows it, and what the record store carries.
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import random
 import resource
@@ -66,12 +67,13 @@ class BoardPeer(VirtualPeer):
         versions = engine.heads()[0]
         read = board.get(shards.read(needed - presence.live(now), world.random.getrandbits(32)), now)
         found = sorted({peer for peers in read.values() for peer in peers} - {self.me})
+        said: dict[PeerId, int | None] = {}
         for peer in found:
             seen, at = board.records[peer]
+            said[peer] = seen.shard_depth
             presence.see(peer, seen, at)
             if seen.versions > versions:
                 self.handle(PresenceSeen(peer, seen))
-        said = {peer: board.records[peer][0].shard_depth for peer in found}
         shards.found({place: len(peers) for place, peers in read.items()}, said, needed)
         presence.sample(shards.everybody, now)
         if not self.alive:
@@ -261,6 +263,7 @@ def main() -> int:
         presence_lifetime_seconds=45.0,
         round_seconds=20.0,
     )
+    gc.disable()  # to look for cycles among millions of objects takes a sixth of the time, and finds hardly any
     crowd = ScaleRun(arguments.peers, arguments.seed, arguments.deaths, pace)
     started = time.process_time()
     crowd.run(arguments.versions)

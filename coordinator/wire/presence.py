@@ -99,20 +99,26 @@ class PresenceTable:
     def see(self, peer: PeerId, presence: Presence, now: float) -> None:
         """Note a presence record, unless it is the one that we know or there is no room."""
         known = self.sightings.get(peer)
-        if known is not None and known.presence.beat == presence.beat and known.presence == presence:
-            return  # the same record read again says nothing about now
-        if known is None and len(self.sightings) >= PEERS_KNOWN_MAX:
-            self.forget(now)
-            if len(self.sightings) >= PEERS_KNOWN_MAX:
+        if known is None:
+            if not self._has_room(now):
                 return
-        if known is not None and known.presence.boot != presence.boot:
-            self.unheard.discard(peer)  # another life of it, which has had no occasion to say anything yet
-        since = known.since_seconds if known is not None and self.is_live(peer, now) else now
+            known = self.sightings[peer] = Sighting(presence, now, now)
+        elif known.presence.beat == presence.beat and known.presence == presence:
+            return  # the same record read again says nothing about now
+        else:
+            if known.presence.boot != presence.boot:
+                self.unheard.discard(peer)  # another life of it, which has had no occasion to say anything yet
+            if not self.is_live(peer, now):
+                known.since_seconds = now
+            known.presence, known.seen_seconds = presence, now
         self.revision += 1
-        self._uncount(peer)
-        self.sightings[peer] = Sighting(presence, now, since)
         self.gone.discard(peer)
-        self._count(peer)
+        self._count(peer, known)
+
+    def _has_room(self, now: float) -> bool:
+        if len(self.sightings) >= PEERS_KNOWN_MAX:
+            self.forget(now)
+        return len(self.sightings) < PEERS_KNOWN_MAX
 
     def heard(self, peer: PeerId) -> None:
         """Any message from a peer shows that the transport reaches it."""
@@ -122,7 +128,7 @@ class PresenceTable:
         if peer in self.gone:
             self.gone.discard(peer)
             self.revision += 1
-            self._count(peer)
+            self._count_again(peer)
 
     def miss(self, peers: Set[PeerId]) -> None:
         """These have said nothing to us in a group that is over: we wait for none of them until they do.
@@ -136,19 +142,19 @@ class PresenceTable:
         if peer in self.sightings:
             self.revision += 1
             self.gone.add(peer)
-            self._uncount(peer)
+            self._count_again(peer)
 
     def shun(self, peer: PeerId) -> None:
         """This peer is not live for us any more, whatever it says."""
         self.revision += 1
         self.shunned.add(peer)
-        self._uncount(peer)
+        self._count_again(peer)
 
     def readmit(self, peer: PeerId) -> None:
         """It may be live for us again."""
         self.revision += 1
         self.shunned.discard(peer)
-        self._count(peer)
+        self._count_again(peer)
 
     def is_live(self, peer: PeerId, now: float) -> bool:
         """Whether a peer was seen within a lifetime, not lost by the transport since, and is not banned."""
@@ -220,27 +226,22 @@ class PresenceTable:
         """Forget peers that have been silent for so long."""
         limit = lifetimes * self.lifetime_seconds
         for peer in [peer for peer, sighting in self.sightings.items() if now - sighting.seen_seconds > limit]:
-            self._uncount(peer)
-            del self.sightings[peer]
+            self._training -= self.sightings.pop(peer).counted
             for noted in (self.gone, self.unheard, self.spoken):
                 noted.discard(peer)
 
-    def _count(self, peer: PeerId) -> None:
-        """Count a peer that trains, until its time is up; it may be counted already."""
-        sighting = self.sightings.get(peer)
-        if sighting is None or sighting.counted or sighting.presence.state != "training":
-            return
-        if peer not in self.gone and peer not in self.shunned:
-            sighting.counted = True
-            self._training += 1
-            self._oldest_seconds = min(self._oldest_seconds, sighting.seen_seconds)
+    def _count_again(self, peer: PeerId) -> None:
+        known = self.sightings.get(peer)
+        if known is not None:
+            self._count(peer, known)
 
-    def _uncount(self, peer: PeerId) -> None:
-        """Count it no more."""
-        sighting = self.sightings.get(peer)
-        if sighting is not None and sighting.counted:
-            sighting.counted = False
-            self._training -= 1
+    def _count(self, peer: PeerId, known: Sighting) -> None:
+        """Count a peer that trains and is neither gone nor shunned, until its time is up."""
+        trains = known.presence.state == "training" and peer not in self.gone and peer not in self.shunned
+        if trains:
+            self._oldest_seconds = min(self._oldest_seconds, known.seen_seconds)
+        self._training += trains - known.counted
+        known.counted = trains
 
     def _expire(self, now: float) -> None:
         """Count nobody whose time is up; all are looked at only where somebody's may be."""
