@@ -100,7 +100,7 @@ Setting = Annotated[
 Continued = Annotated[
     Path | None, typer.Option("--continue", help="Go on from this export instead: a new run with its weights.")
 ]
-ExportEvery = Annotated[int | None, typer.Option(min=1, help="And whenever so many more versions are certified.")]
+ExportEvery = Annotated[int | None, typer.Option(min=1, help="Export also after each so many certified versions.")]
 Versions = Annotated[int | None, typer.Option(min=1, max=VERSIONS_MAX, help="End after this many certified versions.")]
 OF_ONE_RUN = ("config", "continued", "announce", "export", "invite", "page")  # options of `muster host`
 
@@ -188,7 +188,9 @@ def host(
     listen: Listen = "127.0.0.1",
     announce: Announce = None,
     relay: ServeRelay = False,
-    founder: Annotated[list[str] | None, typer.Option(help="Peer id of a founder (repeatable); default: me.")] = None,
+    founder: Annotated[
+        list[str] | None, typer.Option(help="Peer id of a founder (repeatable); default: this host.")
+    ] = None,
     versions: Versions = None,
     setting: Setting = None,
     limit: Limit = None,
@@ -298,14 +300,14 @@ def resume(data: Data = None) -> None:
 
 @app.command(epilog="Example: muster drain")
 def drain(data: Data = None) -> None:
-    """Finish the rounds under way, save, and leave."""
-    _tell(data, "drain", "finishing the rounds under way; the peer then saves and ends")
+    """The same as `muster stop`, by its older name."""
+    stop(data)
 
 
 @app.command(epilog="Example: muster stop")
 def stop(data: Data = None) -> None:
-    """The same as `muster drain`."""
-    drain(data)
+    """Finish the rounds under way, save, and leave."""
+    _tell(data, "drain", "finishing the rounds under way; the peer then saves and ends")
 
 
 @app.command("version", epilog="Example: muster version")

@@ -19,15 +19,23 @@ from peer.cli import arguments
 from peer.service.process import ServiceOptions, Start
 
 StepSeconds = Annotated[
-    float, typer.Option(min=0, max=86_400, help="Pace: inner steps come this far apart, or further.")
+    float,
+    typer.Option(
+        min=0, max=86_400, help="Make no inner step sooner than this after the last one, to go easy on the machine."
+    ),
 ]
-Data = Annotated[Path | None, typer.Option("--data", help="Folder of this peer's key, checkpoints and log.")]
+Data = Annotated[
+    Path | None,
+    typer.Option("--data", help="Folder of this peer's key, checkpoints and log; default: ~/.local/share/muster."),
+]
 Port = Annotated[int | None, typer.Option(min=1, max=65535, help="TCP port to listen on; default: any free one.")]
 Listen = Annotated[
     str,
     typer.Option(help="IP address to listen on; 0.0.0.0 to be reached from elsewhere.", callback=arguments.listen),
 ]
-Announce = Annotated[list[str] | None, typer.Option(help="Multiaddress at which others reach this peer (repeatable).")]
+Announce = Annotated[
+    list[str] | None, typer.Option(help="Where others reach this peer, as /ip4/203.0.113.7/tcp/7401 (repeatable).")
+]
 ServeRelay = Annotated[
     bool, typer.Option("--relay", help="Pass on what is said to peers behind routers; this costs bandwidth.")
 ]
@@ -38,7 +46,11 @@ BasePrecision = Annotated[
     str, typer.Option(help="Hold the base in nf4, bfloat16 or float32, where the run leaves it to you; default: nf4.")
 ]
 Base = Annotated[str, typer.Option(help="Folder of the base model, where the run trains an adapter of one.")]
-Name = Annotated[str, typer.Option(help="What people call this peer.")]
+Device = Annotated[str, typer.Option(help="Train on `cpu`, `cuda:1`, `cuda:0,cuda:1`, or what is best.")]
+Corpus = Annotated[str, typer.Option(help="Your text files, where the run trains on files: 'text/*.txt, more.txt'.")]
+Tokenizer = Annotated[str, typer.Option(help="Your copy of the run's tokenizer.json, where the run has one.")]
+Team = Annotated[str, typer.Option(help="Team that this peer's credit counts for.")]
+Name = Annotated[str, typer.Option(help="Name by which others see this peer.")]
 Stay = Annotated[bool, typer.Option("--stay", help="Go on serving after the run is over, until stopped.")]
 Metrics = Annotated[
     int | None,
@@ -74,7 +86,7 @@ Track = Annotated[
 Limit = Annotated[
     list[str] | None,
     typer.Option(
-        "--limit", help="KEY=VALUE of the owner's limits, above settings.toml (repeatable; docs/how-to/limits.md)."
+        "--limit", help="KEY=VALUE: a limit that wins over settings.toml (repeatable; docs/how-to/limits.md)."
     ),
 ]
 ShareLimits = Annotated[

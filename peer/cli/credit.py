@@ -25,7 +25,7 @@ ID_CHARACTERS = 12
 app = typer.Typer()
 
 Data = Annotated[Path | None, typer.Option("--data", help="Folder of the peer on this machine.")]
-Peer = Annotated[str, typer.Argument(help="Its id or an invite's, or the end of it, as `muster members` shows it.")]
+Peer = Annotated[str, typer.Argument(help="Id of a peer or an invite, or the end of it, as `muster members` shows it.")]
 
 
 def credit(
@@ -131,7 +131,7 @@ def deputise(
     accept: Annotated[bool, typer.Option("--accept", help="Make the peer here a co-organiser.")] = False,
     data: Data = None,
 ) -> None:
-    """Make a peer a co-organiser, that gives invites and orders.
+    """Make a peer a co-organiser, who gives invites and shows peers out.
 
     The organiser shows it out, and in again, as any other.
     """

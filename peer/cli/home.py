@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import itertools
+import os
 import shutil
 import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -20,7 +21,26 @@ from dht.errors import LocalError
 from dht.identity import Identity
 from dht.invite import Invite
 from peer.cli import arguments as cli_settings
-from peer.cli.common import AsJson, Data, Limit, Listen, Port, print_json, tell
+from peer.cli.common import (
+    Announce,
+    AsJson,
+    Base,
+    Corpus,
+    Data,
+    Device,
+    Limit,
+    Listen,
+    Name,
+    Port,
+    Team,
+    Tokenizer,
+    UseRelay,
+    given_options,
+    print_json,
+    tell,
+)
+from peer.data.hub import HUB
+from peer.learner.spawn import AUTO
 from peer.machine import paths
 from peer.machine.limits import PeerSettings
 from peer.machine.text import printable
@@ -137,27 +157,47 @@ def _limits_at_rest(directory: Path, changes: Sequence[str]) -> OwnerLimits:
 
 @service.command("install", epilog="Example: muster service install muster1abc… --dry-run")
 def install(
+    context: typer.Context,
     invite: Annotated[str, typer.Argument(help="The run to take part in whenever this user's services run.")],
     data: Data = None,
     port: Port = None,
     listen: Listen = "127.0.0.1",
+    announce: Announce = None,
+    relay: UseRelay = False,
+    device: Device = AUTO,
+    name: Name = "",
+    team: Team = "",
+    corpus: Corpus = "",
+    tokenizer: Tokenizer = "",
+    base: Base = "",
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the unit, write nothing.")] = False,
 ) -> None:
-    """Write a systemd user unit that joins a run; starting it is left to you. You agree to the run's terms with it."""
+    """Write a systemd user unit that joins a run, and start nothing. With it you agree to the run's terms."""
     from peer.service.systemd import Unit, write_unit
 
     Invite.parse(invite)
     program = shutil.which("muster")
     command = (program,) if program is not None else (sys.executable, "-m", "peer.cli")
     directory = paths.data_directory(data)
-    arguments = ["join", "".join(invite.split()), "--yes", "--data", str(directory), "--listen", listen]
-    arguments += [] if port is None else ["--port", str(port)]
+    arguments = ["join", "".join(invite.split()), "--yes", "--data", str(directory)]
+    arguments += given_options(context, without=("data", "corpus", "tokenizer", "base", "dry_run"))
+    arguments += _files_anywhere({"--corpus": corpus.split(","), "--tokenizer": [tokenizer], "--base": [base]})
     text = Unit((*command, *arguments)).text()
     if dry_run:
         typer.echo(text, nl=False)
         return
     path = write_unit(paths.unit_directory() / UNIT_NAME, text)
     typer.echo(f"wrote {path}; start it with: muster service start")
+
+
+def _files_anywhere(given: Mapping[str, Sequence[str]]) -> list[str]:
+    """These options with whole paths: a service starts in another folder."""
+    found = {option: [_anywhere(one.strip()) for one in files if one.strip()] for option, files in given.items()}
+    return [word for option, files in found.items() if files for word in (option, ",".join(files))]
+
+
+def _anywhere(name: str) -> str:
+    return name if name.startswith(HUB) else os.path.abspath(name)
 
 
 @service.command(epilog="Example: muster service start")

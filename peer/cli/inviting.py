@@ -43,7 +43,7 @@ def invite(
 ) -> None:
     """Print an invite of the run of the peer here.
 
-    The organiser's may have limits.
+    At the organiser's host it can be limited, to so many peers or days.
     """
     if peer is not None:
         arguments.founders([peer])

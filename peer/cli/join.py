@@ -23,7 +23,9 @@ from peer.cli.common import (
     BasePrecision,
     ChainKept,
     Compiled,
+    Corpus,
     Data,
+    Device,
     DieWithParent,
     Limit,
     Listen,
@@ -34,6 +36,8 @@ from peer.cli.common import (
     ShareLimits,
     Stay,
     StepSeconds,
+    Team,
+    Tokenizer,
     Track,
     UseRelay,
     Verbose,
@@ -54,9 +58,8 @@ INVITE_CHARACTERS_MAX = 2 * INVITE_BYTES_MAX  # base32 makes 8 letters of 5 byte
 
 Invites = Annotated[
     list[str],
-    typer.Argument(help="The line that the host printed, or several; `-` reads one from standard input."),
+    typer.Argument(help="The line that begins with muster1, or several; `-` reads one from standard input."),
 ]
-Corpus = Annotated[str, typer.Option(help="Your text files, where the run trains on files: 'text/*.txt, more.txt'.")]
 Threads = Annotated[
     int | None, typer.Option(min=1, max=1024, help="CPU threads of the learner; default: the machine's cores.")
 ]
@@ -79,7 +82,7 @@ def join(
     listen: Listen = "127.0.0.1",
     announce: Announce = None,
     relay: UseRelay = False,
-    device: Annotated[str, typer.Option(help="Train on `cpu`, `cuda:1`, `cuda:0,cuda:1`, or what is best.")] = AUTO,
+    device: Device = AUTO,
     compiled: Compiled = None,
     threads: Threads = None,
     nice: Nice = 5,
@@ -87,9 +90,9 @@ def join(
     limit: Limit = None,
     share_limits: ShareLimits = None,
     name: Name = "",
-    team: Annotated[str, typer.Option(help="Team that this peer's credit counts for.")] = "",
+    team: Team = "",
     corpus: Corpus = "",
-    tokenizer: Annotated[str, typer.Option(help="Your copy of the run's tokenizer.json, where the run has one.")] = "",
+    tokenizer: Tokenizer = "",
     base: Base = "",
     base_precision: BasePrecision = "",
     stay: Stay = False,
@@ -181,7 +184,7 @@ def _detach(context: typer.Context, invite: str, data_directory: Path) -> None:
     words = ["join", "-", "--yes", *given_options(context, without=("yes", "detach"))]
     pid = start_detached(words, _given(invite).strip(), data_directory)
     typer.echo(
-        f"it runs as process {pid}; look at it with `muster status` and `muster logs`, end it with `muster drain`"
+        f"it runs as process {pid}; look at it with `muster status` and `muster logs`, end it with `muster stop`"
     )
 
 

@@ -77,7 +77,7 @@ class Membership:
             return invite
         peer = self._named(subject)
         if peer == rules.organiser:
-            raise UsageError("an organiser cannot show itself out; end the run, or leave it with: muster drain")
+            raise UsageError("an organiser cannot show itself out; end the run, or leave it with: muster stop")
         if revoked and peer in bans and bans.held[peer].guilt.issued is None:
             raise UsageError(f"{peer} has lost its place already: it {bans.held[peer].guilt.reason}")
         turned_away = peer in engine.core.admission.shown and not engine.core.admission.knows(peer, self._driver.now)

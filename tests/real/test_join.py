@@ -124,7 +124,7 @@ def test_who_says_yes_takes_part_in_the_background_and_the_doctor_finds_the_host
     try:
         terminal.read_until("Take part?")
         terminal.type("y\n")
-        terminal.read_until("muster drain")
+        terminal.read_until("muster stop")
         assert terminal.process.wait(PATIENCE_SECONDS) == 0
     finally:
         terminal.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 
 import pytest
@@ -125,6 +126,21 @@ def test_a_dry_run_writes_nothing(
     assert path.read_text() == shown
     assert path.stat().st_mode & 0o777 == 0o600
     assert "muster service start" in capsys.readouterr().out
+
+
+def test_a_service_joins_as_its_owner_would(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = ["--name", "ann", "--listen", "0.0.0.0", "--announce", "/ip4/203.0.113.7/tcp/7401", "--relay"]
+    files = ["--corpus", "text/*.txt, more.txt", "--tokenizer", "hub:some/model", "--base", "base"]
+    assert main.run(["service", "install", INVITE, "--data", "data", "--dry-run", *words, *files], PYTHON) == 0
+    (started,) = (line for line in capsys.readouterr().out.splitlines() if line.startswith("ExecStart="))
+    joined = shlex.split(started)[shlex.split(started).index(INVITE) + 1 :]
+    assert joined[:3] == ["--yes", "--data", f"{tmp_path}/data"]
+    assert sorted(joined[3:]) == sorted(
+        [*words, "--corpus", f"{tmp_path}/text/*.txt,{tmp_path}/more.txt", *files[2:4], "--base", f"{tmp_path}/base"]
+    )
 
 
 def test_what_systemd_would_expand_is_escaped(tmp_path: Path) -> None:
