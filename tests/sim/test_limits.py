@@ -76,7 +76,7 @@ def most(world: World, keys: frozenset[PeerId]) -> float:
 
 
 def run_slowly(world: World) -> None:
-    """For a while: without probation, versions beside silent keys come by luck (docs/how-to/strangers.md)."""
+    """For a while: without probation, versions beside silent keys come by luck (docs/research/results/hostile.md)."""
     world.run(60 * INTERVAL_SECONDS)
     assert len(certified(world)) > 1
 
