@@ -131,7 +131,7 @@ def deputise(
     accept: Annotated[bool, typer.Option("--accept", help="Make the peer here a co-organiser.")] = False,
     data: Data = None,
 ) -> None:
-    """Make a peer a co-organiser, who gives invites and shows peers out.
+    """Make a peer a co-organiser: it may invite, and show peers out.
 
     The organiser shows it out, and in again, as any other.
     """

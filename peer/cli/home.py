@@ -210,14 +210,17 @@ def start() -> None:
 
 @service.command(epilog="Example: muster service stop")
 def stop() -> None:
-    """Stop the service, and do not start it at the next login; its peer drains and saves."""
+    """Stop the service until you start it again.
+
+    Its peer finishes its rounds and saves.
+    """
     _installed()
     _systemctl("disable", "--now", UNIT_NAME)
 
 
 @service.command(name="status", epilog="Example: muster service status")
 def service_status(as_json: AsJson = False) -> None:
-    """Say whether the service runs; `muster status` tells of the peer in it.
+    """Say whether the service runs; `muster status` says more.
 
     The exit code is 1 if it does not run.
     """
@@ -233,7 +236,10 @@ def service_status(as_json: AsJson = False) -> None:
 
 @service.command(epilog="Example: muster service uninstall")
 def uninstall() -> None:
-    """Stop the service and remove its unit; key, checkpoints and limits stay."""
+    """Stop the service and remove it.
+
+    Key, checkpoints and limits stay.
+    """
     unit = _installed()
     _systemctl("disable", "--now", UNIT_NAME)
     unit.unlink()
