@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from coordinator.chain.certificate import (
@@ -162,9 +163,14 @@ class Club:
 
     # -- statements
 
+    @cached_property
+    def run_id(self) -> bytes:
+        """The manifest's, hashed once for all statements."""
+        return self.manifest.run_id
+
     def say(self, number: int, kind: str, body: Wire, **context: Any) -> Statement:
         """A signed statement; where it may be said is given by `fragment`, `version` and `group`."""
-        place = {"run_id": self.manifest.run_id, "fragment": 0, "version": 0, "group": b"", **context}
+        place = {"run_id": self.run_id, "fragment": 0, "version": 0, "group": b"", **context}
         return make_statement(self.signers[number], Context(kind=kind, **place), body)
 
     def at(self, chain: Chain) -> dict[str, Any]:
