@@ -18,6 +18,7 @@ from peer.export.hub import Hub, open_hub
 from peer.export.options import ExportOptions
 from peer.export.writer import UNFINISHED, write_export
 from peer.machine.clock import unix_seconds
+from peer.rounds.counters import RunCounters
 from peer.rounds.evaluation_loop import Mark
 
 log = structlog.get_logger(__name__)
@@ -31,7 +32,7 @@ _NAME = re.compile(r"version-(\d{9,13})")
 class RegularExport:
     """Folders `version-N` with N versions over all fragments; the newest EXPORTS_KEPT stay.
 
-    A disk or a hub that refuses is told in the log; the run goes on.
+    Where disk or hub refuse, or a fragment has no version, the owner is told and the run goes on.
     """
 
     def __init__(
@@ -39,11 +40,13 @@ class RegularExport:
         options: ExportOptions,
         signer: Signer,
         gather: Callable[[str], Awaitable[Exported]],
+        counters: RunCounters,
         hub: Callable[[str], Hub] = open_hub,
     ) -> None:
         self._options = options
         self._signer = signer
         self._gather = gather
+        self._counters = counters
         self._turn = asyncio.Lock()
         self._hub = None if options.repository is None else hub(options.repository)
 
@@ -73,7 +76,9 @@ class RegularExport:
                     await asyncio.to_thread(self._write, target, exported)
                     log.info("exported", folder=str(target))
             except MusterError as error:
-                log.error("export_failed", reason=str(error))
+                self._counters.refuse("export", str(error))
+            else:
+                self._counters.take("export")
 
     def _write(self, target: Path, exported: Exported) -> None:
         write_export(target, exported, self._signer, int(unix_seconds()))

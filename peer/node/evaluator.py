@@ -48,7 +48,7 @@ class HostEvaluator:
         evaluations = await asyncio.to_thread(EvaluationLoop, config, data, driver.anchors.all_anchors, wording=wording)
         hosting = cls(evaluations, checkpointer, mark, driver)
         if exports is not None:
-            hosting._exports = RegularExport(exports, driver.engine.core.signer, hosting._gather)
+            hosting._exports = RegularExport(exports, driver.engine.core.signer, hosting._gather, driver.counters)
         return hosting
 
     @property

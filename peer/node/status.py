@@ -78,7 +78,7 @@ def advice_of(driver: RoundDriver) -> str:
     stuck = engine.fork_choice.out_of_reach(engine.core.presence.live(driver.now))
     far = f"the others have gone on too far to be followed; {ADVICE_OUT_OF_REACH}" if stuck else ""
     wrong = f"this machine's clock is {clock_words(ahead_seconds)}; {ADVICE_WRONG_CLOCK}"
-    full = [f"the disk takes no {what}: {reason}" for what, reason in sorted(driver.counters.refused.items())]
+    full = [f"no {what} could be written: {reason}" for what, reason in sorted(driver.counters.refused.items())]
     return "; ".join(filter(None, (wrong if is_wrong(ahead_seconds) else "", far, hang_advice(driver.counters), *full)))
 
 

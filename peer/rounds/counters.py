@@ -21,10 +21,11 @@ from peer.rounds.audit_views import AUDITS_TOLD_MAX, audit_views
 
 log = structlog.get_logger(__name__)
 
-Kept = Literal["checkpoint", "vote"]
+Kept = Literal["checkpoint", "vote", "export"]
 _REFUSALS: dict[Kept, str] = {
     "checkpoint": "checkpoint_failed",
     "vote": "vote_not_written",
+    "export": "export_failed",
 }  # as events and logs name it
 DELAYS_KEPT = 4096
 
@@ -54,18 +55,18 @@ class RunCounters:
         self.clock_ahead_seconds = 0.0  # of other peers' clocks, as we found last
         self.slow_step_seconds: float | None = None  # a step of ours, where rounds do not wait so long
         self.hang_seconds: float | None = None  # for which the learner made no step, until it does
-        self.refused: dict[Kept, str] = {}  # what the disk did not take when it was last asked to, and why
+        self.refused: dict[Kept, str] = {}  # what could not be written when that was last tried, and why
         self.delays_steps: deque[int] = deque(maxlen=DELAYS_KEPT)
         self.audits: deque[AuditView] = deque(maxlen=AUDITS_TOLD_MAX)
 
     def refuse(self, what: Kept, reason: str) -> None:
-        """The disk does not take this; until `take`, the owner is told."""
+        """This cannot be written; until `take`, the owner is told."""
         self.events[_REFUSALS[what]] += 1
         self.refused[what] = reason
         log.error(_REFUSALS[what], reason=reason)
 
     def take(self, what: Kept) -> None:
-        """The disk has taken this."""
+        """This has been written."""
         self.refused.pop(what, None)
 
     def tell(self, action: Tell, unix_seconds: float) -> None:

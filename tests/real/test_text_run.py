@@ -25,7 +25,7 @@ from tests.real.conftest import Machines, invite_of
 pytestmark = [pytest.mark.slow, pytest.mark.swarm, pytest.mark.timeout(500)]
 
 PYTHON = (3, 11)
-VERSIONS = 6
+VERSIONS = 12  # of four fragments: with fewer, one may have none when the run ends
 CONTEXT = 32
 ENDING_SECONDS_MAX = 300.0
 LEARNERS = ("ann", "bob")

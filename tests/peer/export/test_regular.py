@@ -19,6 +19,7 @@ from peer.export.listing import CARD
 from peer.export.options import ExportOptions
 from peer.export.regular import EXPORTS_KEPT, LATEST, RegularExport, check, exports, number
 from peer.export.verifier import verify_export
+from peer.rounds.counters import RunCounters
 from peer.rounds.evaluation_loop import Mark
 from tests.peer.exporting import KEYS, CertifiedRun
 
@@ -33,8 +34,9 @@ class Bench:
         self.folder = folder
         self.pushed: list[tuple[str, str]] = []
         self.refuses = False
+        self.counters = RunCounters(2)
         self.options = ExportOptions(folder, every, repository, "CC0-1.0")
-        self.exports = RegularExport(self.options, KEYS[0], self.gather, lambda _: self)
+        self.exports = RegularExport(self.options, KEYS[0], self.gather, self.counters, lambda _: self)
 
     async def gather(self, licence: str) -> Exported:
         return self.run.exported(licence)
@@ -103,6 +105,7 @@ def test_a_hub_or_a_disk_that_refuses_does_not_stop_the_host(tmp_path: Path, mon
     run_through(bench, monkeypatch, 3, bench.run.advance)
     assert bench.numbers() == [2, 4, 6]
     assert len(bench.pushed) == 3
+    assert bench.counters.refused == {"export": "the hub does not answer"}
 
     def full_disk(*_: object) -> None:
         raise LocalError("no space left")
@@ -110,6 +113,20 @@ def test_a_hub_or_a_disk_that_refuses_does_not_stop_the_host(tmp_path: Path, mon
     monkeypatch.setattr(regular, "write_export", full_disk)
     run_through(bench, monkeypatch, 2, bench.run.advance)
     assert bench.numbers() == [2, 4, 6]
+    assert bench.counters.refused == {"export": "no space left"}
+    monkeypatch.undo()
+    bench.refuses = False
+    asyncio.run(bench.exports.export())
+    assert bench.counters.refused == {}
+
+
+def test_an_owner_hears_that_a_run_which_ended_early_has_nothing_to_export(tmp_path: Path) -> None:
+    """A short run can end while a fragment has no version; the host ended without a word, and without an export."""
+    bench = Bench(tmp_path)
+    bench.run = CertifiedRun()
+    asyncio.run(bench.exports.export())
+    assert bench.numbers() == []
+    assert "not every fragment has a certified version" in bench.counters.refused["export"]
 
 
 class Api:
