@@ -26,6 +26,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.swarm, pytest.mark.timeout(500)]
 
 PYTHON = (3, 11)
 VERSIONS = 12  # of four fragments: with fewer, one may have none when the run ends
+PACED = ("--step-seconds", "0.05")  # a round that lasts longer than all steps between two may leave one behind, too
 CONTEXT = 32
 ENDING_SECONDS_MAX = 300.0
 LEARNERS = ("ann", "bob")
@@ -54,7 +55,7 @@ def exported(machines: Machines, run: Path, *settings: str) -> Path:
     invite, folder = invite_of(host), run.parent
     files = ["--corpus", str(folder / "corpus.text"), "--tokenizer", str(folder / "tokenizer.json")]
     for name in LEARNERS:
-        machines.peer(name, "join", invite, "--yes", *files)
+        machines.peer(name, "join", invite, "--yes", *PACED, *files)
     for name in ("host", *LEARNERS):  # each ends by itself when the run is over
         assert machines.processes[name].wait(ENDING_SECONDS_MAX) == 0, machines.said(name)
     found = verify_export(exports / LATEST, KeyVerifier())
@@ -103,6 +104,7 @@ def test_a_shipped_run_file_goes_to_its_export_with_sizes_cut_by_flags(
     paced: dict[str, object] = {
         "versions": VERSIONS,
         "pace.quorum": 2,
+        "pace.steps_per_version": 24,
         "pace.presence_seconds": 1,
         "pace.presence_lifetime_seconds": 3,
     }
