@@ -16,6 +16,7 @@ from dht.addresses import PeerAddress, could_be_of
 from dht.daemon.process import Daemon
 from dht.errors import NetworkError, PeerError, UsageError
 from dht.identity import PeerId
+from dht.own_hosts import hosts_behind
 from dht.records import presence_key
 from dht.statement import digest_of
 from dht.store import RecordStore, StoredRecord
@@ -145,7 +146,7 @@ def presences(
     we reach one of those who led us into the run here; in a private network also those who say so, if we are there.
     """
     led = {host for one in daemon.bootstrap_peers if (host := hosts.get(one.peer_id))}
-    near_all = led | daemon.home_hosts
+    near_all = daemon.home_hosts.union(*map(hosts_behind, led))
     heard: list[tuple[StoredRecord, Presence]] = []
     claimed: dict[PeerId, list[PeerAddress]] = {}
     for record in records:
@@ -154,7 +155,7 @@ def presences(
         except PeerError:
             continue  # another version's presence, or nonsense: not somebody we could work with
         if record.sender != daemon.peer_id:
-            near = {*near_all, hosts.get(record.sender, "")}
+            near = near_all | hosts_behind(hosts.get(record.sender, ""))
             usable = [one for one in _parsed(presence.addresses, record.sender) if could_be_of(one, near)]
             claimed[record.sender] = usable
             heard.append((record, presence))

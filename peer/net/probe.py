@@ -1,7 +1,7 @@
 """Telling another peer how it looks from here: its address, our clock, and whether a call to its port gets through.
 
-A call goes only to the address that the asker's own connection comes from, so nobody can have us call a third party,
-and only now and then. It is a bare TCP connection: nothing is sent over it.
+A call goes only to the address that the asker's own connection comes from, and to loopback where that is ours, so
+nobody can have us call a third party, and only now and then. It is a bare TCP connection: nothing is sent over it.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from contextlib import suppress
 from coordinator.chain.weights import most_hostile
 from dht.allowance import Turns
 from dht.identity import PeerId
+from dht.own_hosts import hosts_behind
 from peer.machine.clock import Clock, unix_seconds
 from peer.net.frames import ProbeAnswer, ProbeAsk
 
@@ -69,7 +70,8 @@ class ProbeResponder:
 
     async def _call(self, asker: PeerId, ask: ProbeAsk, port: int) -> None:
         host = await self._host_of(asker)
-        self._answer(asker, ask, host, await answers(host, port) if host else None)
+        found = [await answers(one, port) for one in sorted(hosts_behind(host))] if host else []
+        self._answer(asker, ask, host, any(found) if found else None)
 
     def _answer(self, asker: PeerId, ask: ProbeAsk, host: str, reachable: bool | None) -> None:
         now = max(0, int(1000 * self._clock()))

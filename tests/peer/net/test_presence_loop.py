@@ -13,6 +13,7 @@ import pytest
 
 from coordinator.wire.presence import Presence
 from coordinator.wire.shards import ROOT, PresenceShards, shard_of
+from dht import own_hosts
 from dht.addresses import PeerAddress
 from dht.daemon import process as daemons
 from dht.hivemind_store import why_refused
@@ -123,6 +124,7 @@ PUBLIC, ELSEWHERE = "/ip4/93.184.216.34/tcp/7400", "/ip4/192.168.9.1/tcp/7400"
 
 
 HOST = Identity(digest_of(b"host"))
+OWN = "10.0.0.4"
 
 
 @pytest.mark.parametrize(
@@ -133,6 +135,8 @@ HOST = Identity(digest_of(b"host"))
         ("", "", "", {PUBLIC}),
         ("192.168.1.4", "", "", {PUBLIC, HOME, ELSEWHERE}),
         ("127.0.0.1", "", "", {PUBLIC, LOOPBACK}),
+        (OWN, "", "", {PUBLIC, LOOPBACK}),
+        ("93.184.216.40", OWN, "", {PUBLIC, LOOPBACK}),
         ("93.184.216.40", "192.168.1.9", "", {PUBLIC, HOME, ELSEWHERE}),
         ("93.184.216.40", "127.0.0.1", "", {PUBLIC, LOOPBACK}),
         ("10.0.0.1", "", "", {PUBLIC}),
@@ -141,12 +145,13 @@ HOST = Identity(digest_of(b"host"))
     ],
 )
 def test_only_addresses_that_a_peer_could_have_are_called(
-    host: str, connected: str, home: str, believed: set[str]
+    monkeypatch: pytest.MonkeyPatch, host: str, connected: str, home: str, believed: set[str]
 ) -> None:
     """Two forged records had every peer call a machine of its own network thirty times in forty seconds.
 
     What else an invite names does not matter.
     """
+    monkeypatch.setattr(own_hosts, "is_own", lambda one: one == OWN)
     claimed = [LOOPBACK, HOME, PUBLIC, ELSEWHERE, "/dns4/router.example/tcp/80", "/ip4/0.0.0.0/tcp/1"]
     claimed += ["/ip4/93.184.216.34/udp/7400/quic-v1", "/ip4/93.184.216.34/udp/7400/quic-v1/webtransport"]
     theirs = presence(1).model_copy(update={"addresses": tuple(f"{one}/p2p/{OTHER.peer_id}" for one in claimed)})

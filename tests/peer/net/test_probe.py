@@ -68,6 +68,20 @@ def test_an_open_port_is_called_and_a_closed_one_is_told() -> None:
     asyncio.run(course())
 
 
+def test_a_peer_on_this_machine_is_called_on_loopback_too() -> None:
+    """Met at the machine's address in its network, it was told that nobody gets through, and so reduced nothing."""
+
+    async def course() -> None:
+        server, port = await listening()
+        stand = Stand("127.0.0.2")  # ours as well, and nobody listens there
+        stand.desk.ask(ASKER, ProbeAsk(ticket=7, port=port), 0.0)
+        assert (await stand.answer()).reachable
+        server.close()
+        await server.wait_closed()
+
+    asyncio.run(course())
+
+
 def test_nobody_is_called_whose_address_is_not_known() -> None:
     async def course() -> None:
         stand = Stand(host="")

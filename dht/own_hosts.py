@@ -1,0 +1,31 @@
+"""Which IP addresses are this machine's own."""
+
+from __future__ import annotations
+
+import socket
+
+from dht.addresses import ip_of
+
+LOOPBACK = "127.0.0.1"
+
+
+def is_own(host: str) -> bool:
+    """Whether this machine has that IP address now; the kernel lets nobody listen at another one's."""
+    address = ip_of(host)
+    if address is None or address.is_unspecified:
+        return False
+    family = socket.AF_INET if address.version == 4 else socket.AF_INET6
+    try:
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.bind((str(address), 0))
+    except OSError:
+        return False
+    return True
+
+
+def hosts_behind(host: str) -> frozenset[str]:
+    """Where a peer may listen whose connection comes from, or leads to, this IP address.
+
+    A peer on this machine may be met at the machine's address in its network, and listen on loopback only.
+    """
+    return frozenset({host, LOOPBACK} if is_own(host) else {host})

@@ -1,0 +1,22 @@
+"""Which addresses are this machine's."""
+
+import pytest
+
+from dht.own_hosts import LOOPBACK, hosts_behind, is_own
+
+
+@pytest.mark.parametrize(
+    ("host", "own"),
+    [
+        ("127.0.0.1", True),
+        ("::ffff:127.0.0.1", True),
+        ("203.0.113.9", False),
+        ("0.0.0.0", False),
+        ("", False),
+        ("a.b", False),
+    ],
+)
+def test_an_address_is_ours_if_we_could_listen_there(host: str, own: bool) -> None:
+    assert is_own(host) is own
+    assert (LOOPBACK in hosts_behind(host)) is own
+    assert host in hosts_behind(host)
