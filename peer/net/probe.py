@@ -15,6 +15,7 @@ from contextlib import suppress
 from coordinator.chain.weights import most_hostile
 from dht.allowance import Turns
 from dht.identity import PeerId
+from dht.meeting import any_answers
 from dht.own_hosts import hosts_behind
 from peer.machine.clock import Clock, unix_seconds
 from peer.net.frames import ProbeAnswer, ProbeAsk
@@ -70,8 +71,8 @@ class ProbeResponder:
 
     async def _call(self, asker: PeerId, ask: ProbeAsk, port: int) -> None:
         host = await self._host_of(asker)
-        found = [await answers(one, port) for one in sorted(hosts_behind(host))] if host else []
-        self._answer(asker, ask, host, any(found) if found else None)
+        calls = (answers(one, port) for one in sorted(hosts_behind(host)))
+        self._answer(asker, ask, host, await any_answers(calls) if host else None)
 
     def _answer(self, asker: PeerId, ask: ProbeAsk, host: str, reachable: bool | None) -> None:
         now = max(0, int(1000 * self._clock()))
