@@ -19,7 +19,7 @@ from peer.learner.channel import Channel, PeerGoneError
 from peer.learner.imports import import_ahead, import_quickly
 from peer.learner.messages import TEXT_MAX, Failed
 from peer.learner.spawn import EXIT_LOST, LearnerLostError
-from peer.machine.heap import is_out_of_memory, keep_freed_memory
+from peer.machine.heap import is_out_of_memory, keep_freed_memory, lift_memory_limit
 
 if TYPE_CHECKING:
     from peer.learner.setup import AttackNamed
@@ -54,6 +54,7 @@ def main(arguments: list[str], attack_named: AttackNamed | None = None) -> int:
         sys.stderr.write(f"{lost}\n")
         return EXIT_LOST
     except Exception as error:  # noqa: BLE001 - whatever it is, the peer has to be told
+        lift_memory_limit()
         if is_out_of_memory(error):
             error = UsageError(OUT_OF_MEMORY)
         reason = str(error) if isinstance(error, MusterError) else f"{type(error).__name__}: {error}"

@@ -78,10 +78,10 @@ def settle(start: Start, attack_named: AttackNamed | None = None, tell: Tell = t
     devices, note = choose_devices(
         settings.device, lambda size: least_bytes(config, devices=size), settings.gpu_memory_share
     )
-    others = None
-    if len(devices) > 1:
-        sharded = _is_sharded(start, devices) if settings.sharded is None else settings.sharded
-        others = Others(start, devices, sharded)  # they import what they need meanwhile
+    several = len(devices) > 1
+    sharded = several and (_is_sharded(start, devices) if settings.sharded is None else settings.sharded)
+    _room_bytes(start, devices[0], len(devices), sharded)  # now: tokens of a long text take minutes to make
+    others = Others(start, devices, sharded) if several else None  # they import what they need meanwhile
     bound_memory(settings, devices[0], len(devices))  # before anything is read: text and tokenizer may be the Hub's
     files = LocalFiles(settings.corpus, settings.tokenizer, settings.cache)
     loading = Loading(tell, settings.loading_threads)
@@ -109,8 +109,7 @@ def prepare(
     """
     config, settings = start.config, start.settings
     torch.set_num_threads(group.own_threads(settings.threads))
-    allowed, on_gpu = _allowed_bytes(settings, device, group.size), torch.device(device).type == "cuda"
-    check_memory(least_bytes(config, on_gpu, group.size if group.sharded else 1), allowed)
+    room, on_gpu = _room_bytes(start, device, group.size, group.sharded), torch.device(device).type == "cuda"
     if on_gpu:
         torch.set_float32_matmul_precision("high")  # TF32, for the products that stay in float32
         torch.cuda.set_device(device)  # whatever asks torch about "the" GPU means this one
@@ -122,7 +121,7 @@ def prepare(
         windows = SharedBatches(group, config.data.sequences_per_step, config.data.context_tokens + 1, windows)
     assert windows is not None
     learner = _make(start, windows, placement, group, attack_named)
-    _, memory_bytes = fitted(learner, bytes_in_use(device) + int(MEMORY_SHARE * allowed))
+    _, memory_bytes = fitted(learner, bytes_in_use(device) + int(MEMORY_SHARE * room))
     if compiled:
         tell("compiling the steps", None)
     compiling = compile_steps(learner) if compiled else ""
@@ -164,6 +163,13 @@ def compile_steps(learner: Learner) -> str:
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         return f"not compiled, because {reason}"
     return f"compiled in {time.monotonic() - began:.0f} s"
+
+
+def _room_bytes(start: Start, device: str, size: int, sharded: bool) -> int:
+    """What the learner may still take of the device; raises UsageError if the run needs more."""
+    allowed = _allowed_bytes(start.settings, device, size)
+    check_memory(least_bytes(start.config, torch.device(device).type == "cuda", size if sharded else 1), allowed)
+    return allowed
 
 
 def _allowed_bytes(settings: LearnerSettings, device: str, size: int) -> int:

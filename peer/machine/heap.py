@@ -63,6 +63,13 @@ def limit_memory(most_bytes: int) -> None:
         resource.setrlimit(resource.RLIMIT_DATA, (min(known), hard))
 
 
+def lift_memory_limit() -> None:
+    """Let a process that ends say why: that takes memory, too."""
+    with suppress(OSError, ValueError):
+        _, hard = resource.getrlimit(resource.RLIMIT_DATA)
+        resource.setrlimit(resource.RLIMIT_DATA, (hard, hard))
+
+
 def is_out_of_memory(error: BaseException) -> bool:
     """Whether this says that memory was refused; torch says so by a plain RuntimeError."""
     return isinstance(error, MemoryError) or any(words in str(error) for words in REFUSED)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from coordinator.run.manifest import RunConfig
-from dht.errors import LocalError
+from dht.errors import LocalError, UsageError
 from peer.learner import setup
 from peer.learner.messages import LearnerSettings, Start
 
@@ -24,3 +24,13 @@ def test_the_owners_memory_limit_holds_before_anything_is_read(monkeypatch: pyte
     with pytest.raises(LocalError, match="far enough"):
         setup.settle(Start(config=RunConfig(), run_key=b"run", peer_id="peer", settings=settings))
     assert done == [5 << 30, "read"]
+
+
+def test_a_run_that_does_not_fit_is_refused_before_its_text_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    def load_tokens(*_: object, **__: object) -> None:
+        raise AssertionError("read")
+
+    monkeypatch.setattr(setup, "load_tokens", load_tokens)
+    settings = LearnerSettings(memory_bytes=1 << 20, device="cpu")
+    with pytest.raises(UsageError, match="and only 0 MiB"):
+        setup.settle(Start(config=RunConfig(), run_key=b"run", peer_id="peer", settings=settings))

@@ -9,7 +9,7 @@ from peer.machine.heap import is_out_of_memory
 
 PROGRAM = """
 import resource
-from peer.machine.heap import limit_memory
+from peer.machine.heap import lift_memory_limit, limit_memory
 limit_memory(200 << 20)
 limit_memory(400 << 20)  # a higher one changes nothing
 bytearray(50 << 20)
@@ -17,12 +17,15 @@ try:
     bytearray(300 << 20)
 except MemoryError:
     print("refused")
+lift_memory_limit()
+bytearray(300 << 20)
+print("given")
 """
 
 
-def test_the_kernel_refuses_what_is_beyond_the_limit() -> None:
+def test_the_kernel_refuses_what_is_beyond_the_limit_until_it_is_lifted() -> None:
     done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True)
-    assert done.stdout == "refused\n"
+    assert done.stdout == "refused\ngiven\n"
 
 
 @pytest.mark.parametrize(
