@@ -50,7 +50,10 @@ class LiveLimits:
             wanted = self._limits.changed(changes)
             if self.learner is not None:
                 learner_bytes(self._driver.engine.core.manifest.config, self._part(wanted))
-            await asyncio.to_thread(keep_limits, self._folder, wanted.named(changes))
+            kept = wanted.named(changes)
+            await asyncio.to_thread(keep_limits, self._folder, kept)
+            if self._sharers is not None:
+                self._sharers.kept(kept)
             log.info("limits", changes=list(changes))
             self._respect(wanted)
             return self.view()

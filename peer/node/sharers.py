@@ -8,7 +8,7 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -61,6 +61,7 @@ class Sharers:
         self._descriptor = -1
         self._known: dict[str, Used] = {}  # what others wrote last that could be read
         self._trouble = ""
+        self._settings = Limits()  # what the file said when we looked last, and what we have put into it since
         self._read_settings()
 
     def __enter__(self) -> Self:
@@ -112,6 +113,10 @@ class Sharers:
             log.warning("limits_not_shared", reason=trouble)
         self._trouble = trouble
         return changes
+
+    def kept(self, changes: Mapping[str, Any]) -> None:
+        """Note what this peer has put into the settings itself: another may have changed it again by the next look."""
+        self._settings = self._settings.model_copy(update=dict(changes))
 
     def _look(self, day: str) -> None:
         found = [self._read(path) for path in (self.folder / FOLDER_NAME).glob("*.json") if path.name != self._own]

@@ -120,6 +120,11 @@ def test_those_that_share_limits_split_them_and_a_change_at_one_reaches_all(tmp_
         assert parts[0].respected[2:] == parts[1].respected[1:] == [whole, whole.part(2)]
         assert parts[1].given == [0.25 * MBIT_BYTES * 4]
         assert parts[1].others == OtherSharers(living=1, sent_bytes=5)
+        await desks[0].change(["upload_mbit=2"])
+        await desks[1].exchange()
+        await desks[1].change(["upload_mbit=4"])  # before the first has looked, so the settings are as it left them
+        await desks[0].exchange()
+        assert [one.in_force for one in desks] == [whole.part(2), whole.part(2)]
 
     with ExitStack() as stack:
         desks = []
