@@ -43,6 +43,7 @@ from peer.learner.messages import (
 from peer.learner.shared_memory import FreeSlots, SharedSlots
 from peer.learner.spawn import LearnerEnd, LearnerGoneError
 from peer.learner.work_counters import Counters, LearnerProgress
+from peer.machine.buffer_pool import new_vector
 from peer.machine.silence import Silence, work_done
 from peer.storage.anchors import layouts_of
 
@@ -113,7 +114,8 @@ class _PendingCommands:
         """The snapshot that was asked for; others may have its slot next."""
         if pending.fragment is None:
             return None
-        return self.slots.slot(pending.slots[0], pending.fragment).clone()
+        shared = self.slots.slot(pending.slots[0], pending.fragment)
+        return new_vector(len(shared)).copy_(shared)
 
     def release(self, reason: MusterError) -> None:
         """Nothing will be answered any more."""

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from dht.errors import PeerError
+from peer.machine.buffer_pool import new_vector
 from peer.numerics.codec import Buffer, Codec
 from peer.numerics.core_pool import ONE_CORE, Cores
 from peer.numerics.fragments import FLOAT_BYTES, Partitioning
@@ -94,7 +95,7 @@ def apply_merged(
     gradients: Sequence[Tensor | None],
     partitioning: Partitioning,
     rates: tuple[float, float],
-    vector: Callable[[int], Tensor] = torch.empty,
+    vector: Callable[[int], Tensor] = new_vector,
     cores: Cores = ONE_CORE,
 ) -> OuterState:
     """The outer step with `rates` = (η, μ), by partition; `vector` makes room for so many elements.

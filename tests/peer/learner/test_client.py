@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from torch import Tensor
 
 from peer.learner.client import LearnerClient
 from peer.learner.messages import (
@@ -14,15 +16,18 @@ from peer.learner.messages import (
     Message,
     PauseSteps,
     SetPace,
+    SnapshotTaken,
     Start,
     StepEntry,
     Steps,
+    TakeSnapshot,
     Threads,
 )
 from peer.learner.shared_memory import SharedSlots
 from peer.learner.work_counters import STEPS_TIMED_MIN, LearnerProgress
+from peer.machine.buffer_pool import HUGE_PAGE_BYTES
 from peer.model.build import parameter_specs
-from peer.numerics.fragments import split_fragments
+from peer.numerics.fragments import FragmentLayout, TensorSpec, split_fragments
 from tests.coordinator.builders import Club
 
 PLAIN = LearnerSettings()
@@ -31,11 +36,15 @@ PLAIN = LearnerSettings()
 class Told(LearnerClient):
     """The handle without a process: it writes down what it would send."""
 
-    def __init__(self, settings: LearnerSettings = PLAIN, device: str = "") -> None:
+    def __init__(
+        self, settings: LearnerSettings = PLAIN, device: str = "", layouts: Sequence[FragmentLayout] = ()
+    ) -> None:
         config, nobody, progress = Club.of(2).manifest.config, Any, LearnerProgress()
         progress.device = device
         start = Start(config=config, run_key=b"run", peer_id="me", settings=settings, paused=True)
-        slots = SharedSlots.create(split_fragments(parameter_specs(config.model), config.pace.fragments), 1)
+        usual = split_fragments(parameter_specs(config.model), config.pace.fragments)
+        slots = SharedSlots.create(layouts or usual, 1)
+        self.slot = slots.slot(0, 0)
         super().__init__(start, nobody, slots, lambda steps: None, progress)  # type: ignore[arg-type]
         self.sent: list[Message] = []
 
@@ -48,6 +57,26 @@ def told(settings: LearnerSettings = PLAIN, device: str = "") -> Told:
         return Told(settings, device)
 
     return asyncio.run(make())
+
+
+def test_a_long_snapshot_is_a_copy_in_huge_pages() -> None:
+    """What is copied into small pages, which come one by one, takes several times as long."""
+
+    async def take() -> tuple[Told, Tensor]:
+        learner = Told(layouts=[FragmentLayout(0, (TensorSpec("matrix", (1024, 513)),))])
+        learner.slot.fill_(3)
+        taking = asyncio.create_task(learner.snapshot(0))
+        await asyncio.sleep(0)
+        (asked,) = learner.sent
+        assert isinstance(asked, TakeSnapshot)
+        counts = {"steps": 1, "tokens": 2, "window_first": 0, "window_count": 1, "at_step": 1}
+        learner._dispatch(SnapshotTaken(ticket=asked.ticket, **counts))
+        return learner, (await taking)[0]
+
+    learner, taken = asyncio.run(take())
+    learner.slot.fill_(4)
+    assert taken.data_ptr() % HUGE_PAGE_BYTES == 0
+    assert bool((taken == 3).all())
 
 
 def test_a_learner_is_told_once_of_every_new_version_and_lane() -> None:
