@@ -6,7 +6,7 @@ A leaf of the result covers some leaves of every input, fewer or more where thei
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -79,9 +79,18 @@ class Look:
     chosen: tuple[int, ...]
     indices: list[int]
     opened: tuple[OpenedInput, ...]
+    _decoded: dict[tuple[int, ...], list[Tensor]] = field(default_factory=dict, init=False, repr=False, compare=False)
 
-    def vectors(self, chosen: Sequence[int]) -> list[Tensor]:
-        """What every input holds in these leaves of the result, side by side; PeerError if one does not decode."""
+    def vectors(self, chosen: tuple[int, ...]) -> list[Tensor]:
+        """What every input holds in these leaves of the result, side by side; PeerError if one does not decode.
+
+        All who ask are given the same, since a look is recomputed first, and then judged.
+        """
+        if chosen not in self._decoded:
+            self._decoded[chosen] = self._decode(chosen)
+        return self._decoded[chosen]
+
+    def _decode(self, chosen: tuple[int, ...]) -> list[Tensor]:
         leaves = self.leaves
         own, size = leaves.covering_all(chosen), leaves.contribution.leaf_elements
         lengths = [leaves.contribution.encoded_bytes(leaves.elements_in(index)) for index in own]

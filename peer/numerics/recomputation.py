@@ -45,7 +45,7 @@ class Recomputation:
         many = len(self.segments) * self.members > COEFFICIENTS_MAX and not self.is_by_coordinate
         return not (rows or many or self.rule.name == "nnm_trimmed_mean")
 
-    def leaves(self, look: Look, chosen: Sequence[int]) -> bytes | None:
+    def leaves(self, look: Look, chosen: tuple[int, ...]) -> bytes | None:
         """Leaves of the result, one after the other, as their inputs give them; None if they give no such thing.
 
         The result has as many coefficients as are due, and is verifiable. Raises RuleError if this machine cannot tell.

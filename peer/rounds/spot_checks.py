@@ -170,7 +170,7 @@ class SpotChecker:
         if not merging.is_verifiable:
             return None
 
-        def is_wrong(chosen: Sequence[int]) -> bool:
+        def is_wrong(chosen: tuple[int, ...]) -> bool:
             return merging.leaves(look, chosen) != look.leaves.cut_out(data, chosen)
 
         if not is_wrong(look.chosen):

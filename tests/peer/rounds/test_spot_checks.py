@@ -13,7 +13,7 @@ from coordinator.core.events import Finding
 from coordinator.run.manifest import OuterSpec
 from coordinator.wire.openings import OPENING_BYTES_MAX
 from dht.wire import MESSAGE_BYTES_MAX
-from peer.numerics.codec import CODECS
+from peer.numerics.codec import CODECS, BlockCodec, Buffer
 from peer.numerics.fragments import FragmentLayout, TensorSpec
 from peer.numerics.leaves import Leaves
 from peer.numerics.merge import MERGES, MergeRule
@@ -55,6 +55,20 @@ def test_honest_results_pass(codecs: tuple[str, str], partition: int) -> None:
     assert set(reduction.findings(reduction.honest(), range(VOTERS))) == {Finding.CONFIRMED}
     fewer = reduction.honest(included=[0, 2, 3, 4, 5, 7])
     assert set(reduction.findings(fewer, range(VOTERS))) == {Finding.CONFIRMED}
+
+
+def test_what_was_opened_is_decoded_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """To recompute the leaves, and to run the rule on them."""
+    reduction = Reduction(LAYOUT, alike(LAYOUT, VOTERS, 0.5, 1))
+    honest, known, decoded = reduction.honest(), BlockCodec.decode, []
+
+    def decode(self: BlockCodec, buffer: Buffer, elements: int) -> torch.Tensor:
+        decoded.append(buffer)
+        return known(self, buffer, elements)
+
+    monkeypatch.setattr(BlockCodec, "decode", decode)
+    assert reduction.look(honest, voter=1).finding is Finding.CONFIRMED
+    assert len(decoded) == VOTERS
 
 
 @pytest.mark.parametrize("codec", ["fp32", "int4"])
