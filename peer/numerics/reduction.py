@@ -241,7 +241,7 @@ def publish(merged: MergedPartition, partitioning: Partitioning, partition: int,
     decoded = new_vector(len(merged.vector))
     data = codec.encode(merged.vector, decoded)
     squared_norms = segment_norms(decoded, partitioning, partition)
-    length = math.sqrt(squared_norm(merged.vector))
+    length = math.sqrt(_rough_norm(merged.vector))
     cut_off = decoded.sub_(merged.vector)  # in place: nobody needs it any more
     published = merged.coefficients
     return ReducedPartition(
@@ -250,7 +250,7 @@ def publish(merged: MergedPartition, partitioning: Partitioning, partition: int,
         included=merged.included,
         coefficients=() if None in published else tuple(alpha for own in published for alpha in own or ()),
         squared_norms=squared_norms,
-        encoding_error=math.sqrt(squared_norm(cut_off)) / length if length else 0.0,
+        encoding_error=math.sqrt(_rough_norm(cut_off)) / length if length else 0.0,  # nobody has to find the same
     )
 
 
@@ -335,10 +335,14 @@ def _surely_has(piece: Tensor, committed: float) -> bool:
 
     The exact one, which everybody finds alike, takes five times as long, and is found wherever this is False.
     """
-    parts = (piece[start : start + ROUGH_ELEMENTS] for start in range(0, len(piece), ROUGH_ELEMENTS))
-    rough = sum(float(torch.dot(part, part)) for part in parts)
+    rough = _rough_norm(piece)
     keeps_digits = ROUGH_SQUARE_MIN * len(piece) <= rough <= SQUARED_NORM_MAX / 2
     return keeps_digits and abs(rough - committed) <= ROUGH_TOLERANCE * rough
+
+
+def _rough_norm(vector: Tensor) -> float:
+    """About ‖x‖², summed in float32."""
+    return sum(float(torch.dot(part, part)) for part in torch.split(vector, ROUGH_ELEMENTS))
 
 
 def _norm_matches(measured: float, committed: float) -> bool:

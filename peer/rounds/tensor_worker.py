@@ -228,7 +228,7 @@ class TensorWorker:
         if any(one is None and result is not None for one, result in zip(held, results, strict=True)):
             return None
         gradients, scales = merged_gradients(partitioning, held, action.weighed, self.rule)
-        return _Merged(gradients, scales.astype("<f4").tobytes() + b"".join(part or b"" for part in parts))
+        return _Merged(gradients, b"".join([scales.astype("<f4").tobytes(), *(part or b"" for part in parts)]))
 
     # -- rounds that we missed
 
