@@ -6,7 +6,9 @@ import math
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
 
-DAY_SECONDS = 86_400.0
+HOUR_SECONDS = 3600.0
+DAY_SECONDS = 24 * HOUR_SECONDS
+GIGABYTE_BYTES = 1_000_000_000
 CLOCK_EPSILON_SECONDS = 1e-6  # less is no time to wait
 
 

@@ -10,8 +10,8 @@ from coordinator.views.owner_limits import OwnerLimits
 from coordinator.views.snapshot import PeerSnapshot
 from dashboard.frames.rows import Row
 from dashboard.text import plain, short_id
+from dht.allowance import GIGABYTE_BYTES
 
-GIGABYTE_BYTES = 1_000_000_000
 HELPS: Mapping[str, str] = {
     "My share": "Of all tokens in certified versions, as far back as this machine knows.",
     "Called by others": "A machine that others can call also merges for them. One that they cannot takes part too.",

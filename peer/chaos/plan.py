@@ -9,6 +9,7 @@ from typing import Annotated, Literal, Self, get_args
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from coordinator.run.toml_file import parse_toml, read_text
+from dht.allowance import DAY_SECONDS
 from dht.errors import UsageError
 from peer.machine.clock import SKEW_SECONDS_MAX
 from peer.machine.fault_points import Fault
@@ -38,7 +39,7 @@ OF_LEARNERS: frozenset[Kind] = frozenset({"clock_skew", "clock_right", "attacker
 HOST: Literal["host"] = "host"
 EVENTS_MAX = 10_000
 PEERS_MAX = 64
-SECONDS_MAX = 7 * 86400.0
+SECONDS_MAX = 7 * DAY_SECONDS
 REPEATED_SECONDS_MIN = 0.5  # times are good to about so much
 MINUTES_DEFAULT = 5.0
 PEERS_DEFAULT = 4

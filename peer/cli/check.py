@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from coordinator.run.manifest import RunConfig
+from dht.allowance import DAY_SECONDS
 from dht.errors import UsageError
 from peer.cli import arguments
 from peer.cli.common import AsJson, RunFileOption, print_json
@@ -92,7 +93,7 @@ class Needs:
             host_ram_bytes=host_bytes(config),
             disk_bytes=terms.disk_bytes(config),
             version_seconds=seconds,
-            upload_bytes_per_day=per_version * terms.SECONDS_PER_DAY / seconds,
+            upload_bytes_per_day=per_version * DAY_SECONDS / seconds,
             line_mbit=SPREAD * 8 * per_version / seconds / 1e6,
         )
 

@@ -9,6 +9,7 @@ from typing import Literal
 
 from coordinator.run.manifest import Manifest, RunConfig
 from coordinator.views import quantity
+from dht.allowance import DAY_SECONDS
 from dht.validation import CLOCK_TOLERANCE_SECONDS
 from peer.cli.terms import Machine, disk_bytes, memory_bytes, step_seconds_known, upload_bytes_per_day, uses_gpu
 from peer.learner.memory_estimate import least_bytes
@@ -20,7 +21,6 @@ from peer.node.slow_steps import ADVICE_SLOW_STEPS, TOO_LATE, step_seconds_max, 
 
 Grade = Literal["ok", "note", "bad"]
 MBIT = 1e6 / 8
-SECONDS_PER_DAY = 86400
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +150,7 @@ def reachability(probed: Probed, listen: str, port: int) -> DiagnosisLine:
 
 def upload(config: RunConfig, machine: Machine, probed: Probed, limits: Limits) -> DiagnosisLine:
     """Whether the line carries what this machine would send."""
-    needed = upload_bytes_per_day(config, machine.flops, 0.0) / SECONDS_PER_DAY
+    needed = upload_bytes_per_day(config, machine.flops, 0.0) / DAY_SECONDS
     if probed.upload_bytes_per_second is None:
         return DiagnosisLine("note", "upload", f"about {needed / MBIT:.1f} Mbit/s will be sent; not measured")
     able = min(probed.upload_bytes_per_second, limits.upload_bytes_per_second)

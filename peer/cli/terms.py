@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from coordinator.run.data_spec import DataSpec
 from coordinator.run.manifest import Manifest, RunConfig
 from coordinator.views import quantity
+from dht.allowance import DAY_SECONDS
 from peer.learner.memory_estimate import RUNTIME_BYTES, footprint, least_bytes
 from peer.machine.text import printable, quoted
 from peer.model.build import parameter_specs
@@ -19,7 +20,6 @@ from peer.node.slow_steps import TOO_LATE, step_seconds_max, step_words
 from peer.numerics.codec import CODECS
 from peer.numerics.plugins import parts_of
 
-SECONDS_PER_DAY = 86400
 HOURS_PER_YEAR = 8766
 ENDURANCE_GIGABYTES = 600_000  # what makers of home SSDs of a terabyte promise
 FLOPS_PER_PARAMETER_AND_TOKEN = 6  # forward and backward of a dense transformer
@@ -89,7 +89,7 @@ def step_seconds_known(config: RunConfig, machine: Machine) -> float | None:
 def upload_bytes_per_day(config: RunConfig, flops: float, step_seconds: float) -> float:
     """About what rounds send in a day of training at this speed; giving states to newcomers comes on top."""
     seconds = config.pace.steps_per_version * max(step_seconds_at(config, flops), step_seconds)
-    return upload_bytes_per_version(config) * SECONDS_PER_DAY / seconds
+    return upload_bytes_per_version(config) * DAY_SECONDS / seconds
 
 
 def describe(manifest: Manifest, options: NodeOptions, machine: Machine) -> str:

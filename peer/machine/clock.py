@@ -10,12 +10,13 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
+from dht.allowance import DAY_SECONDS
 from dht.errors import LocalError
 
 Clock = Callable[[], float]
 SKEW_FILE = "clock-skew"  # in the data folder of a peer of a chaos run
 SKEW_CHARACTERS_MAX = 32
-SKEW_SECONDS_MAX = 10 * 366 * 86400.0
+SKEW_SECONDS_MAX = 10 * 366 * DAY_SECONDS
 
 
 def unix_seconds() -> float:

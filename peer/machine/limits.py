@@ -17,7 +17,6 @@ from peer.machine.hours import Hours
 
 SETTINGS_NAME = "settings.toml"
 MBIT_BYTES = 1_000_000 // 8
-GIGABYTE_BYTES = 1_000_000_000
 AT_START = frozenset({"niceness", "gpu_memory_share", "memory_gigabytes"})  # what a learner is started with
 OFF = {  # what 0 or no text means, in a word
     **dict.fromkeys(

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from dht.allowance import GIGABYTE_BYTES
 from peer.machine.hours import Hours
-from peer.machine.limits import GIGABYTE_BYTES, Limits
+from peer.machine.limits import Limits
 
 CALM_SECONDS = 30.0  # without a reason, before it is believed to be over
 COOL_CELSIUS = 5.0  # below the limit, before a hot machine starts again

@@ -17,6 +17,7 @@ from coordinator.engine.audit import ROUNDS_KEPT
 from coordinator.engine.engine import Engine
 from coordinator.run.admission_spec import AdmissionSpec
 from coordinator.run.manifest import Manifest, RunConfig
+from dht.allowance import GIGABYTE_BYTES
 from dht.door import Door, Keeper
 from dht.errors import LocalError, NetworkError, UsageError
 from dht.identity import Identity, PeerId, Signer

@@ -12,11 +12,12 @@ from coordinator.chain.certificate import Certificate
 from coordinator.chain.chain import Chain
 from coordinator.views.credit import CreditReport
 from coordinator.wire.presence import Presence
+from dht.allowance import GIGABYTE_BYTES, HOUR_SECONDS
 from dht.errors import LocalError, MusterError
 from peer.learner.client import LearnerClient
 from peer.learner.spawn import LearnerGoneError
 from peer.machine.heap import give_back_freed
-from peer.machine.limits import GIGABYTE_BYTES, Limits
+from peer.machine.limits import Limits
 from peer.rounds.driver import RoundDriver
 from peer.storage.credit_book import CreditBook
 from peer.storage.generations import SavedFragment
@@ -28,7 +29,6 @@ HELD_SECONDS = 0.05  # that nobody minds
 LEARNER_SECONDS = 6.0  # beyond a step, that the learner may be silent over its part of what is saved last
 LEARNER_SECONDS_MAX = 12.0
 
-SECONDS_PER_HOUR = 3600.0
 
 _T = TypeVar("_T")
 _All = tuple[tuple[SavedFragment, ...], Path | None]
@@ -38,7 +38,7 @@ _All = tuple[tuple[SavedFragment, ...], Path | None]
 def rest_seconds(written_bytes: float, held_seconds: float, limits: Limits) -> float:
     """How long to wait after a save that has written so much and kept the learner from its steps for so long."""
     hourly_bytes = limits.written_gigabytes_per_hour * GIGABYTE_BYTES
-    of_disk = SECONDS_PER_HOUR * written_bytes / hourly_bytes if hourly_bytes else 0.0
+    of_disk = HOUR_SECONDS * written_bytes / hourly_bytes if hourly_bytes else 0.0
     of_learner = held_seconds / HELD_SHARE if held_seconds > HELD_SECONDS else 0.0
     return max(CHECKPOINT_SECONDS, of_disk, of_learner)
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import structlog
 
 from coordinator.run.manifest import Manifest, RunConfig
+from dht.allowance import GIGABYTE_BYTES
 from dht.errors import UsageError
 from dht.identity import PeerId
 from peer.learner.client import LearnerClient, OnSteps
@@ -14,7 +15,7 @@ from peer.learner.memory_estimate import RUNTIME_BYTES, available_bytes, check_m
 from peer.learner.messages import LearnerSettings, Start
 from peer.learner.spawn import LearnerSpawn
 from peer.learner.work_counters import LearnerProgress
-from peer.machine.limits import GIGABYTE_BYTES, Limits
+from peer.machine.limits import Limits
 from peer.model.located import located
 from peer.node.options import NodeOptions
 

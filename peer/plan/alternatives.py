@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from dht.allowance import DAY_SECONDS
 from peer.plan.cost import CODEC_BITS, Workload, transfer_seconds
 from peer.plan.population import Floats, Population, Timetable
 
@@ -83,7 +84,7 @@ def data_parallel(surface: Surface, bits: int) -> Alternative:
     return Alternative(
         f"data-parallel, {bits} bit",
         n * work.tokens_per_step * steps_per_second,
-        sent / 8 * steps_per_second * 86_400,
+        sent / 8 * steps_per_second * DAY_SECONDS,
         "everybody",
     )
 
@@ -99,7 +100,7 @@ def hivemind(surface: Surface) -> Alternative:
     broken = 1 - float(np.exp(-surface.leaves_per_second / n * group * averaging))
     cycle += HIVEMIND_TIMEOUT_SECONDS * (1 - float(np.exp(-surface.leaves_per_second * averaging)))
     tokens = n * work.tokens_per_step * work.pace.steps_per_version / cycle * (1 - broken)
-    return Alternative("hivemind-style averaging", tokens, sent / 8 / cycle * 86_400, "everybody")
+    return Alternative("hivemind-style averaging", tokens, sent / 8 / cycle * DAY_SECONDS, "everybody")
 
 
 def hub(surface: Surface) -> Alternative:
@@ -112,5 +113,5 @@ def hub(surface: Surface) -> Alternative:
     taken = min(1.0, work.pace.steps_per_version / rate / seconds)
     own = min(1.0, float(np.median(surface.people.up)) * work.pace.steps_per_version / rate / (work.parameters * bits))
     tokens = n * work.tokens_per_step * float(surface.people.steps_per_second.mean()) * min(taken, own)
-    sent = work.parameters * bits / 8 * rate / work.pace.steps_per_version * 86_400
+    sent = work.parameters * bits / 8 * rate / work.pace.steps_per_version * DAY_SECONDS
     return Alternative("hub (one merging peer)", tokens, sent * min(taken, own), "the hub and its store")

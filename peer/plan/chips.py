@@ -9,9 +9,10 @@ from typing import Literal, get_args
 import numpy as np
 import numpy.typing as npt
 
+from dht.allowance import DAY_SECONDS
 from dht.errors import UsageError
 
-SECONDS_PER_YEAR = 365.25 * 86_400
+SECONDS_PER_YEAR = 365.25 * DAY_SECONDS
 CHIPS_MAX = 100_000_000
 LEARNERS_MAX = 4096
 ABSENCE_SHAPE, ABSENCE_EXPONENT = 1.0, 2.0  # ours: the paper names the family only

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from dht.allowance import DAY_SECONDS
 from dht.errors import UsageError
 from peer.plan.chips import SECONDS_PER_YEAR, Cluster, Floats
 from peer.plan.events import Runs, Stretches
 
-SECONDS_PER_DAY = 86_400.0
 STEPS_MAX = 200_000_000  # minutes of work; more is a mistake in the numbers
 STRETCHES_MAX = 4096
 WARMUP_ABSENCES = 5.0  # mean absences after which the number of missing slices has settled
@@ -42,7 +42,7 @@ def simulate(cluster: Cluster, days: float, seed: int) -> Availability:
     if not 0 < days < float("inf"):
         raise UsageError("simulate more than 0 days")
     timing = cluster.timing
-    seconds = days * SECONDS_PER_DAY
+    seconds = days * DAY_SECONDS
     if cluster.learners * seconds / timing.step_seconds > STEPS_MAX:
         raise UsageError(f"that would be more than {STEPS_MAX} steps of learners; simulate fewer days")
     longest = max(timing.down_seconds, timing.up_seconds)

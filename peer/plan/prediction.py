@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from dht.allowance import DAY_SECONDS, HOUR_SECONDS
 from peer.plan.alternatives import Alternative, Surface, alternatives
 from peer.plan.cost import CODEC_BITS, Workload
 from peer.plan.population import Population
@@ -18,7 +19,6 @@ from peer.plan.swarm import PlannedSwarm
 
 WARMUP_PERIODS = 3.0  # H-step periods that are not counted: in the first, fragments are not due all at once
 ROUNDS_MAX = 20_000
-SECONDS_PER_DAY = 86_400
 SLOT_BYTES = 12.0  # per parameter of a fragment in flight, shared with the learner (`peer.learner.memory_estimate`)
 STEPS_HELD = 1  # in memory of every fragment, for those who missed one
 
@@ -79,7 +79,7 @@ def predict(
     made = _steps_possible(people, scenario, stop) - made_before
     rate, tally = float(people.steps_per_second.mean()), swarm.tally
     steps = tally.steps / work.pace.fragments
-    per_day = SECONDS_PER_DAY / seconds if seconds else 0.0
+    per_day = DAY_SECONDS / seconds if seconds else 0.0
     times = [warmup, *tally.certified_at, stop]
     there = max(1, round(present / seconds) if seconds else 1)
     n = min(work.group_max, there)
@@ -87,8 +87,8 @@ def predict(
         simulated_seconds=seconds,
         round_seconds=statistics.median(tally.round_seconds) if tally.round_seconds else None,
         steps_per_version=statistics.mean(tally.interval_steps) if tally.interval_steps else None,
-        versions_per_hour=3600 * tally.versions / seconds if seconds else 0.0,
-        void_per_hour=3600 * tally.void / seconds if seconds else 0.0,
+        versions_per_hour=HOUR_SECONDS * tally.versions / seconds if seconds else 0.0,
+        void_per_hour=HOUR_SECONDS * tally.void / seconds if seconds else 0.0,
         minor_share=tally.minor / max(tally.versions, 1),
         utilisation=present / scheduled if scheduled else 0.0,
         uptime=present / (len(people) * seconds) if seconds else 0.0,

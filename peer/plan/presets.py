@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
+from dht.allowance import DAY_SECONDS, HOUR_SECONDS
 from peer.plan.population import Lines, Sessions
 
 FAR_SECONDS = 0.02  # from the access network to the middle of a continent, one way; ours
@@ -26,8 +27,8 @@ UNDIALABLE_SHARE = 0.5219 * (1 - 0.70)
 ON_SHARE = 0.81 * 0.83 * 0.84
 
 HOMES = (FIBRE, CABLE, COPPER)
-EVENINGS = Sessions(mean_seconds=6 * 3600, on_share=ON_SHARE, shape=0.7, kill_share=0.2)
-DAYS = Sessions(mean_seconds=7 * 86_400, on_share=0.995, shape=1.0, kill_share=0.5)
+EVENINGS = Sessions(mean_seconds=6 * HOUR_SECONDS, on_share=ON_SHARE, shape=0.7, kill_share=0.2)
+DAYS = Sessions(mean_seconds=7 * DAY_SECONDS, on_share=0.995, shape=1.0, kill_share=0.5)
 
 LINES: Mapping[str, tuple[Lines, ...]] = MappingProxyType(
     {

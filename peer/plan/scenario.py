@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
+from dht.allowance import HOUR_SECONDS
 from peer.chaos.draw import plan_of
 from peer.chaos.plan import HOST, Event, number_of
 from peer.chaos.plan import ChaosPlanFile as ChaosFile
@@ -35,7 +36,7 @@ def scenario_of(plan: PlanFile, path: Path, rng: np.random.Generator, warmup_sec
     if plan.local is not None:
         return _local(plan, plan.local, path, warmup_seconds)
     assert plan.swarm is not None
-    seconds = (plan.hours or HOURS_DEFAULT) * 3600
+    seconds = (plan.hours or HOURS_DEFAULT) * HOUR_SECONDS
     crowd = _crowd(plan.swarm)
     population = crowd.draw(rng)
     usable = plan.swarm.usable_share
@@ -56,7 +57,7 @@ def _crowd(part: CrowdPart) -> Crowd:
     )
     sessions = SESSIONS[part.preset]
     if part.session_hours is not None:
-        sessions = replace(sessions, mean_seconds=part.session_hours * 3600)
+        sessions = replace(sessions, mean_seconds=part.session_hours * HOUR_SECONDS)
     if part.on_share is not None:
         sessions = replace(sessions, on_share=part.on_share)
     if part.kill_share is not None:
@@ -75,7 +76,7 @@ def _local(plan: PlanFile, part: LocalPart, path: Path, warmup_seconds: float) -
         dialable=np.ones(peers, dtype=bool),
     )
     if part.chaos is None:
-        return Scenario(population, Timetable(), (plan.hours or MINUTES_DEFAULT / 60) * 3600)
+        return Scenario(population, Timetable(), (plan.hours or MINUTES_DEFAULT / 60) * HOUR_SECONDS)
     file = ChaosFile.load(path.parent / part.chaos)
     minutes = (file.minutes or MINUTES_DEFAULT) if plan.hours is None else plan.hours * 60
     events = plan_of(file, peers, minutes, plan.seed or None).events

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from dht.allowance import DAY_SECONDS, HOUR_SECONDS
 from dht.errors import UsageError
 from peer.plan.advice import Advice, advise
 from peer.plan.alternatives import Surface, alternatives
@@ -20,7 +21,7 @@ from peer.plan.swarm_plan import PlanFile
 
 SLOWER_BY = 1.25  # versions that come this much later than H steps: rounds do not keep up
 FACTORS = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
-SWEEP_SECONDS_MAX = 4 * 3600.0
+SWEEP_SECONDS_MAX = 4 * HOUR_SECONDS
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,10 +174,10 @@ def _verdict(report: PlanReport) -> str:
 def _beside(report: PlanReport) -> list[str]:
     rows = [("the same peers, other ways", "tokens per day", "GB sent per peer and day", "to be trusted")]
     found = report.configured
-    day = 86_400
     mine = ("Muster as configured", found.tokens_per_day, found.bytes_sent_per_peer_day, "two thirds of every group")
     others = [
-        (one.name, one.tokens_per_second * day, one.bytes_sent_per_peer_day, one.trust) for one in found.alternatives
+        (one.name, one.tokens_per_second * DAY_SECONDS, one.bytes_sent_per_peer_day, one.trust)
+        for one in found.alternatives
     ]
     rows += [(name, f"{tokens:,.3g}", f"{sent / 1e9:,.3g}", trust) for name, tokens, sent, trust in (mine, *others)]
     widths = [max(len(row[column]) for row in rows) for column in range(4)]

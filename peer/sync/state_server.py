@@ -8,14 +8,13 @@ from collections import OrderedDict
 from collections.abc import Callable
 
 from coordinator.wire.merkle import leaf_count
-from dht.allowance import Allowance
+from dht.allowance import DAY_SECONDS, Allowance
 from dht.identity import PeerId
 from peer.net.frames import StateAsk, StatePiece
 from peer.numerics.outer_optimizer import STATE_PIECE_BYTES, OuterState, SpentMomentum, state_bytes
 from peer.storage.anchors import Anchors
 from peer.sync.upload_scheduler import GIVEN_BYTES_PER_SECOND, UploadScheduler
 
-DAY_SECONDS = 86_400.0
 SERVED_MAX = 4  # of each fragment, with one that is fetched and version 0: all leaf digests are kept
 
 Give = Callable[[PeerId, StatePiece, bytes | memoryview], None]

@@ -19,6 +19,7 @@ from coordinator.simulator.board import Board
 from coordinator.wire.presence import Presence
 from coordinator.wire.shards import PresenceShards, shard_of
 from dht.addresses import PeerAddress
+from dht.allowance import DAY_SECONDS
 from dht.errors import NetworkError, PeerError
 from dht.hivemind_storage import place_of
 from dht.hivemind_store import HivemindStore
@@ -30,7 +31,6 @@ from peer.net.presence_loop import PresenceLoop, PresenceReaders
 from tests.dht.eclipse import Clock
 
 CALLS_AT_ONCE = 8
-DAY_SECONDS = 86_400.0
 LIFETIME_SECONDS = 90.0
 
 

@@ -23,7 +23,6 @@ from tests.sim.worlds import INTERVAL_SECONDS, LINKS, PACE, STEPS_PER_SECOND, ma
 
 ORGANISER = 0
 UNIX_SECONDS = 1e9  # where virtual time begins
-DAY_SECONDS = 86400
 VERSIONS = 6
 
 

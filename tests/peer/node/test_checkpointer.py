@@ -16,10 +16,11 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from dht.allowance import GIGABYTE_BYTES
 from dht.errors import LocalError
 from peer.learner.client import LearnerClient
 from peer.learner.messages import Done
-from peer.machine.limits import GIGABYTE_BYTES, Limits
+from peer.machine.limits import Limits
 from peer.machine.tasks import Tasks
 from peer.node.checkpointer import CHECKPOINT_SECONDS, HELD_SECONDS, LEARNER_SECONDS, Checkpointer, rest_seconds
 from peer.node.status import advice_of
