@@ -18,7 +18,7 @@ FIRST_SECONDS = 2.0  # between looks until there is a view
 PAGE = "index.html"
 
 
-def publish(view: Path, into: Path | None, server: PageServer | None = None) -> bool:
+def publish(view: Path, folder: Path | None, server: PageServer | None = None) -> bool:
     """Bring the page of this view to its readers; False if there is no view yet, or nothing in it of the network.
 
     Raises LocalError if it cannot be written.
@@ -32,42 +32,44 @@ def publish(view: Path, into: Path | None, server: PageServer | None = None) -> 
     text = page(seen).encode()
     if server is not None:
         server.page = text
-    if into is not None:
-        _write(text, into)
+    if folder is not None:
+        _write(text, folder)
     return True
 
 
-def _write(text: bytes, into: Path) -> None:
+def _write(text: bytes, folder: Path) -> None:
+    file = folder / PAGE
     try:
-        if not into.is_dir():
-            into.mkdir(parents=True)
-            into.chmod(0o755)
-        write_whole(into / PAGE, text)
-        (into / PAGE).chmod(0o644)  # a web server reads it, whatever this process keeps private
+        if not folder.is_dir():
+            folder.mkdir(parents=True)
+            folder.chmod(0o755)
+        write_whole(file, text)
+        file.chmod(0o644)  # a web server reads it, whatever this process keeps private
     except OSError as error:
-        raise LocalError(f"{into / PAGE} cannot be written: {error.strerror}") from None
+        raise LocalError(f"{file} cannot be written: {error.strerror}") from None
 
 
 def main(arguments: list[str]) -> int:
     """Publish until told to stop."""
     parser = argparse.ArgumentParser(prog="python -m dashboard.publish", description=__doc__)
     parser.add_argument("--view", type=Path, required=True, help="the file that an observer writes")
-    parser.add_argument("--into", type=Path, help="folder of the page")
-    parser.add_argument("--port", type=int, help="TCP port to serve the page on")
-    parser.add_argument("--listen", default="127.0.0.1", help="IP address to listen on")
+    parser.add_argument("--page", type=Path, help="folder of the page")
+    parser.add_argument("--page-port", type=int, help="TCP port to serve the page on")
+    parser.add_argument("--page-listen", default="127.0.0.1", help="IP address to listen on")
     options = parser.parse_args(arguments)
     server = None
-    if options.port is not None:
+    if options.page_port is not None:
         try:
-            server = PageServer(options.listen, options.port, time.monotonic)
+            server = PageServer(options.page_listen, options.page_port, time.monotonic)
         except OSError as error:
-            sys.stderr.write(f"nobody can listen at {options.listen} port {options.port}: {error.strerror}\n")
+            place = f"{options.page_listen} port {options.page_port}"
+            sys.stderr.write(f"nobody can listen at {place}: {error.strerror}\n")
             return 2
         threading.Thread(target=server.serve_forever, daemon=True).start()
     never = threading.Event()
     while True:
         try:
-            written = publish(options.view, options.into, server)
+            written = publish(options.view, options.page, server)
         except LocalError as error:
             sys.stderr.write(f"{error}\n")
             written = True

@@ -54,10 +54,11 @@ class Verifier(Protocol):
 class Identity:
     """A peer's key pair. Immutable; the seed never leaves it except through `save` and `libp2p_private_key`."""
 
-    def __init__(self, seed: bytes) -> None:
+    def __init__(self, seed: bytes, is_new: bool = False) -> None:
         if len(seed) != SEED_BYTES:
             raise ValueError(f"an Ed25519 seed has {SEED_BYTES} bytes, not {len(seed)}")
         self._seed = seed
+        self.is_new = is_new  # made just now, so that nobody can use it elsewhere
         self._key = Ed25519PrivateKey.from_private_bytes(seed)
         self._public = self._key.public_key().public_bytes_raw()
         self._peer_id = peer_id_of(self._public)
@@ -117,7 +118,7 @@ class Identity:
         """The key in `path`, made on first use."""
         if path.exists():
             return cls.load(path)
-        identity = cls(os.urandom(SEED_BYTES))
+        identity = cls(os.urandom(SEED_BYTES), is_new=True)
         identity.save(path)
         return identity
 
@@ -127,7 +128,7 @@ class KeyVerifier:
 
     A statement is met again and again: in the search for contradictions, in the round that it belongs to, in the
     roster or bundle around it, in a certificate. What has been found true is remembered, so each costs one look at the
-    curve. What is false is not: forgeries cost nothing to make, and would drive out what honest peers have said.
+    curve. Forgeries are not remembered: they cost nothing to make, and would drive out what honest peers have said.
     """
 
     def __init__(self) -> None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine, Iterable
+from contextlib import suppress
 from typing import Any
 
+CALL_SECONDS_MAX = 5.0
 GRACE_SECONDS = 0.5  # for those who answer a little later than the first one
 
 
@@ -25,3 +27,16 @@ async def any_answers(calls: Iterable[Coroutine[Any, Any, bool]]) -> bool:
         for call in everybody:
             call.cancel()
         await asyncio.gather(*everybody, return_exceptions=True)
+
+
+async def answers(host: str, port: int) -> bool:
+    """Whether something accepts a TCP connection there; nothing is sent."""
+    try:
+        async with asyncio.timeout(CALL_SECONDS_MAX):
+            _, writer = await asyncio.open_connection(host, port)
+    except (OSError, TimeoutError):
+        return False
+    writer.close()
+    with suppress(OSError):
+        await writer.wait_closed()
+    return True

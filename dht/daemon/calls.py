@@ -1,33 +1,66 @@
 """One question to our own libp2p daemon, on a socket of its own that is closed however the question ends.
 
 hivemind's calls leave theirs open when they are given up, and a daemon that calls a host which has vanished answers
-late. Raises what hivemind's calls raise: OSError (a TimeoutError is one), EOFError or P2PDaemonError.
+late. All that can go wrong is in DAEMON_ERRORS; a TimeoutError is an OSError.
+
+hivemind itself is not imported, since that loads torch: a command that only asks a question would wait for it.
 """
 
 from __future__ import annotations
 
 import asyncio
+import importlib.util
 from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
 from functools import lru_cache
+from pathlib import Path
 from typing import Any, TypeAlias
 
-from hivemind.p2p import PeerID
-from hivemind.p2p.p2p_daemon_bindings.control import P2PDaemonError
-from hivemind.p2p.p2p_daemon_bindings.utils import raise_if_failed, read_pbmsg_safe, write_pbmsg
-from hivemind.proto import p2pd_pb2
+import base58
 
+from dht.daemon.p2pd import hivemind_folder
 from dht.identity import PeerId
 
 NAMES_KEPT = 2048
-DAEMON_ERRORS = (OSError, EOFError, P2PDaemonError)
+VARINT_BYTES_MAX = 10
+
+
+class DaemonError(Exception):
+    """What our own daemon says when it cannot do what it is asked."""
+
+
+DAEMON_ERRORS = (OSError, EOFError, DaemonError)
+
+
+def _messages() -> Any:
+    """The daemon's messages, as hivemind generated them."""
+    found = importlib.util.spec_from_file_location("dht.daemon.p2pd_pb2", hivemind_folder() / "proto" / "p2pd_pb2.py")
+    assert found is not None
+    assert found.loader is not None
+    module = importlib.util.module_from_spec(found)
+    found.loader.exec_module(module)
+    return module
+
+
+p2pd_pb2 = _messages()
 
 ByteStream: TypeAlias = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 StreamHandler: TypeAlias = Callable[[Any, asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 
+@dataclass(frozen=True, slots=True)
+class ControlSocket:
+    """Where a daemon listens for us. It stands in for hivemind's P2P where a daemon only calls others."""
+
+    path: Path
+
+    async def open_connection(self) -> ByteStream:
+        return await asyncio.open_unix_connection(self.path)
+
+
 async def connect(p2p: Any, peer: PeerId, addresses: Iterable[bytes], seconds: float) -> None:
     """Connect to a peer at one of these multiaddrs, or wherever the daemon knows it to be."""
-    wanted = p2pd_pb2.ConnectRequest(peer=PeerID.from_base58(peer).to_bytes(), addrs=list(addresses))
+    wanted = p2pd_pb2.ConnectRequest(peer=base58.b58decode(peer), addrs=list(addresses))
     await _ask(p2p, p2pd_pb2.Request(type=p2pd_pb2.Request.CONNECT, connect=wanted), seconds)
 
 
@@ -35,6 +68,12 @@ async def own_addresses(p2p: Any, seconds: float) -> list[bytes]:
     """The multiaddrs at which the daemon believes to be seen."""
     found = await _ask(p2p, p2pd_pb2.Request(type=p2pd_pb2.Request.IDENTIFY), seconds)
     return list(found.identify.addrs)
+
+
+async def own_id(p2p: Any, seconds: float) -> PeerId:
+    """The id of the daemon's key."""
+    found = await _ask(p2p, p2pd_pb2.Request(type=p2pd_pb2.Request.IDENTIFY), seconds)
+    return _name(found.identify.id)
 
 
 async def connected_peers(p2p: Any, seconds: float) -> list[tuple[PeerId, list[bytes]]]:
@@ -45,19 +84,19 @@ async def connected_peers(p2p: Any, seconds: float) -> list[tuple[PeerId, list[b
 
 @lru_cache(maxsize=NAMES_KEPT)  # the same peers are connected at each look, and base58 takes its time
 def _name(raw: bytes) -> PeerId:
-    return PeerId(PeerID(raw).to_base58())
+    return PeerId(base58.b58encode(raw).decode())
 
 
 async def addresses_of(p2p: Any, peer: PeerId, seconds: float) -> list[bytes]:
     """The multiaddrs at which a connected peer says to listen."""
-    asked = p2pd_pb2.DHTRequest(type=p2pd_pb2.DHTRequest.FIND_PEER, peer=PeerID.from_base58(peer).to_bytes())
+    asked = p2pd_pb2.DHTRequest(type=p2pd_pb2.DHTRequest.FIND_PEER, peer=base58.b58decode(peer))
     found = await _ask(p2p, p2pd_pb2.Request(type=p2pd_pb2.Request.DHT, dht=asked), seconds)
     return list(found.dht.peer.addrs)
 
 
 async def open_stream(p2p: Any, peer: PeerId, handler: str, seconds: float) -> ByteStream:
     """A stream to this handler of a peer."""
-    wanted = p2pd_pb2.StreamOpenRequest(peer=PeerID.from_base58(peer).to_bytes(), proto=[handler])
+    wanted = p2pd_pb2.StreamOpenRequest(peer=base58.b58decode(peer), proto=[handler])
     request = p2pd_pb2.Request(type=p2pd_pb2.Request.STREAM_OPEN, streamOpen=wanted)
     async with asyncio.timeout(seconds):
         reader, writer = await _connection(p2p)
@@ -91,7 +130,7 @@ async def _refuse(_: Any, __: asyncio.StreamReader, writer: asyncio.StreamWriter
 
 async def disconnect(p2p: Any, peer: PeerId, seconds: float) -> None:
     """Close all connections to a peer."""
-    wanted = p2pd_pb2.DisconnectRequest(peer=PeerID.from_base58(peer).to_bytes())
+    wanted = p2pd_pb2.DisconnectRequest(peer=base58.b58decode(peer))
     await _ask(p2p, p2pd_pb2.Request(type=p2pd_pb2.Request.DISCONNECT, disconnect=wanted), seconds)
 
 
@@ -114,13 +153,36 @@ async def _ask(p2p: Any, request: Any, seconds: float) -> Any:
 
 
 async def _connection(p2p: Any) -> ByteStream:
-    opened: ByteStream = await p2p._client.control.daemon_connector.open_connection()
+    connector = p2p if isinstance(p2p, ControlSocket) else p2p._client.control.daemon_connector
+    opened: ByteStream = await connector.open_connection()
     return opened
 
 
 async def _answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, request: Any) -> Any:
-    await write_pbmsg(writer, request)
+    asked = request.SerializeToString()
+    writer.write(_varint(len(asked)) + asked)
+    await writer.drain()
     response = p2pd_pb2.Response()
-    await read_pbmsg_safe(reader, response)
-    raise_if_failed(response)
+    response.ParseFromString(await reader.readexactly(await _read_varint(reader)))
+    if response.type == p2pd_pb2.Response.ERROR:
+        raise DaemonError(response.error.msg)
     return response
+
+
+def _varint(number: int) -> bytes:
+    """Seven bits a byte, the lowest first; the eighth says that more follow."""
+    found = bytearray()
+    while number > 0x7F:
+        found.append(number & 0x7F | 0x80)
+        number >>= 7
+    return bytes((*found, number))
+
+
+async def _read_varint(reader: asyncio.StreamReader) -> int:
+    number = 0
+    for place in range(VARINT_BYTES_MAX):
+        (byte,) = await reader.readexactly(1)
+        number |= (byte & 0x7F) << 7 * place
+        if byte <= 0x7F:
+            return number
+    raise DaemonError("a length without an end")

@@ -42,6 +42,7 @@ class DaemonConfig:
     runtime_parent: Path = field(default_factory=lambda: Path(tempfile.gettempdir()))
     address_book: Path | None = None  # where addresses outlive the process
     door: Door = field(default_factory=Door)  # what is shown to others, and who is let in
+    fresh_key: bool = False  # made just now: nobody can use it elsewhere
     port_file: Path | None = None  # where the ports do that the system chose: others look for us there
 
     def __post_init__(self) -> None:
@@ -52,9 +53,14 @@ class DaemonConfig:
                 raise UsageError(f"{endpoint} cannot be announced: name the port that others can reach")
 
 
-def control_address(directory: Path) -> str:
+def control_socket(directory: Path) -> Path:
     """Where the daemon listens for us."""
-    return f"/unix{directory}/p2pd.sock"
+    return directory / "p2pd.sock"
+
+
+def control_address(directory: Path) -> str:
+    """The same as an address of libp2p."""
+    return f"/unix{control_socket(directory)}"
 
 
 def arguments(config: DaemonConfig, directory: Path) -> list[str]:
@@ -95,7 +101,7 @@ def arguments(config: DaemonConfig, directory: Path) -> list[str]:
     return [f"-{name}={value}" for name, value in flags.items()]
 
 
-def nameless_arguments(directory: Path) -> list[str]:
+def caller_arguments(directory: Path) -> list[str]:
     """The command line of a daemon that only asks others a question and goes away."""
     return [
         f"-listen={control_address(directory)}",

@@ -16,6 +16,7 @@ from dht.daemon import tether
 from dht.daemon.ports import port_taken
 from dht.errors import LocalError, MusterError
 
+STARTUP_SECONDS = 60.0  # hivemind's 15 s are too short for a loaded home machine
 STOP_SECONDS_MAX = 5.0
 OUTPUT_LINES_KEPT = 20
 DATA_BYTES_MAX = 1 << 30
@@ -23,12 +24,17 @@ FILES_MAX = 4096  # a connection is one, and each of our own streams another
 _READY = "Peer ID:"
 
 
-def binary_path() -> Path:
-    """The daemon that hivemind's wheel carries, found without importing hivemind; raises LocalError."""
+def hivemind_folder() -> Path:
+    """Where hivemind's wheel lies, found without importing it; raises LocalError."""
     package = importlib.util.find_spec("hivemind")
     if package is None or not package.submodule_search_locations:
         raise LocalError("hivemind is not installed; set Muster up again with: make install")
-    return Path(package.submodule_search_locations[0]) / "hivemind_cli" / "p2pd"
+    return Path(package.submodule_search_locations[0])
+
+
+def binary_path() -> Path:
+    """The daemon that the wheel carries; raises LocalError."""
+    return hivemind_folder() / "hivemind_cli" / "p2pd"
 
 
 class DaemonProcess:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from dht.address_book import AddressBook
 from dht.addresses import PeerAddress, is_of_private_network
 from dht.allowance import Answers
 from dht.daemon import calls
+from dht.daemon.caller import DIAL_SECONDS_MAX, Caller, dial
 from dht.daemon.calls import DAEMON_ERRORS
 from dht.daemon.config import (
     RELAY_PROTOCOL,
@@ -25,13 +25,12 @@ from dht.daemon.config import (
     Relay,
     arguments,
     control_address,
-    nameless_arguments,
 )
 from dht.daemon.kademlia import PROTOCOL as KADEMLIA_PROTOCOL
 from dht.daemon.kademlia import Kademlia
 from dht.daemon.knocking import knock
 from dht.daemon.neighbours import ConnectedPeers, host_in
-from dht.daemon.p2pd import DaemonProcess
+from dht.daemon.p2pd import STARTUP_SECONDS, DaemonProcess
 from dht.daemon.ports import check_ports_free, keep_ports, with_chosen_ports, with_last_ports
 from dht.door import KNOCK, Door
 from dht.errors import LocalError, NetworkError, UsageError
@@ -39,17 +38,11 @@ from dht.guard import Calls, Questions
 from dht.identity import Identity, PeerId
 from dht.invite_reach import silence
 from dht.locks import IdentityLock, RuntimeDirectory
-from dht.meeting import any_answers
 from dht.refusal import Refusal
 
 __all__ = ["Daemon", "DaemonConfig", "Relay"]
 
-STARTUP_SECONDS = 60.0  # hivemind's 15 s are too short for a loaded home machine
 CONTROL_SECONDS_MAX = 10.0  # one question to our own daemon
-DUPLICATE_CHECK_SECONDS_MAX = 5.0
-EMPTY_TABLE = "failed to find any peer in table"  # libp2p's words, until the initial peers have told who they are
-EMPTY_TABLE_SECONDS = 0.1
-DIAL_SECONDS_MAX = 5.0
 
 
 class Daemon:
@@ -80,7 +73,7 @@ class Daemon:
             check_ports_free(config.listen)
             if config.port_file is not None:
                 daemon._listen = with_last_ports(config.listen, config.port_file)
-            if config.initial_peers and await _in_use_elsewhere(daemon._peer_id, config, daemon.bootstrap_peers):
+            if config.initial_peers and not config.fresh_key and await daemon._in_use_elsewhere():
                 raise UsageError(
                     f"the key {config.identity_path} is in use on another machine right now; "
                     "stop muster there or start this one with a key of its own"
@@ -185,7 +178,7 @@ class Daemon:
         """Connect to a peer at this address, if not connected already; raises NetworkError."""
         if self._p2p is None:  # the watchdog replaces the daemon while others go on
             raise NetworkError(f"{address} cannot be called: the libp2p daemon is not running")
-        if not await _dial(self._p2p, address):
+        if not await dial(self._p2p, address):
             raise NetworkError(f"{address} does not answer")
 
     async def restart(self) -> None:
@@ -197,6 +190,13 @@ class Daemon:
         """Stop the daemon, remove its files and let go of the key. Safe to call twice."""
         await self._shut_down()
         self._lock.release()
+
+    async def _in_use_elsewhere(self) -> bool:
+        """Whether those we know can lead somebody else to a live peer with our id; NetworkError if none answers."""
+        async with Caller.start(self._config.runtime_parent) as caller:
+            if not await caller.meets(self.bootstrap_peers, self.door):
+                raise NetworkError(silence(self._config.initial_peers))
+            return await caller.can_find(self._peer_id)
 
     async def _launch(self) -> None:
         self._directory = RuntimeDirectory(self._config.runtime_parent)
@@ -241,7 +241,7 @@ async def _attach(directory: Path) -> Any:
     try:
         async with asyncio.timeout(CONTROL_SECONDS_MAX):
             p2p = await attached.replicate(HivemindMultiaddr(control_address(directory)))
-    except DAEMON_ERRORS as error:
+    except (*DAEMON_ERRORS, P2PDaemonError) as error:
         raise LocalError(f"the libp2p daemon runs but does not answer: {type(error).__name__}") from None
     control = p2p._client.control
     control._handler_tasks, control._pending_calls = Calls(), Questions()
@@ -263,58 +263,3 @@ async def _detach(p2p: Any) -> None:
     for task in running:
         task.cancel()
     await asyncio.gather(*running, return_exceptions=True)
-
-
-async def _dial(p2p: Any, address: PeerAddress) -> bool:
-    """Connect to a peer at this address; False if it does not answer."""
-    # as bytes by py-multiaddr: hivemind's own encodes the relay's peer id wrongly
-    place = Multiaddr(address.text.removesuffix(f"/p2p/{address.peer_id}"))
-    try:
-        await calls.connect(p2p, address.peer_id, [place.to_bytes()], DIAL_SECONDS_MAX)
-    except DAEMON_ERRORS:
-        return False
-    return True
-
-
-async def _introduce(p2p: Any, me: PeerId, address: PeerAddress, door: Door) -> bool:
-    """Connect and show a pass, so that questions are answered; False if nobody answers."""
-    if not await _dial(p2p, address):
-        return False
-    await knock(door, p2p, me, address.peer_id, DIAL_SECONDS_MAX)
-    return True
-
-
-async def _in_use_elsewhere(peer_id: PeerId, config: DaemonConfig, known: tuple[PeerAddress, ...]) -> bool:
-    """True if those we know can lead a nameless daemon to a live peer with this id; NetworkError if none answers."""
-    directory = RuntimeDirectory(config.runtime_parent)
-    process: DaemonProcess | None = None
-    p2p: Any = None
-    try:
-        process = await DaemonProcess.start(nameless_arguments(directory.path), STARTUP_SECONDS)
-        p2p = await _attach(directory.path)
-        nameless = PeerId(p2p.peer_id.to_base58())
-        if not await any_answers(_introduce(p2p, nameless, address, config.door) for address in known):
-            raise NetworkError(silence(config.initial_peers))
-        with suppress(TimeoutError):
-            async with asyncio.timeout(DUPLICATE_CHECK_SECONDS_MAX):
-                return await _can_find(p2p, peer_id)
-        return False
-    finally:
-        if p2p is not None:
-            await _detach(p2p)
-        if process is not None:
-            await process.stop()
-        directory.close()
-
-
-async def _can_find(p2p: Any, peer_id: PeerId) -> bool:
-    """Whether others lead us to this peer; asks again while we have not yet learnt whom to ask."""
-    while True:
-        try:
-            await calls.connect(p2p, peer_id, [], DUPLICATE_CHECK_SECONDS_MAX)
-        except P2PDaemonError as error:
-            if EMPTY_TABLE not in str(error):
-                return False
-            await asyncio.sleep(EMPTY_TABLE_SECONDS)
-        else:
-            return True

@@ -65,6 +65,8 @@ def dashboard(
     public = PublicPage(page, pages_at(page_port, page_listen))
     if not public.arguments():
         at.check()
+        if invite is not None:
+            _check_invite(invite)
     directory = paths.data_directory(data)
     with tempfile.TemporaryDirectory(prefix="muster-dashboard-") as name, ExitStack() as ending:
         folder = Path(name)
@@ -98,11 +100,16 @@ def dashboard(
             _wait(children)
 
 
+def _check_invite(text: str) -> None:
+    """Raise NetworkError or UsageError if it leads to nobody, or nobody lets us in: the pages would wait for ever."""
+    from peer.net.first_call import first_call
+
+    first_call(Invite.parse(text))
+
+
 def _publish(source: Sequence[str], view: Path, public: PublicPage, folder: Path) -> None:
     """Keep the public page up to date until interrupted; raises what a child ended with."""
-    publisher = ["dashboard.publish", "--view", str(view)]
-    publisher += [] if public.folder is None else ["--into", str(public.folder)]
-    publisher += [] if public.at is None else public.at.arguments()
+    publisher = ["dashboard.publish", "--view", str(view), *public.arguments()]
     with ExitStack() as ending, _interruptible():
         children = [ending.enter_context(Child(one, folder)) for one in (source, publisher)]
         if public.folder is not None:

@@ -24,6 +24,7 @@ from peer.data.windows import load_tokens
 from peer.machine.clock import unix_seconds
 from peer.machine.sensors import CommandRunner, MachineSensors
 from peer.machine.version import DISTRIBUTION
+from peer.net.first_call import first_call
 from peer.net.frames import ProbeAnswer, ProbeAsk, decode_header, encode_header
 from peer.net.network import Network
 from peer.node.clock_check import ahead_of
@@ -59,10 +60,10 @@ def check_run(options: NodeOptions, invite: Invite) -> list[DiagnosisLine]:
     names = {address.host for address in invite.addresses if not _is_number(address.host)}
     found = [_name(name) for name in sorted(names)]
     try:
+        first_call(invite)
         manifest, probed, port = asyncio.run(Probe(options, invite).run())
     except MusterError as error:
-        advice = "is the host running? Try its addresses from here, or ask for a fresh invite"
-        return [*found, DiagnosisLine("bad", "network", str(error), advice), *check_machine(options, RunConfig())]
+        return [*found, _network(error), *check_machine(options, RunConfig())]
     config, machine = manifest.config, this_machine(options)
     found += [
         DiagnosisLine("ok", "network", f"run {config.name}, {probed.peers} peers of its invite answer"),
@@ -152,6 +153,12 @@ def _versions() -> DiagnosisLine:
     missing = [text for text in found if text.endswith("not installed") and not text.startswith(DISTRIBUTION)]
     text = f"Python {platform.python_version()}, {', '.join(found)}"
     return DiagnosisLine("bad" if missing else "ok", "versions", text, "make install" if missing else "")
+
+
+def _network(error: MusterError) -> DiagnosisLine:
+    """Why nobody of the run could be asked, and what to do about it."""
+    text, _, advice = str(error).partition("; ")
+    return DiagnosisLine("bad", "network", text, advice or "ask for a fresh invite")
 
 
 def _arithmetic() -> DiagnosisLine:

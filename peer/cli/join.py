@@ -195,7 +195,7 @@ def _given(invite: str) -> str:
 def _agreed(invite: str, options: NodeOptions) -> str:
     """An invite that the owner agreed to beforehand."""
     if invite != "-":
-        _check_called(Invite.parse(invite), options.data_directory)
+        _ask_the_door(Invite.parse(invite), options)
     return invite
 
 
@@ -205,7 +205,7 @@ def _ask_owner(invite: str, options: NodeOptions) -> str:
         raise UsageError("nobody is here to be asked whether this machine may take part; agree beforehand with --yes")
     text = _given(invite)
     parsed = Invite.parse(text)
-    _check_called(parsed, options.data_directory)
+    _ask_the_door(parsed, options)
     typer.echo("Asking for the description of the run…")
     from peer.cli.consent import consents
     from peer.machine import log
@@ -220,12 +220,15 @@ def _ask_owner(invite: str, options: NodeOptions) -> str:
     return text
 
 
-def _check_called(invite: Invite, data_directory: Path) -> None:
-    """Raise NetworkError if nobody can be called; who was in the run before may know others than the invite names."""
-    from peer.net.first_call import check_somebody_listens
+def _ask_the_door(invite: Invite, options: NodeOptions) -> None:
+    """Raise NetworkError if nobody can be called, UsageError if nobody lets us in.
 
-    if not paths.run_path(data_directory, invite.run_id).exists():
-        check_somebody_listens(invite.addresses)
+    A peer that was in the run before may know others than the invite names.
+    """
+    from peer.net.first_call import first_call
+
+    if not paths.run_path(options.data_directory, invite.run_id).exists():
+        first_call(invite, options.identity_path)
 
 
 def _confirm(terms: str) -> bool:

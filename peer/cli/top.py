@@ -47,14 +47,14 @@ def top(
     from rich.console import Console
 
     from peer.machine import log
-    from peer.net.first_call import check_somebody_listens
+    from peer.net.first_call import first_call
 
     if as_json and not once:
         raise UsageError("--json prints one view: give --once too")
     text = invite if invite is not None else str(ask(paths.data_directory(data), "invite")["invite"])
     run, console = Invite.parse(text), Console(highlight=False)
     if invite is not None:
-        check_somebody_listens(run.addresses)
+        first_call(run)
     with tempfile.TemporaryDirectory(prefix="muster-top-") as folder:
         log.configure(Path(folder))
         log.silence_libraries()

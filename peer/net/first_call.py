@@ -1,26 +1,42 @@
-"""Whether anybody listens where an invite says: asked before anything is loaded or started, so that who is told no
-does not wait for that. It shows nothing but an address, and nothing is sent.
+"""Whether an invite leads to anybody, and lets anybody in: asked before anything is loaded or started.
+
+Somebody who is told no does not wait for that. It shows an address, and a key that is made for it and forgotten.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
+from pathlib import Path
 from typing import Any
 
 from dht.addresses import PeerAddress, ip_of
-from dht.errors import NetworkError
+from dht.daemon.caller import Caller
+from dht.door import Door
+from dht.errors import NetworkError, UsageError
+from dht.invite import Invite
 from dht.invite_reach import silence
-from dht.meeting import any_answers
-from peer.net.probe import answers
+from dht.meeting import answers, any_answers
+from dht.refusal import ADVICE, Refusal
+from peer.machine.paths import runtime_directory
 
 Call = Callable[[str, int], Coroutine[Any, Any, bool]]
 
 
-def check_somebody_listens(addresses: Sequence[PeerAddress]) -> None:
-    """Raise NetworkError if a bare call gets through to none of these; all are called at once."""
-    if not asyncio.run(somebody_listens(addresses, answers)):
-        raise NetworkError(silence(addresses))
+def first_call(invite: Invite, key: Path | None = None) -> None:
+    """Raise NetworkError if nobody answers where the invite says, UsageError if all who do refuse who comes by it.
+
+    A peer that has a `key` already may be let in whatever has become of its invite: its own daemon asks that, later.
+    """
+    named = invite.ticket is not None and invite.ticket.seed is None  # for one key alone, which is not shown here
+    asyncio.run(_call(invite, asks_doors=not named and (key is None or not key.exists())))
+
+
+async def _call(invite: Invite, asks_doors: bool) -> None:
+    if not await somebody_listens(invite.addresses, answers):
+        raise NetworkError(silence(invite.addresses))
+    if asks_doors and (refused := await _refusal(invite)) is not None:
+        raise UsageError(ADVICE[refused])
 
 
 async def somebody_listens(addresses: Sequence[PeerAddress], call: Call) -> bool:
@@ -30,3 +46,11 @@ async def somebody_listens(addresses: Sequence[PeerAddress], call: Call) -> bool
 
     places = {(address.host, address.port) for address in addresses}
     return await any_answers(call(*place) for place in sorted(places))
+
+
+async def _refusal(invite: Invite) -> Refusal | None:
+    """Why all who answer refuse this invite, None if somebody lets us in; raises NetworkError if nobody answers."""
+    async with Caller.start(runtime_directory()) as caller:
+        if not await caller.meets(invite.addresses, Door(invite.pass_for)):
+            raise NetworkError(silence(invite.addresses))
+        return next(iter(caller.refusals)) if all(caller.refusals) else None

@@ -10,17 +10,15 @@ import asyncio
 import math
 from bisect import bisect
 from collections.abc import Awaitable, Callable, Collection, Iterable
-from contextlib import suppress
 
 from coordinator.chain.weights import most_hostile
 from dht.allowance import Turns
 from dht.identity import PeerId
-from dht.meeting import any_answers
+from dht.meeting import answers, any_answers
 from dht.own_hosts import hosts_behind
 from peer.machine.clock import Clock, unix_seconds
 from peer.net.frames import ProbeAnswer, ProbeAsk
 
-CALL_SECONDS_MAX = 5.0
 CALL_INTERVAL_SECONDS = 10.0  # between two calls to one asker
 CALLS_MAX = 4  # at once
 ANSWERS_PER_SECOND_MAX = 64
@@ -84,16 +82,3 @@ class ProbeResponder:
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-
-
-async def answers(host: str, port: int) -> bool:
-    """Whether something accepts a TCP connection there."""
-    try:
-        async with asyncio.timeout(CALL_SECONDS_MAX):
-            _, writer = await asyncio.open_connection(host, port)
-    except (OSError, TimeoutError):
-        return False
-    writer.close()
-    with suppress(OSError):
-        await writer.wait_closed()
-    return True

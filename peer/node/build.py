@@ -6,6 +6,7 @@ import asyncio
 import math
 from collections.abc import Callable, Set
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import structlog
 import torch
@@ -23,13 +24,14 @@ from dht.errors import LocalError, NetworkError, UsageError
 from dht.identity import Identity, PeerId, Signer
 from dht.invite import Invite
 from dht.statement import digest_of
+from dht.units import GIGABYTE_BYTES
 from peer.data.token_files import TokenData
 from peer.data.windows import load_tokens
 from peer.learner.handover import session_description
 from peer.learner.memory_estimate import available_bytes, check_memory, host_bytes
 from peer.machine.clock import unix_seconds
 from peer.machine.fault_points import Fault
-from peer.machine.limits import GIGABYTE_BYTES, Limits
+from peer.machine.limits import Limits
 from peer.machine.throttle import Throttle
 from peer.model.description import OWN_DATA, Description, describe, is_same_run
 from peer.net.network import Network
@@ -297,12 +299,14 @@ async def open_network(
     invite: Invite | None,
     addresses: Callable[[PeerId], list[str]],
     keeper: Keeper | None = None,
+    fresh_key: bool = False,
 ) -> Network:
     """This peer's place in a run's network, to which an invite leads; raises UsageError, NetworkError or LocalError."""
     door = Door() if invite is None else Door(invite.pass_for)
     door.keeper = keeper
     met = () if invite is None else invite.addresses
     daemon = daemon_config(options, met, RunDirectory(options.data_directory, run_id).address_book, door)
+    daemon = replace(daemon, fresh_key=fresh_key)
     return await Network.open(daemon, run_id, addresses, throttle_of(options), options.clock)
 
 

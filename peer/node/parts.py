@@ -1,4 +1,4 @@
-"""The parts that every peer has, built once and in order: what is missing is never looked for."""
+"""The parts that every peer has, built once and in order, so that none looks for another that is not there yet."""
 
 from __future__ import annotations
 
@@ -104,7 +104,8 @@ async def enter(
     if options.sharers is not None:
         options = replace(options, limits=options.sharers.begin())
     life, known = PeerLife(), KnownAddresses()
-    network = await open_network(options, run_id, invite, known.of, first_gate(invite, manifest, options.clock))
+    gate = first_gate(invite, manifest, options.clock)
+    network = await open_network(options, run_id, invite, known.of, gate, identity.is_new)
     life.closing.push_async_callback(network.close)
     life.closing.push_async_callback(network.flush, FLUSH_SECONDS)
     life.tasks.spawn(network.watch())

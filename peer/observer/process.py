@@ -59,14 +59,15 @@ class Observer:
     def __init__(self, invite: Invite, directory: Path, show: Show, patient: bool = True) -> None:
         self._invite = invite
         self._patient = patient
+        self._identity = Identity.load_or_create(directory / KEY_NAME)
         self._config = DaemonConfig(
             directory / KEY_NAME,
             initial_peers=invite.addresses,
             client_only=True,
             runtime_parent=runtime_directory(),
             door=Door(invite.pass_for),
+            fresh_key=self._identity.is_new,
         )
-        self._identity = Identity.load_or_create(self._config.identity_path)
         self._show = show
         self._observation: Observation | None = None
         self._network: Network | None = None

@@ -29,13 +29,14 @@ async def as_guest(invite: Invite, own_key: Path, listen: str | None = None) -> 
     with tempfile.TemporaryDirectory(prefix="muster-visit-") as folder:
         named = invite.ticket is not None and invite.ticket.seed is None
         key = own_key if named else Path(folder) / IDENTITY_NAME
-        Identity.load_or_create(key)
+        identity = Identity.load_or_create(key)
         config = DaemonConfig(
             key,
             initial_peers=invite.addresses,
             client_only=listen is None,
             runtime_parent=runtime_directory(),
             door=Door(invite.pass_for),
+            fresh_key=identity.is_new,
         )
         if listen is not None:
             config = replace(config, listen=(listen,))

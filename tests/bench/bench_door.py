@@ -2,7 +2,7 @@
 
 A host of tests/real/run.toml on loopback. First, `muster join` is refused one time after the other: with a line without
 a pass, and with one that was withdrawn. Prints the CPU time of the host, without what it takes in the same time when
-nobody comes, that of the one refused, most of which goes into imports, and the bytes that crossed between them. Then
+nobody comes, that of the one refused, and the bytes that crossed between them. Then
 newcomers with a good invite join one after the other, each with an empty folder: the time from the start of the command
 to the first training step, and the CPU time until then. With `--before`, newcomers of the other tree (with a .venv of
 its own) join a host of that tree in between, so that whatever else is going on here disturbs both alike.

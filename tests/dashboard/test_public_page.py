@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -11,8 +12,9 @@ import pytest
 from coordinator.views.network_view import NetworkView
 from coordinator.views.view_file import write_view
 from dashboard.public_page import loss_chart, page
-from dashboard.publish import PAGE, publish
+from dashboard.publish import PAGE, main, publish
 from dht.errors import LocalError
+from peer.service.dashboard import PagesAt, PublicPage
 from tests.dashboard.views import demo_view, hostile, one_peer_view
 
 TAGS = {
@@ -81,6 +83,13 @@ def test_it_is_written_whole_once_there_is_a_view(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(LocalError, match="cannot be written"):
         publish(view, tmp_path / "file" / "page")
+
+
+def test_it_takes_the_options_of_the_command_that_starts_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        words = PublicPage(tmp_path, PagesAt(taken.getsockname()[1])).arguments()
+        assert main(["--view", str(tmp_path / "view.json"), *words]) == 2
+    assert "nobody can listen at 127.0.0.1" in capsys.readouterr().err
 
 
 def test_a_web_server_can_read_it_though_the_host_keeps_its_files_private(tmp_path: Path) -> None:

@@ -33,7 +33,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[PeerChild]:
         return 1
 
     monkeypatch.setattr(several, "run_several", pretend)
-    monkeypatch.setattr(join, "_check_called", lambda invite, data: None)
+    monkeypatch.setattr(join, "_ask_the_door", lambda invite, data: None)
     return found
 
 

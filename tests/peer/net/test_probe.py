@@ -9,6 +9,7 @@ from contextlib import ExitStack
 import pytest
 
 from dht.identity import Identity, PeerId
+from dht.meeting import answers
 from peer.net.frames import ProbeAnswer, ProbeAsk, decode_header, encode_header
 from peer.net.probe import (
     ANSWERS_AT_ONCE_MAX,
@@ -16,7 +17,6 @@ from peer.net.probe import (
     CALL_INTERVAL_SECONDS,
     CALLS_MAX,
     ProbeResponder,
-    answers,
 )
 
 ASKER = Identity(bytes([1]) * 32).peer_id
@@ -95,7 +95,7 @@ def test_nobody_is_called_whose_address_is_not_known() -> None:
 
 def test_a_host_that_takes_no_calls_is_given_up_and_makes_room(monkeypatch: pytest.MonkeyPatch) -> None:
     """As one that has vanished: nothing comes back at all."""
-    monkeypatch.setattr("peer.net.probe.CALL_SECONDS_MAX", 0.1)
+    monkeypatch.setattr("dht.meeting.CALL_SECONDS_MAX", 0.1)
 
     async def course() -> None:
         with socket.socket() as full, ExitStack() as callers:

@@ -110,7 +110,7 @@ def test_a_daemon_that_hangs_is_found_out_by_its_silence_and_replaced(monkeypatc
             await talk(at_alice, at_bob, b"before")
             pid, replaced = bob.dht.daemon.pid, rebuilt(bob)
             assert pid is not None
-            monkeypatch.setattr("dht.daemon.process.DIAL_SECONDS_MAX", 1.0)
+            monkeypatch.setattr("dht.daemon.caller.DIAL_SECONDS_MAX", 1.0)
             bob.dht.store._protocol.wait_timeout = 0.5  # of the calls over this daemon, not over the next one
             freeze(pid)
             core = WatchdogCore(WatchdogConfig(), now[0])
