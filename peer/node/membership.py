@@ -130,17 +130,24 @@ class Membership:
         return [peer for peer in came if peer in here and peer not in core.bans]
 
     def view(self, tokens: Mapping[str, int]) -> MemberList:
-        """Everybody whom we know; `tokens` are those certified, by peer."""
+        """All members; `tokens` are those certified, by peer. Somebody who only looked at the run is none."""
         engine, now = self._driver.engine, self._driver.now
-        keys = {engine.core.me, engine.core.rules.organiser, *engine.core.rules.founders, *_active(engine), *tokens}
-        invites = {PeerId(one.key) for one in self._invitations.views()}
-        keys |= {*engine.core.presence.sightings, *engine.core.bans.held, *engine.core.admission.shown} - invites
         deputies = self._deputies(engine.core)
-        found = [self._member(PeerId(peer), tokens.get(peer, 0), deputies, now) for peer in sorted(keys | deputies)]
+        keys = sorted(self._members() | tokens.keys() | deputies)
+        found = [self._member(PeerId(peer), tokens.get(peer, 0), deputies, now) for peer in keys]
         found.sort(key=lambda one: (bool(one.out), not one.live, -one.tokens))
         return MemberList(
             run_id=engine.core.rules.run_id.hex(), members=tuple(found), invites=self._invitations.views()
         )
+
+    def _members(self) -> set[str]:
+        """Who is in the run, was seen there, was shown out, or is let in by name; but for what `tokens` says."""
+        engine = self._driver.engine
+        core, rules = engine.core, engine.core.rules
+        named = {peer for peer, (_, welcome) in core.admission.shown.items() if welcome.invite is None}
+        outside = {PeerId(one.key) for one in self._invitations.views()}  # an order may be about an invite, too
+        known = {*core.presence.sightings, *core.bans.held, *named} - outside
+        return {core.me, rules.organiser, *rules.founders, *_active(engine), *known}
 
     def _member(self, peer: PeerId, tokens: int, deputies: Set[PeerId], now: float) -> RunMember:
         core = self._driver.engine.core
@@ -149,7 +156,7 @@ class Membership:
         return RunMember(
             peer_id=peer,
             name="" if sighting is None else plain(sighting.presence.name),
-            role="co-organiser" if peer in deputies else _role(self._driver.engine, peer, tokens),
+            role=_role(self._driver.engine, peer, tokens, deputies),
             live=peer == core.me or live,
             since_unix_seconds=core.unix_seconds(sighting.since_seconds) if sighting is not None and live else None,
             tokens=tokens,
@@ -168,7 +175,9 @@ class Membership:
         ending = text.removeprefix("…")
         if len(ending) < ENDING_CHARACTERS_MIN:
             raise UsageError(f"name the peer by its id, or by the last {ENDING_CHARACTERS_MIN} letters of it at least")
-        known = sorted({one.peer_id for one in self.view({}).members if one.peer_id.endswith(ending)})
+        core = self._driver.engine.core
+        keys = self._members() | self._deputies(core) | core.admission.shown.keys()
+        known = sorted(peer for peer in keys if peer.endswith(ending))
         if len(known) > 1:
             raise UsageError(f"{len(known)} peers have an id that ends in {ending}; give more of it")
         if not known:
@@ -185,8 +194,10 @@ def _active(engine: Engine) -> frozenset[PeerId]:
     return active_sets(machine.chain for machine in engine.machines)
 
 
-def _role(engine: Engine, peer: PeerId, tokens: int) -> Role:
+def _role(engine: Engine, peer: PeerId, tokens: int, deputies: Set[PeerId]) -> Role:
     rules = engine.core.rules
+    if peer in deputies:
+        return "co-organiser"
     if peer == rules.organiser:
         return "organiser"
     if peer in rules.founders:

@@ -303,6 +303,15 @@ def test_the_list_of_members_shows_what_each_may_do(home: Home) -> None:
     ] == "trainer"
 
 
+def test_somebody_who_only_looked_is_no_member_and_can_be_let_in_by_its_id_all_the_same(home: Home) -> None:
+    ticket = home.ticket()
+    assert home.refusal(ticket) is None  # so that its pass was seen
+    assert [one.peer_id for one in home.membership.view({}).members] == [home.peer.me]
+    home.membership.order(ticket.grant.key, "leaked", revoked=True)
+    assert home.membership.order(f"…{GUEST.peer_id[-8:]}", "", revoked=False) == GUEST.peer_id
+    assert home.refusal(ticket) is None
+
+
 def test_what_is_asked_for_has_a_short_form() -> None:
     assert WantedInvite.parse(()) == WantedInvite()
     assert WantedInvite.parse(("expires=2w",)).expires_seconds == 1_209_600
