@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import json
 import os
 import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, is_dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
 import typer
 from pydantic import BaseModel
+from typer.models import OptionInfo
 
 from dht.errors import UsageError
 from peer.cli import arguments
@@ -133,6 +135,26 @@ def serve(prepare: Callable[[], Start], options: ServiceOptions, verbose: bool) 
         return start
 
     process.run(prepare_well, options, typer.echo)
+
+
+def with_options_of(
+    other: Callable[..., Any], without: Collection[str]
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command the options of another one too, but hidden ones and those named; it takes them as `**options`."""
+
+    def extended(command: Callable[..., None]) -> Callable[..., None]:
+        own, others = (inspect.signature(one, eval_str=True).parameters.values() for one in (command, other))
+        added = [one for one in others if one.name not in without and _is_shown_option(one)]
+        taken = [one for one in own if one.kind is not one.VAR_KEYWORD] + added
+        command.__signature__ = inspect.Signature(taken)  # type: ignore[attr-defined]
+        command.__annotations__ = {one.name: one.annotation for one in taken}
+        return command
+
+    return extended
+
+
+def _is_shown_option(parameter: inspect.Parameter) -> bool:
+    return any(isinstance(one, OptionInfo) and not one.hidden for one in get_args(parameter.annotation))
 
 
 def given_options(context: typer.Context, without: Collection[str]) -> list[str]:

@@ -11,7 +11,7 @@ import tempfile
 import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -22,25 +22,18 @@ from dht.identity import Identity
 from dht.invite import Invite
 from peer.cli import arguments as cli_settings
 from peer.cli.common import (
-    Announce,
     AsJson,
-    Base,
-    Corpus,
     Data,
-    Device,
     Limit,
     Listen,
-    Name,
     Port,
-    Team,
-    Tokenizer,
-    UseRelay,
     given_options,
     print_json,
     tell,
+    with_options_of,
 )
+from peer.cli.join import join
 from peer.data.hub import HUB
-from peer.learner.spawn import AUTO
 from peer.machine import paths
 from peer.machine.limits import PeerSettings
 from peer.machine.text import printable
@@ -156,21 +149,12 @@ def _limits_at_rest(directory: Path, changes: Sequence[str]) -> OwnerLimits:
 
 
 @service.command("install", epilog="Example: muster service install muster1abc… --dry-run")
+@with_options_of(join, without=("yes", "detach"))
 def install(
     context: typer.Context,
     invite: Annotated[str, typer.Argument(help="The run to take part in whenever this user's services run.")],
-    data: Data = None,
-    port: Port = None,
-    listen: Listen = "127.0.0.1",
-    announce: Announce = None,
-    relay: UseRelay = False,
-    device: Device = AUTO,
-    name: Name = "",
-    team: Team = "",
-    corpus: Corpus = "",
-    tokenizer: Tokenizer = "",
-    base: Base = "",
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the unit, write nothing.")] = False,
+    **options: Any,
 ) -> None:
     """Write a systemd user unit that joins a run, and start nothing. With it you agree to the run's terms."""
     from peer.service.systemd import Unit, write_unit
@@ -178,10 +162,8 @@ def install(
     Invite.parse(invite)
     program = shutil.which("muster")
     command = (program,) if program is not None else (sys.executable, "-m", "peer.cli")
-    directory = paths.data_directory(data)
-    arguments = ["join", "".join(invite.split()), "--yes", "--data", str(directory)]
-    arguments += given_options(context, without=("data", "corpus", "tokenizer", "base", "dry_run"))
-    arguments += _files_anywhere({"--corpus": corpus.split(","), "--tokenizer": [tokenizer], "--base": [base]})
+    context.params.update(data=paths.data_directory(options["data"]), **_found_anywhere(options))
+    arguments = ["join", "".join(invite.split()), "--yes", *given_options(context, without=("dry_run",))]
     text = Unit((*command, *arguments)).text()
     if dry_run:
         typer.echo(text, nl=False)
@@ -190,10 +172,15 @@ def install(
     typer.echo(f"wrote {path}; start it with: muster service start")
 
 
-def _files_anywhere(given: Mapping[str, Sequence[str]]) -> list[str]:
-    """These options with whole paths: a service starts in another folder."""
-    found = {option: [_anywhere(one.strip()) for one in files if one.strip()] for option, files in given.items()}
-    return [word for option, files in found.items() if files for word in (option, ",".join(files))]
+def _found_anywhere(options: Mapping[str, Any]) -> dict[str, str]:
+    """Those of these options that name files, with whole paths: a service starts in another folder."""
+    found = {name: _anywhere(str(options[name])) for name in ("tokenizer", "base", "share_limits") if options[name]}
+    if options["corpus"]:
+        found["corpus"] = ",".join(_anywhere(one.strip()) for one in options["corpus"].split(",") if one.strip())
+    if options["track"]:
+        library, colon, folder = options["track"].partition(":")
+        found["track"] = library + colon + (os.path.abspath(folder) if folder else "")
+    return found
 
 
 def _anywhere(name: str) -> str:

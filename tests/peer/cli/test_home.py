@@ -5,14 +5,17 @@ from __future__ import annotations
 import json
 import shlex
 from pathlib import Path
+from typing import Any
 
 import pytest
+from typer.main import get_command
 
 from dht.addresses import PeerAddress
 from dht.errors import LocalError, UsageError
 from dht.identity import Identity
 from dht.invite import Invite
 from peer.cli import arguments, main
+from peer.cli.commands import app
 from peer.machine.detach import CONSOLE_NAME, start_detached
 from peer.machine.limits import Limits, PeerSettings
 from peer.machine.log import LOG_NAME
@@ -133,14 +136,37 @@ def test_a_service_joins_as_its_owner_would(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     words = ["--name", "ann", "--listen", "0.0.0.0", "--announce", "/ip4/203.0.113.7/tcp/7401", "--relay"]
+    words += [
+        "--threads",
+        "2",
+        "--base-precision",
+        "float32",
+        "--limit",
+        "upload_mbit=2",
+        "--limit",
+        "pause_on_battery=false",
+    ]
     files = ["--corpus", "text/*.txt, more.txt", "--tokenizer", "hub:some/model", "--base", "base"]
+    files += ["--share-limits", "limits", "--track", "tensorboard:curves"]
     assert main.run(["service", "install", INVITE, "--data", "data", "--dry-run", *words, *files], PYTHON) == 0
     (started,) = (line for line in capsys.readouterr().out.splitlines() if line.startswith("ExecStart="))
     joined = shlex.split(started)[shlex.split(started).index(INVITE) + 1 :]
     assert joined[:3] == ["--yes", "--data", f"{tmp_path}/data"]
     assert sorted(joined[3:]) == sorted(
-        [*words, "--corpus", f"{tmp_path}/text/*.txt,{tmp_path}/more.txt", *files[2:4], "--base", f"{tmp_path}/base"]
+        [
+            *words,
+            *("--corpus", f"{tmp_path}/text/*.txt,{tmp_path}/more.txt", *files[2:4], "--base", f"{tmp_path}/base"),
+            *("--share-limits", f"{tmp_path}/limits", "--track", f"tensorboard:{tmp_path}/curves"),
+        ]
     )
+
+
+def test_a_service_takes_every_option_that_a_person_may_give_to_join() -> None:
+    root: Any = get_command(app)
+    joined, installed = root.commands["join"], root.commands["service"].commands["install"]
+    shown = {one.opts[0] for one in joined.params if not getattr(one, "hidden", False)}
+    assert shown - {one.opts[0] for one in installed.params} == {"--yes", "--detach"}
+    assert not any(getattr(one, "hidden", False) for one in installed.params)
 
 
 def test_what_systemd_would_expand_is_escaped(tmp_path: Path) -> None:
