@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import logging
 import logging.handlers
+import math
 import sys
 import tempfile
+from collections import Counter
 from pathlib import Path
 
 import structlog
@@ -17,6 +19,32 @@ LOG_NAME = "muster.log"
 LOG_BYTES_MAX = 4 << 20
 LOGS_KEPT = 2
 CHATTY = ("multiaddr", "asyncio")  # ten lines for every address that is read
+HIVEMIND = "hivemind"
+REPEAT_SECONDS = 60.0
+
+
+class Repeats(logging.Filter):
+    """Lets hivemind say a thing once a minute, and how often it was left out before: strangers make it warn at will.
+
+    It is the same thing if it comes from the same line of code, with the same kind of error.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._said: dict[tuple[str, int, type | None], float] = {}
+        self._left_out: Counter[tuple[str, int, type | None]] = Counter()
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if record.name.partition(".")[0] != HIVEMIND:
+            return True
+        kind = record.name, record.lineno, record.exc_info[0] if record.exc_info else None
+        if record.created < self._said.get(kind, -math.inf) + REPEAT_SECONDS:
+            self._left_out[kind] += 1
+            return False
+        self._said[kind] = record.created
+        if left_out := self._left_out.pop(kind, 0):
+            record.msg, record.args = f"{record.getMessage()} (and {left_out} more like it before)", ()
+        return True
 
 
 def configure(data_directory: Path, verbose: bool = False) -> None:
@@ -50,6 +78,7 @@ def configure(data_directory: Path, verbose: bool = False) -> None:
     handlers: list[logging.Handler] = [file, logging.StreamHandler(sys.stderr)] if verbose else [file]
     for handler in handlers:
         handler.setFormatter(formatter)
+    file.addFilter(Repeats())
     logging.basicConfig(level=logging.DEBUG if verbose else logging.INFO, handlers=handlers, force=True)
     for name in CHATTY:
         logging.getLogger(name).setLevel(logging.INFO)
@@ -67,7 +96,11 @@ def newest_lines(path: Path, count: int) -> list[str]:
 
 
 def silence_libraries() -> None:
-    """Take away the handlers that imported libraries gave themselves, so that what they say goes to the log."""
+    """Take away the handlers that imported libraries gave themselves, so that what they say goes to the log.
+
+    hivemind, which chose its level when it was imported, keeps to warnings.
+    """
+    logging.getLogger(HIVEMIND).setLevel(logging.WARNING)
     for logger in logging.Logger.manager.loggerDict.values():
         if isinstance(logger, logging.Logger) and logger.handlers:
             logger.handlers.clear()

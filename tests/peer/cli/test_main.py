@@ -297,6 +297,33 @@ def test_what_libraries_log_goes_to_the_file_as_json(tmp_path: Path, capsys: pyt
     assert '"event": "peer bob is slow"' in (tmp_path / LOG_NAME).read_text()
 
 
+def hivemind_says(level: int, line: int, seconds: float, error: type[Exception] | None = None) -> None:
+    """Something, from this line of its code, at this time."""
+    told = None if error is None else (error, error(), None)
+    record = logging.LogRecord("hivemind.p2p", level, "p2p.py", line, "call of %s", ("bob",), told)
+    record.created = seconds
+    logging.getLogger("hivemind.p2p").handle(record)
+
+
+def test_hivemind_says_a_thing_once_a_minute_and_other_things_at_once(tmp_path: Path) -> None:
+    logging.getLogger("hivemind").setLevel(logging.INFO)  # as when it is imported
+    configure(tmp_path)
+    silence_libraries()
+    logging.getLogger("hivemind.p2p").info("nothing that matters")
+    for seconds in range(61):
+        hivemind_says(logging.WARNING, 7, seconds, ValueError)
+    hivemind_says(logging.WARNING, 7, 62.0, OSError)
+    hivemind_says(logging.ERROR, 8, 62.0)
+    lines = [json.loads(line) for line in (tmp_path / LOG_NAME).read_text().splitlines()]
+    assert [one["event"] for one in lines] == [
+        "call of bob",
+        "call of bob (and 59 more like it before)",
+        "call of bob",
+        "call of bob",
+    ]
+    assert [one["level"] for one in lines] == ["warning", "warning", "warning", "error"]
+
+
 class FullDisk(io.StringIO):
     """A file that takes nothing more."""
 
