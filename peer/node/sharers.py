@@ -18,7 +18,6 @@ import structlog
 from pydantic import BaseModel, Field, ValidationError
 
 from dht.errors import UsageError
-from dht.locks import FileLock
 from peer.machine.limits import SETTINGS_NAME, Limits, PeerSettings
 
 FOLDER_NAME = "sharers"
@@ -67,13 +66,12 @@ class Sharers:
     def __enter__(self) -> Self:
         """Be one of them; raises UsageError if the folder takes nothing, or a process has our data folder already."""
         path = self.folder / FOLDER_NAME / self._own
-        self._alone = FileLock(path.with_suffix(".lock"))
         try:
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            if self._alone.acquire():
-                self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-                fcntl.flock(self._descriptor, fcntl.LOCK_EX)  # others hold it for as long as a look takes
+            self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            if _taken(self._descriptor):
                 return self
+            os.close(self._descriptor)
         except OSError as error:
             raise UsageError(
                 f"{self.folder} cannot hold what is shared: {error.strerror}; choose another folder with --share-limits"
@@ -85,7 +83,6 @@ class Sharers:
 
     def __exit__(self, *_: object) -> None:
         os.close(self._descriptor)
-        self._alone.release()
 
     def begin(self) -> Limits:
         """Our part of the limits, as things are now; raises UsageError."""
@@ -132,10 +129,7 @@ class Sharers:
         """What another has used, and whether it lives; what it said before where that cannot be read."""
         lives = False
         with suppress(OSError, ValidationError), path.open("rb") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            except BlockingIOError:
-                lives = True
+            lives = not _locked(file.fileno(), fcntl.LOCK_SH)
             self._known[path.name] = Used.model_validate_json(file.read(FILE_BYTES))
         return self._known.get(path.name, Used()), lives
 
@@ -146,6 +140,24 @@ class Sharers:
     def _changed(self) -> dict[str, Any]:
         before, self._settings = self._settings.model_dump(), PeerSettings.load(self.folder).limits
         return {key: value for key, value in self._settings.model_dump().items() if value != before[key]}
+
+
+def _taken(descriptor: int) -> bool:
+    """Lock the file of a sharer; false if another process has it. Who only looks at it is waited for."""
+    while not _locked(descriptor, fcntl.LOCK_EX):
+        if not _locked(descriptor, fcntl.LOCK_SH):
+            return False
+        fcntl.flock(descriptor, fcntl.LOCK_UN)
+    return True
+
+
+def _locked(descriptor: int, how: int) -> bool:
+    """Lock a file in this way, unless another process has it in a way that excludes that."""
+    try:
+        fcntl.flock(descriptor, how | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def _check_no_limits(data_directory: Path, folder: Path) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from threading import Event, Thread
 
 import pytest
 from hypothesis import given
@@ -119,6 +121,29 @@ def test_a_second_process_with_one_data_folder_is_refused(tmp_path: Path) -> Non
         pytest.raises(UsageError, match=r"another muster process here already uses .*/a; stop"),
     ):
         Sharers(tmp_path, tmp_path / "a").__enter__()
+
+
+def test_somebody_who_only_looks_is_waited_for_and_leaves_no_second_file(tmp_path: Path) -> None:
+    with sharing(tmp_path, "a"):
+        pass
+    (path,) = (tmp_path / FOLDER_NAME).iterdir()
+    looked, waits = fcntl.flock, Event()
+
+    def flock(descriptor: int, how: int) -> None:
+        waits.set()
+        looked(descriptor, how)
+
+    with path.open("rb") as file, pytest.MonkeyPatch.context() as patch:
+        looked(file, fcntl.LOCK_SH)
+        patch.setattr(fcntl, "flock", flock)
+        thread = Thread(target=Sharers(tmp_path, tmp_path / "a").__enter__)
+        thread.start()
+        assert waits.wait(10.0)
+        assert thread.is_alive()
+        looked(file, fcntl.LOCK_UN)
+        thread.join()
+        with pytest.raises(BlockingIOError):
+            looked(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
 
 
 def test_limits_are_those_of_the_moment_at_which_it_begins(tmp_path: Path) -> None:
