@@ -161,13 +161,17 @@ class PresenceTable:
         sighting = self.sightings.get(peer)
         if sighting is None or peer in self.gone or peer in self.shunned:
             return False
-        return now - sighting.seen_seconds <= self.lifetime_seconds
+        return sighting.seen_seconds >= self._counted_from(now)
 
     def live(self, now: float) -> frozenset[PeerId]:
         """Everyone who is live."""
-        lifetime = self.lifetime_seconds
-        seen = [peer for peer, one in self.sightings.items() if now - one.seen_seconds <= lifetime]
+        earliest = self._counted_from(now)
+        seen = [peer for peer, one in self.sightings.items() if one.seen_seconds >= earliest]
         return frozenset(seen) - self.gone - self.shunned
+
+    def _counted_from(self, now: float) -> float:
+        """Who was last seen before this is not live any more."""
+        return now - self.lifetime_seconds
 
     def met_at(self, peers: Set[PeerId], now: float) -> float:
         """Since when the one of these that is live longest has been so; now where nobody is."""
@@ -245,11 +249,12 @@ class PresenceTable:
 
     def _expire(self, now: float) -> None:
         """Count nobody whose time is up; all are looked at only where somebody's may be."""
-        if now - self._oldest_seconds <= self.lifetime_seconds:
+        earliest = self._counted_from(now)
+        if self._oldest_seconds >= earliest:
             return
         self._training, self._oldest_seconds = 0, math.inf
         for one in self.sightings.values():
-            one.counted = one.counted and now - one.seen_seconds <= self.lifetime_seconds
+            one.counted = one.counted and one.seen_seconds >= earliest
             if one.counted:
                 self._training += 1
                 self._oldest_seconds = min(self._oldest_seconds, one.seen_seconds)
