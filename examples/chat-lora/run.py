@@ -27,6 +27,15 @@ TEMPLATE = (
 )
 QUESTIONS = ("What is Muster?", "How many legs has a bee?", "What is the capital of Italy?")
 VOCABULARY = 1024
+SMALL = {  # what a base of this size wants instead of what examples/chat-lora.toml says
+    "data.context_tokens": 128,
+    "data.evaluation_tokens": 256,
+    "inner.learning_rate": 5e-3,
+    "pace.quorum": 2,
+    "pace.round_seconds": 30.0,
+    "pace.presence_seconds": 3.0,
+    "pace.presence_lifetime_seconds": 9.0,
+}
 
 
 def muster(*words: object) -> str:
@@ -74,14 +83,10 @@ def make_base(folder: Path, versions: int) -> tuple[Path, dict]:
 def fine_tune(folder: Path, base: Path, versions: int) -> tuple[Path, dict]:
     """Two peers train an adapter of the base in four bits on conversations; its folder and the report."""
     report, adapter = folder / "chat.json", folder / "adapter"
-    small = [  # what a base of this size wants instead of what examples/chat-lora.toml says
-        *("model.source=" + str(base), f"data.path={CHATS}", f"data.tokenizer={base / 'tokenizer.json'}"),
-        *("data.context_tokens=128", "data.evaluation_tokens=256", "inner.learning_rate=5e-3"),
-        *("pace.quorum=2", "pace.round_seconds=30", "pace.presence_seconds=3", "pace.presence_lifetime_seconds=9"),
-    ]
+    brought = {"model.source": base, "data.path": CHATS, "data.tokenizer": base / "tokenizer.json"}
     muster(
         *("swarm", "--no-ui", "--peers", 2, "--versions", versions, "--config", ROOT / "examples" / "chat-lora.toml"),
-        *(word for setting in small for word in ("--set", setting)),
+        *(word for name, value in {**brought, **SMALL}.items() for word in ("--set", f"{name}={value}")),
         *("--data", folder / "chatting", "--report", report),
     )
     muster("export", adapter, "--data", folder / "chatting" / "host")

@@ -7,8 +7,9 @@ What takes long is shortened, and questions are answered beforehand.
 from __future__ import annotations
 
 import re
+import runpy
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -40,17 +41,22 @@ ADDED = {
     r"python examples/chat-lora/": "--base-versions 60 --chat-versions 60",
     r"pip install ": "--quiet --no-deps --no-index --no-build-isolation --target site",
 }
-OWN_BASE = {  # what the page has the reader write into the file, as examples/chat-lora/run.py has it
-    'source = "model"': 'source = "my-base"',
-    'tokenizer = "model/': 'tokenizer = "my-base/',
-    "context_tokens = 1024": "context_tokens = 128",
-    "evaluation_tokens = 16384": "evaluation_tokens = 256",
-    "learning_rate = 2e-4": "learning_rate = 5e-3",
-    "[pace]\n": "[pace]\nquorum = 2\n",
-    "round_seconds = 120.0": "round_seconds = 30.0",
-    "presence_seconds = 20.0": "presence_seconds = 3.0",
-    "presence_lifetime_seconds = 60.0": "presence_lifetime_seconds = 9.0",
+OWN_BASE = {  # what the page has the reader write into the file
+    "model.source": '"my-base"',
+    "data.tokenizer": '"my-base/tokenizer.json"',
+    **runpy.run_path(str(ROOT / "examples/chat-lora/run.py"))["SMALL"],
 }
+
+
+def edited(run_file: str, settings: Mapping[str, object]) -> str:
+    """A run file in which these keys, each as TABLE.KEY, have other values."""
+    for name, value in settings.items():
+        table, key = name.split(".")
+        before, _, after = run_file.partition(f"[{table}]\n")
+        line = f"{key} = {value}"
+        changed, found = re.subn(rf"^{key} = \S+", line, after, count=1, flags=re.MULTILINE)
+        run_file = f"{before}[{table}]\n" + (changed if found else f"{line}\n{after}")
+    return run_file
 
 
 class Walk:
@@ -99,11 +105,7 @@ class Walk:
         (self.folder / "chats").mkdir()
         shutil.copy(ROOT / "examples/chat-lora/chats.jsonl", self.folder / "chats")
         file = self.folder / "chat.toml"
-        text = file.read_text()
-        for before, after in OWN_BASE.items():
-            assert text.count(before) == 1, before
-            text = text.replace(before, after)
-        file.write_text(text)
+        file.write_text(edited(file.read_text(), OWN_BASE))
 
     def _do(self, reader: Reader, command: str) -> None:
         typed = self._filled_in(command)
