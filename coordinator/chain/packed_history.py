@@ -63,7 +63,7 @@ class PackedHistory(Sequence[Certificate]):
         return self.first(len(self))
 
     def first(self, count: int) -> PackedHistory:
-        """A copy of the oldest so many; what is packed is shared."""
+        """A copy of the oldest so many; both share the packed ones."""
         packed = min(count, len(self._packed))
         found = PackedHistory()
         found._digests, found._packed = self._digests[:count], self._packed[:packed]

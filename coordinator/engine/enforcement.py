@@ -1,7 +1,7 @@
 """What a peer does about proven faults: it notices them, bans the key, and lets others know (design §9).
 
 Sans-IO, part of the engine. Evidence travels on request: a peer tells others which keys it holds evidence of, they ask
-for what they lack, and verify it. What is false is never handed on, and its sender is not listened to any more.
+for what they lack, and verify it. False evidence is never handed on, and nobody listens to its sender any more.
 """
 
 from __future__ import annotations

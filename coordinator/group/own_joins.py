@@ -13,7 +13,7 @@ JOINS_KEPT_MAX = 12
 
 @dataclass(slots=True)
 class OwnJoins:
-    """Our joins, and the rosters under which we spoke. What is forgotten is used up, never said in other words."""
+    """Our joins, and the rosters under which we spoke. A forgotten attempt is used up: we never join it anew."""
 
     first_attempt: int  # earlier ones are used up
     said: dict[int, tuple[float, Statement]] = field(default_factory=dict)  # per attempt, when it expires and our join

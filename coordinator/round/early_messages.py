@@ -55,7 +55,7 @@ class EarlyMessages:
         return not exchange.redone and not exchange.awaits(message, message.read(Result))
 
     def replay(self, receive: Receive, now: float) -> list[Action]:
-        """Take up what was kept; what is still early is kept again."""
+        """Take up what was kept; a message that is still early is kept again."""
         actions: list[Action] = []
         kept, self.kept = self.kept, []
         for sender, message, root in kept:

@@ -1,4 +1,4 @@
-"""Attacks through what is trained on; what is sent is truly the outer gradient of that."""
+"""Attacks through training data; the peer sends the true outer gradient of what it trained on."""
 
 from __future__ import annotations
 

@@ -135,7 +135,7 @@ class Conductor(Generic[Target]):
         self._faults[_place_of(event)] = [*self._in_force(event), event]
 
     def _do(self, event: Event, fault: Event | None) -> None:
-        """Begin a fault, or end `fault`, or all of its kind if that is None; what is left of them is in force."""
+        """Begin a fault, or end `fault`, or all of its kind if that is None; the others stay in force."""
         before = self._in_force(event)
         if event.do in UNDONE_BY:
             self._begin(event)

@@ -74,7 +74,7 @@ class ContainerSwarm:
         return chaos_report(report, self.watch, window, pace)
 
     def _stop(self, _: signal.Signals) -> None:
-        """At the next poll, and nowhere else: what is being put back is not cut short, however often one asks."""
+        """At the next poll, and nowhere else: a repair under way is not cut short, however often one asks."""
         self._is_stopped = True
 
     async def _break(self) -> Window:

@@ -17,12 +17,12 @@ PRESETS = {
     "gpt2-124m": "GPT-2 with 124 million parameters, from your own text and tokenizer",
     "invite": "for friends: everybody with an invite takes part, and audits are on",
     "public": "for anybody: strangers on probation, bounded in every group, audited",
-    "continue": "goes on with a model that there is, on your own text",
-    "chat-lora": "teaches a model that there is to talk, by an adapter of it in four bits, on your own conversations",
+    "continue": "goes on with a finished model, on your own text",
+    "chat-lora": "teaches a finished model to talk, with an adapter over four bits, on your own conversations",
 }
 _PACKAGED = "presets"
 _CHECKOUT = Path(__file__).resolve().parents[2] / "examples"  # the same files before they are packed into a wheel
-PRESET_HELP = "; ".join(f"{name}: {words}" for name, words in PRESETS.items()) + "."
+PRESET_HELP = " ".join(f"{name}: {words}." for name, words in PRESETS.items())
 
 
 def init(

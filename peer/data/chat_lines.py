@@ -1,4 +1,4 @@
-"""Conversations out of JSON lines, and packed into sequences. What is no conversation is left out and counted."""
+"""Conversations out of JSON lines, and packed into sequences. Other lines are left out and counted."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ class FileSource:
     size_bytes: int
 
     def name(self, loading: Loading) -> str:
-        """By content: what is renamed or copied is the same text."""
+        """By content: a renamed or copied file is the same text."""
         with ThreadPoolExecutor(loading.threads, "hashing") as pool:
             digests, read = [], 0
             for path, digest in zip(self.paths, pool.map(_file_digest, self.paths), strict=True):

@@ -12,7 +12,7 @@ from peer.data.tokens import BYTES, parse_tokenizer
 
 @dataclass(frozen=True, slots=True)
 class Wording:
-    """Text into tokens and back; what is no text is replaced or left out."""
+    """Text into tokens and back; tokens that are no text are replaced or left out."""
 
     encode: Callable[[str], list[int]]
     decode: Callable[[Sequence[int]], str]

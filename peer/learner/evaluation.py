@@ -50,7 +50,7 @@ class AbandonedError(Exception):
 
 
 class FlatModel:
-    """A model that looks at flat fragments: what is trained is not its own, and on the CPU it takes no copy of that.
+    """A model over flat fragments that somebody else holds; on the CPU it takes no copy of them.
 
     Once `abandoned` is set it says nothing more: a question under way gets an AbandonedError after one pass.
     """

@@ -56,7 +56,7 @@ class StepReport:
 class Learner:
     """Trains one model replica, alone or as one process of a group that trains it together.
 
-    In a group every process makes the same calls in the same order. What is read of parameters is for the first one.
+    In a group every process makes the same calls in the same order. Only the first one reads parameters for others.
     """
 
     def __init__(

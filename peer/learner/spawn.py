@@ -24,7 +24,7 @@ COMPLAINT_BYTES = 2000  # of what the process wrote before it ended, to say why
 
 
 class LearnerGoneError(LocalError):
-    """The learner has ended, and nothing is wrong with whoever still asked it for something."""
+    """The learner has ended; nothing is wrong with the part of the peer that still asked it for something."""
 
 
 class LearnerLostError(LearnerGoneError):

@@ -142,8 +142,9 @@ def presences(
 
     `hosts` are the IP addresses from which peers are connected. An address that its peer could not itself have is left
     out, and one that many claim is kept for a few: nobody has us call a machine of our own network, a name, or somebody
-    who has nothing to do with the run again and again. On this machine are only peers that call us from here, or where
-    we reach one of those who led us into the run here; in a private network also those who say so, if we are there.
+    who has nothing to do with the run again and again. We believe that a peer is on this
+    machine only if it calls us from here, or if we reach somebody here who led us into the run. In a private network we
+    also believe peers that say so, if we are there.
     """
     led = {host for one in daemon.bootstrap_peers if (host := hosts.get(one.peer_id))}
     near_all = daemon.home_hosts.union(*map(hosts_behind, led))

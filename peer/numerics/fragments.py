@@ -261,7 +261,7 @@ def paired(layout: FragmentLayout, vector: Tensor, tensors: Mapping[str, Tensor]
 
 
 def whole_tensors(fragments: Sequence[FragmentLayout], vectors: Sequence[Tensor]) -> dict[str, Tensor]:
-    """All tensors by name, in the memory of the flat fragments; only what is cut is put together anew."""
+    """All tensors by name, in the memory of the flat fragments; only a tensor that was cut is put together anew."""
     parts: dict[str, list[Tensor]] = {}
     for layout, vector in zip(fragments, vectors, strict=True):
         for spec, start in zip(layout.tensors, layout.offsets, strict=False):

@@ -61,7 +61,7 @@ def merged_gradients(
 
 
 def joined(gradients: Sequence[Tensor | None], partitioning: Partitioning) -> Tensor:
-    """The merged outer gradient in one piece, float32[elements]; what is void is zero."""
+    """The merged outer gradient in one piece, float32[elements]; void partitions are zero."""
     return torch.cat([torch.zeros(partitioning.elements(j)) if own is None else own for j, own in enumerate(gradients)])
 
 

@@ -1,6 +1,6 @@
 """The tensor side of a round, without any I/O: encode, admit, reduce, plan (design §6.2 steps 4 to 8).
 
-Everybody encodes first; then hashes, measures and merges the *decoded* bytes, so what is committed is what counts.
+Everybody encodes first; then hashes, measures and merges the *decoded* bytes, so the committed bytes count.
 Squared norms are lists "per segment" in the order of `Partitioning.segments`. Members are numbered as in the input set,
 and that order is the order of every sum. What all make of the results: `peer.numerics.outer_step`.
 """

@@ -25,6 +25,7 @@ from coordinator.wire.messages import AskChainNote, AskEvidenceNote, ChainNote, 
 from coordinator.wire.presence import Presence
 from dht.allowance import DAY_SECONDS
 from dht.identity import PeerId, Verifier
+from dht.units import DAY_SECONDS
 from peer.rounds.tensor_proofs import TensorProofChecker
 from peer.storage.anchors import layouts_of
 from peer.sync.introduction import empty_chains
@@ -32,7 +33,6 @@ from peer.sync.introduction import empty_chains
 FRESH_MAX = 4  # versions of a fragment that come at once and still are news; more are history that we catch up with
 TOLD_MAX = 64
 LEADERS_KEPT = 1024
-DAY_SECONDS = 86_400
 
 Question = tuple[PeerId, AskChainNote | AskEvidenceNote]
 
@@ -67,7 +67,7 @@ class SeenCredit(Credit):
             self._count_day(int(seen.unix_seconds // DAY_SECONDS), outcome.credited(), sign)
 
     def _count_day(self, day: int, credited: Mapping[str, int], sign: int) -> None:
-        """Of a certificate that was seen as soon as it was made; what is older is of no known day."""
+        """Count a certificate that was seen as soon as it was made; the day of an older one is not known."""
         for peer, tokens in credited.items():
             own = self.days.setdefault(peer, Counter())
             own[day] += sign * tokens

@@ -1,4 +1,4 @@
-"""What this peer has found out about others' work, as it tells whoever asks: audits and complaints."""
+"""What this peer has found out about others' work, as it tells others who ask: audits and complaints."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ class EvidenceFiles:
         self._folder = folder
 
     def read(self) -> list[tuple[bytes, float]]:
-        """All evidence with the unix time at which it was learnt, oldest first; what is damaged is passed over."""
+        """All evidence with the unix time at which it was learnt, oldest first; damaged files are passed over."""
         found = []
         for path in sorted(self._folder.glob(f"*{SUFFIX}"))[: 2 * BANS_MAX + ORDERS_MAX]:
             try:

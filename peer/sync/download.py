@@ -84,7 +84,7 @@ class Download:
     # -- what comes
 
     def take(self, piece: Piece, payload: bytes) -> bool:
-        """Whether this is not false; what is here already is not looked at."""
+        """Whether this is not false; a piece that is here already is not looked at."""
         if piece is None:
             return self._take_leaves(payload)
         return piece not in self.missing or not self.proves or self._take_piece(piece, payload)

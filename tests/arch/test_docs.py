@@ -18,6 +18,7 @@ from tests.checkout import ROOT
 README_LINES_MAX = 150
 PAGE_LINES_MAX = 400
 MEDIAN_WORDS_MAX = 20
+WORDS_MAX = 25
 AWKWARD = re.compile(r"\bwhoever\b|\bdesign §|^Of (?!course)", re.IGNORECASE)
 TOP = ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")
 PAGES = sorted([*(ROOT / name for name in TOP), *(ROOT / "docs").rglob("*.md")])
@@ -105,6 +106,7 @@ def test_sentences_on_pages_for_users_are_short() -> None:
     found = {page: sentences(page.read_text(encoding="utf-8")) for page in USER_PAGES}
     medians = {page.relative_to(ROOT).as_posix(): median(map(words, one)) for page, one in found.items() if one}
     assert {page: words for page, words in medians.items() if words > MEDIAN_WORDS_MAX} == {}
+    assert [one for sentences in found.values() for one in sentences if words(one) > WORDS_MAX] == []
 
 
 def test_pages_for_users_say_it_plainly() -> None:

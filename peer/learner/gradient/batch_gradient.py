@@ -76,7 +76,7 @@ class BatchGradient:
     def _pieces(self, batch: Tensor) -> list[tuple[Tensor, int]]:
         """This process's, and what each counts for.
 
-        As many pieces for everybody: whoever has fewer sequences joins in with one that counts for nothing.
+        Everybody has as many pieces: a process with fewer sequences joins in with one that counts for nothing.
         """
         most = math.ceil(len(batch) / self._group.size)
         at_once = min(self.placement.at_once(batch.shape[1] - 1) or most, most)

@@ -49,7 +49,7 @@ def centred_products(arrays: Sequence[Singles], products: Floats, scales: Floats
     """⟨y_i − c, y_j − c⟩ for y_i = scale_i · x_i, c the input with the nearest neighbours; `products` of the x_i.
 
     c is one of the majority wherever a majority is close together, so a far input costs the others no digits. If any
-    other input nearly agrees with c, differences are formed first: what is equal to c is then at distance 0 exactly.
+    other input nearly agrees with c, differences are formed first: an input equal to c is then at distance 0 exactly.
     """
     unit = products * np.outer(scales, scales)
     origin = int(np.argmin(neighbour_radii(unit, weights)))

@@ -1,7 +1,7 @@
 """Inputs that point away from the merge of all, and what is left of their say (docs/adr/0031).
 
-CenteredClip bounds how far an input pulls, not where to: one that points backwards takes away from what the others
-have in common, and what is left of that is lengthened with all its noise. Here `products` are inner products of the
+CenteredClip bounds how far an input pulls, not where to. One that points backwards takes away from what the others
+have in common, and the rest of that is lengthened with all its noise. Here `products` are inner products of the
 inputs about the true origin.
 """
 
