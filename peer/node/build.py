@@ -24,7 +24,6 @@ from dht.errors import LocalError, NetworkError, UsageError
 from dht.identity import Identity, PeerId, Signer
 from dht.invite import Invite
 from dht.statement import digest_of
-from dht.units import GIGABYTE_BYTES
 from peer.data.token_files import TokenData
 from peer.data.windows import load_tokens
 from peer.learner.handover import session_description
