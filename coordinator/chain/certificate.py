@@ -131,6 +131,11 @@ class Certificate(Wire):
         """Names the version. Never covers the signatures: who assembles them could grind (design §6.1)."""
         return digest_of(b"muster-version", self.outcome.digest, self.state)
 
+    @cached_property
+    def size_bytes(self) -> int:
+        """Measured once: it is long, and sent to many."""
+        return len(self.to_wire())
+
     @property
     def fragment(self) -> int:
         return self.outcome.fragment

@@ -6,6 +6,7 @@ another one. The bytes follow later, or never. A version whose bytes nobody serv
 
 from __future__ import annotations
 
+from collections.abc import Set
 from dataclasses import dataclass, field, replace
 
 from coordinator.chain.certificate import Certificate
@@ -80,20 +81,27 @@ class StateSync:
         Everyone asks in another order, and each time, so that not all ask the same holder, nor always the same in vain.
         """
         self.again_at, self.tries = None, self.tries + 1
-        newest, presence = chain.certificates[-1], self.core.presence
-        live, signers = presence.live(now), newest.voters - {self.core.me}
-        claimants = {peer for peer in live - signers if presence.says_head(peer, chain.fragment, chain.digest)}
+        newest = chain.certificates[-1]
+        live = {peer for peer in newest.voters - {self.core.me} if self.core.presence.is_live(peer, now)}
         seed = digest_of(b"muster-holders", self.core.me.encode(), newest.digest, self.tries.to_bytes(8, "big"))
+        upstream = () if self.upstream is None else (self.upstream,)
+        holders = dict.fromkeys((*upstream, *beacon_order(seed, live)))
+        if len(holders) < HOLDERS_MAX:  # of a full group more than that are there: all others need not be looked at
+            holders |= dict.fromkeys(self._other_holders(seed, live, chain, now))
+        return [FetchState(newest, tuple(holders)[:HOLDERS_MAX])]
+
+    def _other_holders(self, seed: bytes, asked: Set[PeerId], chain: Chain, now: float) -> tuple[PeerId, ...]:
+        """Who says to have it, and signers that seem to be away."""
+        presence, signers = self.core.presence, chain.certificates[-1].voters - {self.core.me}
+        others = presence.live(now) - signers
+        claimants = {peer for peer in others if presence.says_head(peer, chain.fragment, chain.digest)}
         known, strangers = claimants & chain.known(), beacon_order(seed, claimants - chain.known())
-        ordered = (
-            *([] if self.upstream is None else [self.upstream]),
-            *beacon_order(seed, signers & live),
+        return (
             *beacon_order(seed, known),
             *strangers[:STRANGERS_MAX],
-            *beacon_order(seed, signers - live),
+            *beacon_order(seed, signers - asked),
             *strangers[STRANGERS_MAX:],
         )
-        return [FetchState(newest, tuple(dict.fromkeys(ordered))[:HOLDERS_MAX])]
 
     def await_upstream(self, now: float) -> None:
         """The peer upstream tells us when it has the newest state; if it does not, we ask others."""

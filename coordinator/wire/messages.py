@@ -36,6 +36,7 @@ SQUARED_NORM_MAX = 1e36  # of a segment: far beyond any gradient, and no sum or 
 HEARD_MAX = 512
 PLACES_ASKED_MAX = 16
 NETWORKS_MAX = 4  # of one peer: more than one if it is reached by IPv4 and by IPv6
+COUNTED_IN_ONE_BYTE = 15  # items of a msgpack array
 CELL_HEIGHT_MAX = 2  # with cells of 32 that is 32,000 peers
 
 Nonce = Annotated[bytes, Field(min_length=NONCE_BYTES, max_length=NONCE_BYTES)]
@@ -227,6 +228,10 @@ class CertificateNote(Wire):
 
     certificate: Certificate
 
+    @property
+    def size_bytes(self) -> int:
+        return 1 + self.certificate.size_bytes  # an array of one
+
 
 class AskChainNote(Wire):
     """Asks for the certificates that follow what the asker holds; `known` are its newest digests, newest first."""
@@ -245,6 +250,13 @@ class ChainNote(Wire):
     fragment: FragmentIndex
     certificates: tuple[Certificate, ...] = Field(max_length=LINEAGE_DEPTH_MAX)
     oldest: Count | None = None
+
+    @cached_property
+    def size_bytes(self) -> int:
+        """Of very many answers with the same certificates, which are most of them, each is measured once."""
+        bare = self.model_copy(update={"certificates": ()}).to_wire()
+        count = 0 if len(self.certificates) <= COUNTED_IN_ONE_BYTE else 2  # bytes more, before an array
+        return len(bare) + count + sum(one.size_bytes for one in self.certificates)
 
 
 class HeardNote(Wire):

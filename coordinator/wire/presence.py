@@ -103,7 +103,7 @@ class PresenceTable:
             if not self._has_room(now):
                 return
             known = self.sightings[peer] = Sighting(presence, now, now)
-        elif known.presence.beat == presence.beat and known.presence == presence:
+        elif known.presence is presence or (known.presence.beat == presence.beat and known.presence == presence):
             return  # the same record read again says nothing about now
         else:
             if known.presence.boot != presence.boot:

@@ -24,6 +24,8 @@ from peer.machine.timed_wait import pause
 
 log = structlog.get_logger(__name__)
 
+LOT = secrets.SystemRandom()
+
 CLAIMANTS_MAX = 4  # peers for which one place is called: it is one peer's, and who else claims it has others call it
 CLAIM_SECONDS = 60  # after which others among them are called
 EAGER_SECONDS = 0.5  # between the first looks
@@ -102,6 +104,7 @@ class PresenceLoop:
         found = presences(distinct(read), self._daemon, await self._daemon.hosts())
         said = {record.sender: presence.shard_depth for record, presence in found}
         self.shards.found({place: len(records) for place, records in read.items()}, said, needed)
+        LOT.shuffle(found)  # whoever is behind asks the first that it sees ahead: not all the same, by their keys
         for record, presence in found:
             self._readers.seen(record.sender, presence)
         self._readers.counted(self.shards.everybody)

@@ -11,7 +11,7 @@ from coordinator.core.state_sync import (
     UNSERVED_MAX,
     StateSync,
 )
-from coordinator.wire.presence import HEAD_BYTES
+from coordinator.wire.presence import HEAD_BYTES, PresenceTable
 from tests.coordinator.builders import NOW, Club, digest, presence
 
 CLUB = Club.of(6)
@@ -74,6 +74,19 @@ def test_keys_that_only_say_that_they_have_it_do_not_keep_others_from_being_aske
         NEWEST.voters - {state_sync.core.me} <= set(holders) and len(holders) == HOLDERS_MAX for holders in asked
     )
     assert set(keys) <= {peer for holders in asked for peer in holders}
+
+
+def test_where_enough_signers_are_there_nobody_else_is_looked_at(monkeypatch):
+    """In a large swarm that would be everybody whose presence we read, with every version."""
+    club = Club.of(HOLDERS_MAX + 2)
+    chain = club.grow(club.chain(), range(HOLDERS_MAX + 1))
+    state_sync = StateSync(club.core(HOLDERS_MAX + 1))
+    for number, peer in enumerate(club.ids):
+        state_sync.core.presence.see(peer, presence(number), NOW)
+    monkeypatch.setattr(PresenceTable, "says_head", None)  # cannot be called
+    (fetch,) = state_sync.fetch(chain, NOW)
+    assert len(fetch.holders) == HOLDERS_MAX
+    assert set(fetch.holders) < chain.certificates[-1].voters
 
 
 def test_holders_are_bounded():

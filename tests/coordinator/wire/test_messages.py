@@ -27,6 +27,7 @@ from coordinator.wire.messages import (
 )
 from coordinator.wire.openings import PARTITIONS_MAX, OpeningNote, OpenNote
 from coordinator.wire.presence import Presence
+from dht import wire as encoding
 from dht.errors import PeerError
 from dht.statement import Statement
 from dht.wire import MESSAGE_BYTES_MAX, Wire
@@ -142,6 +143,23 @@ def test_the_largest_honest_message_fits_the_wire():
     page = ChainNote(fragment=0, certificates=(certificate,) * CHAIN_PAGE_MAX)
     assert len(page.to_wire()) < MESSAGE_BYTES_MAX
     assert ChainNote.from_wire(page.to_wire()) == page
+
+
+@pytest.mark.parametrize("count", [0, 1, 15, 16])
+def test_notes_know_how_long_they_are_and_measure_a_certificate_once(
+    count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    club = Club.of(4)
+    chain = club.grow(club.chain(), *[range(4)] * max(count, 1))
+    note = ChainNote(fragment=0, certificates=chain.after(0, count), oldest=None if count else 300)
+    notes = [note, CertificateNote(certificate=chain.certificates[0])]
+    assert [one.size_bytes for one in notes] == [len(one.to_wire()) for one in notes]
+    encoded: list[type[Wire]] = []
+    plain = encoding._plain
+    monkeypatch.setattr(encoding, "_plain", lambda value: (encoded.append(type(value)), plain(value))[1])
+    again = ChainNote(fragment=0, certificates=note.certificates)
+    assert again.size_bytes > sum(one.size_bytes for one in note.certificates)
+    assert encoded == [ChainNote]
 
 
 def test_the_longest_result_of_the_longest_contribution_is_accepted():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -21,6 +22,7 @@ from dht.identity import Identity, KeyVerifier, PeerId
 from dht.records import presence_key
 from dht.statement import digest_of
 from dht.validation import RecordRules
+from peer.net import presence_loop
 from peer.net.presence_loop import CLAIM_SECONDS, CLAIMANTS_MAX, PresenceLoop, PresenceReaders, presences
 from tests.coordinator.builders import presence
 from tests.dht.memory_store import MemoryDirectory, MemoryStore
@@ -230,6 +232,32 @@ def test_news_and_the_end_at_the_same_moment_are_an_end(turns: int) -> None:
         return ended
 
     assert run_virtual(main())
+
+
+def test_others_are_seen_in_no_order_that_they_choose(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first that are ahead are asked: in the order of their keys that would be the same few for all late comers."""
+    monkeypatch.setattr(presence_loop, "LOT", random.Random(0))
+    others = [Identity(digest_of(b"other", bytes([number]))) for number in range(20)]
+
+    async def main() -> tuple[list[PeerId], int]:
+        loop = asyncio.get_running_loop()
+        directory = MemoryDirectory(RecordRules(RUN_ID, KeyVerifier()), lambda: UNIX + loop.time())
+        for one in others:
+            await MemoryStore(directory, one).put(presence_key(RUN_ID), presence(1).to_wire(), 60.0)
+        seen: list[PeerId] = []
+        daemon: Any = Daemon()
+        see = readers(lambda peer, _: seen.append(peer))
+        looking = PresenceLoop(MemoryStore(directory, ME), daemon, RUN_ID, lambda: presence(0), see)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(4.0):
+                await looking.run(1.0, 9.0)
+        return seen, looking.rounds
+
+    seen, rounds = run_virtual(main())
+    looks = [seen[start : start + len(others)] for start in range(0, len(seen), len(others))]
+    assert len(looks) == rounds >= 3
+    assert {frozenset(look) for look in looks} == {frozenset(one.peer_id for one in others)}
+    assert len({look[0] for look in looks}) > 1
 
 
 def test_in_a_large_swarm_a_peer_writes_where_others_of_its_depth_read() -> None:
