@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import platform
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 
@@ -24,7 +24,6 @@ from peer.data.windows import load_tokens
 from peer.machine.clock import unix_seconds
 from peer.machine.sensors import CommandRunner, MachineSensors
 from peer.machine.version import DISTRIBUTION
-from peer.net.first_call import first_call
 from peer.net.frames import ProbeAnswer, ProbeAsk, decode_header, encode_header
 from peer.net.network import Network
 from peer.node.clock_check import ahead_of
@@ -55,12 +54,15 @@ def check_machine(options: NodeOptions, config: RunConfig) -> list[DiagnosisLine
     ]
 
 
-def check_run(options: NodeOptions, invite: Invite) -> list[DiagnosisLine]:
-    """What only the run's peers can say; the machine itself is checked for that run."""
+def check_run(options: NodeOptions, invite: Invite, called: Callable[[], None]) -> list[DiagnosisLine]:
+    """What only the run's peers can say; the machine itself is checked for that run.
+
+    `called` returns when they have answered a first call, and raises MusterError if nobody has.
+    """
     names = {address.host for address in invite.addresses if not _is_number(address.host)}
     found = [_name(name) for name in sorted(names)]
     try:
-        first_call(invite)
+        called()
         manifest, probed, port = asyncio.run(Probe(options, invite).run())
     except MusterError as error:
         return [*found, _network(error), *check_machine(options, RunConfig())]

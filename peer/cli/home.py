@@ -10,6 +10,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -64,16 +65,19 @@ def doctor(
     directory = paths.data_directory(data)
     limits = PeerSettings.load(directory, limit or ()).limits
     options = NodeOptions(data_directory=directory, port=port, listen_host=listen, limits=limits)
-    from peer.cli.doctor import check_machine, check_run
     from peer.machine import log
+    from peer.net.first_call import first_call
 
-    with tempfile.TemporaryDirectory(prefix="muster-doctor-") as folder:
+    with tempfile.TemporaryDirectory(prefix="muster-doctor-") as folder, ThreadPoolExecutor(1) as caller:
         log.configure(Path(folder))
+        called = None if parsed is None else caller.submit(first_call, parsed)
+        from peer.cli.doctor import check_machine, check_run  # which takes as long as a call that nobody answers
+
         log.silence_libraries()
-        if parsed is None:
+        if parsed is None or called is None:
             found = check_machine(options, cli_settings.run_config(None, None))
         else:
-            found = check_run(options, parsed)
+            found = check_run(options, parsed, called.result)
     fit = all(finding.grade != "bad" for finding in found)
     words = "\n".join(printable(line) for finding in found for line in str(finding).splitlines())
     tell(words, {"fit": fit, "findings": found}, as_json)

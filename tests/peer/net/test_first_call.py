@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import socket
 import subprocess
 import sys
@@ -22,8 +23,8 @@ from dht.identity import Identity, PeerId
 from dht.invite import Invite
 from dht.refusal import Refusal
 from peer.cli import doctor, main
+from peer.cli.diagnosis import DiagnosisLine
 from peer.net.first_call import first_call, somebody_listens
-from peer.node.options import NodeOptions
 from peer.service.dashboard import PagesAt
 from tests.peer.virtual_loop import run_virtual
 
@@ -165,14 +166,16 @@ def test_a_command_that_no_door_lets_in_ends_before_it_begins(
 
 
 def test_the_doctor_says_what_was_tried_and_goes_on(
-    free_port: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    free_port: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(doctor, "Probe", None)
-    monkeypatch.setattr(doctor, "check_machine", lambda *_: [])
-    (line,) = doctor.check_run(NodeOptions(tmp_path), Invite(bytes(32), PEER, at(f"/ip4/127.0.0.1/tcp/{free_port}")))
-    assert line.grade == "bad"
-    assert line.text == f"nobody answers at 127.0.0.1:{free_port}"
-    assert line.advice.startswith("this invite works on the host's own machine only")
+    monkeypatch.setattr(doctor, "check_machine", lambda *_: [DiagnosisLine("ok", "disk", "large")])
+    invite = str(Invite(bytes(32), PEER, at(f"/ip4/127.0.0.1/tcp/{free_port}")))
+    assert main.run(["doctor", "--json", "--data", str(tmp_path), invite], PYTHON) == 1
+    network, disk = json.loads(capsys.readouterr().out)["findings"]
+    assert (network["grade"], network["subject"], disk["grade"]) == ("bad", "network", "ok")
+    assert network["text"] == f"nobody answers at 127.0.0.1:{free_port}"
+    assert network["advice"].startswith("this invite works on the host's own machine only")
 
 
 def test_the_door_is_asked_without_what_a_peer_loads_to_run() -> None:
