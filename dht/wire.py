@@ -42,7 +42,7 @@ class Wire(BaseModel):
         return bytes(msgpack.packb(self, default=_plain, use_bin_type=True))
 
     @property
-    def size_bytes(self) -> int:
+    def encoded_bytes(self) -> int:
         """Length of that encoding."""
         return len(self.to_wire())
 

@@ -132,7 +132,7 @@ class Certificate(Wire):
         return digest_of(b"muster-version", self.outcome.digest, self.state)
 
     @cached_property
-    def size_bytes(self) -> int:
+    def encoded_bytes(self) -> int:
         """Measured once: it is long, and sent to many."""
         return len(self.to_wire())
 

@@ -78,7 +78,7 @@ class ForkChoice:
             answer = ChainNote(fragment=note.fragment, certificates=(), oldest=chain.first_version)
         else:
             answer = ChainNote(fragment=note.fragment, certificates=chain.after(shared, CHAIN_PAGE_MAX))
-        answering.gave(sender, answer.size_bytes, now)
+        answering.gave(sender, answer.encoded_bytes, now)
         return [*news, Send(sender, answer)]
 
     def teach(self, peer: PeerId, machine: FragmentMachine, version: int, now: float) -> list[Action]:
@@ -87,7 +87,7 @@ class ForkChoice:
         if not answering.admits(peer, now):
             return []
         shown = [teach(machine.core, newer, peer, now) for newer in machine.chain.after(version, 1)]
-        answering.gave(peer, sum(one.message.size_bytes for one in shown), now)
+        answering.gave(peer, sum(one.message.encoded_bytes for one in shown), now)
         return list(shown)
 
     def hear(self, sender: PeerId, note: ChainNote, now: float) -> list[Action]:

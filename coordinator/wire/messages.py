@@ -229,8 +229,8 @@ class CertificateNote(Wire):
     certificate: Certificate
 
     @property
-    def size_bytes(self) -> int:
-        return 1 + self.certificate.size_bytes  # an array of one
+    def encoded_bytes(self) -> int:
+        return 1 + self.certificate.encoded_bytes  # an array of one
 
 
 class AskChainNote(Wire):
@@ -252,11 +252,11 @@ class ChainNote(Wire):
     oldest: Count | None = None
 
     @cached_property
-    def size_bytes(self) -> int:
+    def encoded_bytes(self) -> int:
         """Of very many answers with the same certificates, which are most of them, each is measured once."""
         bare = self.model_copy(update={"certificates": ()}).to_wire()
         count = 0 if len(self.certificates) <= COUNTED_IN_ONE_BYTE else 2  # bytes more, before an array
-        return len(bare) + count + sum(one.size_bytes for one in self.certificates)
+        return len(bare) + count + sum(one.encoded_bytes for one in self.certificates)
 
 
 class HeardNote(Wire):

@@ -153,12 +153,12 @@ def test_notes_know_how_long_they_are_and_measure_a_certificate_once(
     chain = club.grow(club.chain(), *[range(4)] * max(count, 1))
     note = ChainNote(fragment=0, certificates=chain.after(0, count), oldest=None if count else 300)
     notes = [note, CertificateNote(certificate=chain.certificates[0])]
-    assert [one.size_bytes for one in notes] == [len(one.to_wire()) for one in notes]
+    assert [one.encoded_bytes for one in notes] == [len(one.to_wire()) for one in notes]
     encoded: list[type[Wire]] = []
     plain = encoding._plain
     monkeypatch.setattr(encoding, "_plain", lambda value: (encoded.append(type(value)), plain(value))[1])
     again = ChainNote(fragment=0, certificates=note.certificates)
-    assert again.size_bytes > sum(one.size_bytes for one in note.certificates)
+    assert again.encoded_bytes > sum(one.encoded_bytes for one in note.certificates)
     assert encoded == [ChainNote]
 
 
