@@ -84,7 +84,7 @@ class PeerAddress:
     @property
     def relayed(self) -> bool:
         """True if the peer is reached through another one."""
-        return any(name == "p2p-circuit" for name, _ in self._parts())
+        return is_relayed(self.text)
 
     @property
     def reach(self) -> Reach:
@@ -98,6 +98,11 @@ class PeerAddress:
 
     def _parts(self) -> tuple[Part, ...]:
         return _parts_of(self.text)
+
+
+def is_relayed(text: str) -> bool:
+    """Whether an address leads through another peer."""
+    return "/p2p-circuit" in text
 
 
 def tcp_endpoint(host: str, port: int) -> str:

@@ -118,16 +118,6 @@ async def add_handler(p2p: Any, name: str, handler: StreamHandler, seconds: floa
     await _ask(p2p, p2pd_pb2.Request(type=p2pd_pb2.Request.STREAM_HANDLER, streamHandler=wanted), seconds)
 
 
-async def close_protocol(p2p: Any, name: str, seconds: float) -> None:
-    """Have the daemon refuse what it would itself do under this name: it forgets its own handler for another one's."""
-    await add_handler(p2p, name, _refuse, seconds)
-    await remove_handler(p2p, name, seconds)
-
-
-async def _refuse(_: Any, __: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    writer.transport.abort()
-
-
 async def disconnect(p2p: Any, peer: PeerId, seconds: float) -> None:
     """Close all connections to a peer."""
     wanted = p2pd_pb2.DisconnectRequest(peer=base58.b58decode(peer))
@@ -160,16 +150,16 @@ async def _connection(p2p: Any) -> ByteStream:
 
 async def _answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, request: Any) -> Any:
     asked = request.SerializeToString()
-    writer.write(_varint(len(asked)) + asked)
+    writer.write(varint(len(asked)) + asked)
     await writer.drain()
     response = p2pd_pb2.Response()
-    response.ParseFromString(await reader.readexactly(await _read_varint(reader)))
+    response.ParseFromString(await reader.readexactly(await read_varint(reader)))
     if response.type == p2pd_pb2.Response.ERROR:
         raise DaemonError(response.error.msg)
     return response
 
 
-def _varint(number: int) -> bytes:
+def varint(number: int) -> bytes:
     """Seven bits a byte, the lowest first; the eighth says that more follow."""
     found = bytearray()
     while number > 0x7F:
@@ -178,7 +168,8 @@ def _varint(number: int) -> bytes:
     return bytes((*found, number))
 
 
-async def _read_varint(reader: asyncio.StreamReader) -> int:
+async def read_varint(reader: asyncio.StreamReader) -> int:
+    """The number that comes; raises DaemonError if it does not end, EOFError at the end of the stream."""
     number = 0
     for place in range(VARINT_BYTES_MAX):
         (byte,) = await reader.readexactly(1)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import tempfile
 from dataclasses import dataclass, field
-from enum import Enum
 from pathlib import Path
 
 from dht.addresses import PeerAddress, check_endpoint, port_of
@@ -12,20 +11,8 @@ from dht.door import Door
 from dht.errors import UsageError
 
 GRACE_SECONDS = 20  # of a new connection, before it may be closed for being one too many; libp2p's own are 120
-RELAY_PROTOCOL = "/libp2p/circuit/relay/0.2.0/hop"  # served by the daemon whatever its flags say (docs/adr/0057)
 IDLE_SECONDS = 30  # the daemon gives up if we never connect to it
 MESSAGE_BYTES_MAX = 4 << 20  # one unary message; hivemind's own default, on both sides of the socket
-
-
-class Relay(Enum):
-    """What this peer has to do with circuit relays, but for calling others through theirs.
-
-    Serving costs bandwidth, so only named nodes do (design §4).
-    """
-
-    OFF = "off"
-    USE = "use"
-    SERVE = "serve"
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +23,6 @@ class DaemonConfig:
     listen: tuple[str, ...] = ("/ip4/127.0.0.1/tcp/0",)
     announce: tuple[str, ...] = ()
     initial_peers: tuple[PeerAddress, ...] = ()
-    relay: Relay = Relay.OFF
-    relays: tuple[PeerAddress, ...] = ()
     client_only: bool = False
     runtime_parent: Path = field(default_factory=lambda: Path(tempfile.gettempdir()))
     address_book: Path | None = None  # where addresses outlive the process
@@ -74,30 +59,19 @@ def arguments(config: DaemonConfig, directory: Path) -> list[str]:
         "noise": 0,
         "connManager": 1,
         "connGrace": f"{GRACE_SECONDS}s",
-        "autonat": int(config.relay is not Relay.OFF),  # brings hole punching, which only helps those behind relays
         "natPortMap": 0,
         "dhtClient" if config.client_only else "dhtServer": 1,
-        "relay": 1,  # to call those who can only be called through one
-        "autoRelay": int(config.relay is Relay.USE),
-        "relayDiscovery": 0,  # with it, those that are named are not asked
-        "relayService": int(config.relay is Relay.SERVE),
+        "autonat": 0,
+        "relay": 1,  # to call others through one, and to be called; the one here is ours (`dht.daemon.relay`)
+        "relayService": 0,
         "b": 0,  # with it, the daemon would not start before the last peer that is gone was given up
     }
-    # libp2p waits for several strangers' verdicts on reachability; who sets `relay` already knows
-    if config.relay is Relay.SERVE:
-        flags["forceReachabilityPublic"] = 1
-    if config.relay is Relay.USE:
-        flags["forceReachabilityPrivate"] = 1
     if config.client_only:
         flags["noListenAddrs"] = 1
     else:
         flags["hostAddrs"] = ",".join(config.listen)
-    for name, addresses in (
-        ("announceAddrs", config.announce),
-        ("trustedRelays", config.relays),
-    ):
-        if addresses:
-            flags[name] = ",".join(map(str, addresses))
+    if config.announce:
+        flags["announceAddrs"] = ",".join(config.announce)
     return [f"-{name}={value}" for name, value in flags.items()]
 
 

@@ -14,11 +14,12 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any, Protocol
 
-from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.message import DecodeError
 from hivemind.p2p import PeerID
 
 from dht.allowance import Answers, Turns
+from dht.daemon.calls import DAEMON_ERRORS
+from dht.daemon.messages import BYTES, PEER, field, framed, message_class, read_message
 from dht.door import Door
 from dht.identity import PeerId
 
@@ -33,45 +34,12 @@ ANSWERS_PER_SECOND = 8.0
 ANSWERS_AT_ONCE = 64.0
 ALL_ANSWERS_PER_SECOND = 256.0
 CALLERS_KEPT = 1024
-LENGTH_BYTES_MAX = 2  # of a varint: more than REQUEST_BYTES_MAX
 
 FIND_NODE, PING = 4, 5
 
 
-def _message_class() -> Any:
-    """`Message` of libp2p's Kademlia: the fields that a search has; protobuf skips all others."""
-    field = descriptor_pb2.FieldDescriptorProto
-    peer = descriptor_pb2.DescriptorProto(
-        name="Peer",
-        field=[
-            field(name="id", number=1, type=field.TYPE_BYTES, label=field.LABEL_OPTIONAL),
-            field(name="addrs", number=2, type=field.TYPE_BYTES, label=field.LABEL_REPEATED),
-        ],
-    )
-    message = descriptor_pb2.DescriptorProto(
-        name="Message",
-        nested_type=[peer],
-        field=[
-            field(name="type", number=1, type=field.TYPE_INT32, label=field.LABEL_OPTIONAL),
-            field(name="key", number=2, type=field.TYPE_BYTES, label=field.LABEL_OPTIONAL),
-            field(
-                name="closer",
-                number=8,
-                type=field.TYPE_MESSAGE,
-                label=field.LABEL_REPEATED,
-                type_name=".muster.kademlia.Message.Peer",
-            ),
-        ],
-    )
-    file = descriptor_pb2.FileDescriptorProto(
-        name="muster/kademlia.proto", package="muster.kademlia", syntax="proto2", message_type=[message]
-    )
-    pool = descriptor_pool.DescriptorPool()
-    pool.Add(file)
-    return message_factory.GetMessageClass(pool.FindMessageTypeByName("muster.kademlia.Message"))
-
-
-Message = _message_class()
+# `Message` of libp2p's Kademlia: the fields that a search has
+Message = message_class("kademlia", field("type", 1), field("key", 2, BYTES), field("closer", 8, PEER, many=True))
 
 
 class Neighbours(Protocol):
@@ -120,7 +88,7 @@ class Kademlia:
             return
         self._open[caller] += 1
         try:
-            with suppress(OSError, EOFError, ValueError):
+            with suppress(*DAEMON_ERRORS, ValueError):
                 while await self._answer_one(caller, reader, writer):
                     pass
         finally:
@@ -130,7 +98,7 @@ class Kademlia:
 
     async def _answer_one(self, caller: PeerId, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
         async with asyncio.timeout(IDLE_SECONDS):
-            request = await _read(reader)
+            request = await read_message(reader, REQUEST_BYTES_MAX)
         now = self._clock()
         if not self._given.strangers.admits(caller, now) or not self._turns.take(caller, now):
             return False
@@ -139,9 +107,9 @@ class Kademlia:
         told = answer(request, caller, places)
         if told is None:
             return False
-        framed = _varint(len(told)) + told
-        self._given.gave(caller, len(framed), now)
-        writer.write(framed)
+        whole = framed(told)
+        self._given.gave(caller, len(whole), now)
+        writer.write(whole)
         async with asyncio.timeout(IDLE_SECONDS):
             await writer.drain()
         return True
@@ -158,26 +126,3 @@ def _asked(request: bytes) -> bytes:
 def _place(key: bytes) -> int:
     """Where a key or a peer's id lies in libp2p's Kademlia."""
     return int.from_bytes(hashlib.sha256(key).digest(), "big")
-
-
-async def _read(reader: asyncio.StreamReader) -> bytes:
-    """One message behind its length; raises ValueError if that is over the limit, EOFError at the end."""
-    length = 0
-    for index in range(LENGTH_BYTES_MAX):
-        (byte,) = await reader.readexactly(1)
-        length |= (byte & 0x7F) << 7 * index
-        if byte < 0x80:
-            break
-    else:
-        raise ValueError("a longer message than anybody needs")
-    if length > REQUEST_BYTES_MAX:
-        raise ValueError("a longer message than anybody needs")
-    return await reader.readexactly(length)
-
-
-def _varint(number: int) -> bytes:
-    encoded = bytearray()
-    while number >= 0x80:
-        encoded.append(number & 0x7F | 0x80)
-        number >>= 7
-    return bytes([*encoded, number])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,19 +19,14 @@ from dht.allowance import Answers
 from dht.daemon import calls
 from dht.daemon.caller import DIAL_SECONDS_MAX, Caller, dial
 from dht.daemon.calls import DAEMON_ERRORS
-from dht.daemon.config import (
-    RELAY_PROTOCOL,
-    DaemonConfig,
-    Relay,
-    arguments,
-    control_address,
-)
+from dht.daemon.config import DaemonConfig, arguments, control_address
 from dht.daemon.kademlia import PROTOCOL as KADEMLIA_PROTOCOL
 from dht.daemon.kademlia import Kademlia
 from dht.daemon.knocking import knock
 from dht.daemon.neighbours import ConnectedPeers, host_in
 from dht.daemon.p2pd import STARTUP_SECONDS, DaemonProcess
 from dht.daemon.ports import check_ports_free, keep_ports, with_chosen_ports, with_last_ports
+from dht.daemon.relay import HOP, Relay, Toll
 from dht.door import KNOCK, Door
 from dht.errors import LocalError, NetworkError, UsageError
 from dht.guard import Calls, Questions
@@ -40,9 +35,10 @@ from dht.invite_reach import silence
 from dht.locks import IdentityLock, RuntimeDirectory
 from dht.refusal import Refusal
 
-__all__ = ["Daemon", "DaemonConfig", "Relay"]
+__all__ = ["Daemon", "DaemonConfig"]
 
 CONTROL_SECONDS_MAX = 10.0  # one question to our own daemon
+RELAYS_MAX = 2  # through which others may call us
 
 
 class Daemon:
@@ -59,6 +55,7 @@ class Daemon:
         self._visible: tuple[PeerAddress, ...] = ()
         self._book = AddressBook(config.address_book)
         self.answers = Answers()  # also of the daemons before this one
+        self.toll = Toll()
 
     @classmethod
     async def start(cls, config: DaemonConfig) -> Daemon:
@@ -112,7 +109,7 @@ class Daemon:
 
     def remember(self, addresses: Iterable[PeerAddress]) -> None:
         """Note where live peers are, freshest first, so that a restart succeeds after the initial peers are gone."""
-        self._book.note(address for address in addresses if address.peer_id != self._peer_id)
+        self._book.note(one for one in addresses if one.peer_id != self._peer_id and not one.relayed)
 
     @property
     def client_only(self) -> bool:
@@ -134,15 +131,23 @@ class Daemon:
         return self.alive and p2p is self._p2p
 
     async def visible_addresses(self) -> tuple[PeerAddress, ...]:
-        """Where others may dial us, those through our relays last; raises NetworkError if the daemon is silent."""
+        """Where others may dial us; raises NetworkError if the daemon is silent."""
         try:
             visible = await calls.own_addresses(self.p2p, CONTROL_SECONDS_MAX)
         except DAEMON_ERRORS as error:
             raise NetworkError(f"the libp2p daemon does not answer: {type(error).__name__}") from None
-        found = [f"{Multiaddr(address)}/p2p/{self._peer_id}" for address in visible]
-        found += [f"{relay}/p2p-circuit/p2p/{self._peer_id}" for relay in self._config.relays]
-        self._visible = tuple(PeerAddress.parse(text) for text in found)
+        self._visible = tuple(PeerAddress.parse(f"{Multiaddr(address)}/p2p/{self._peer_id}") for address in visible)
         return self._visible
+
+    async def relayed_addresses(self, is_dialable: Callable[[PeerId], bool]) -> tuple[PeerAddress, ...]:
+        """Where others may dial us through peers that we have called ourselves, and that others can call."""
+        hosts = await self.hosts()
+        relays: dict[PeerId, PeerAddress] = {}
+        for one in self.bootstrap_peers:
+            if hosts.get(one.peer_id) and not one.relayed and is_dialable(one.peer_id):
+                relays.setdefault(one.peer_id, one)
+        usable = list(relays.values())[:RELAYS_MAX]
+        return tuple(PeerAddress.parse(f"{one}/p2p-circuit/p2p/{self._peer_id}") for one in usable)
 
     @property
     def home_hosts(self) -> frozenset[str]:
@@ -214,8 +219,8 @@ class Daemon:
         clock = asyncio.get_running_loop().time
         kademlia = Kademlia(ConnectedPeers(p2p, self._peer_id, clock), clock, self.door, self.answers)
         try:
-            if self._config.relay is not Relay.SERVE:
-                await calls.close_protocol(p2p, RELAY_PROTOCOL, CONTROL_SECONDS_MAX)
+            relay = Relay(p2p, self.hosts, self.toll, clock)
+            await calls.add_handler(p2p, HOP, relay.serve, CONTROL_SECONDS_MAX)
             if not self._config.client_only:
                 await calls.add_handler(p2p, KADEMLIA_PROTOCOL, kademlia.serve, CONTROL_SECONDS_MAX)
             await calls.add_handler(p2p, KNOCK, self.door.answer, CONTROL_SECONDS_MAX)

@@ -14,7 +14,6 @@ import typer
 
 from coordinator.run.manifest import VERSIONS_MAX
 from coordinator.views.control import Command, ask, snapshot
-from dht.daemon.config import Relay
 from dht.errors import LocalError, UsageError
 from dht.invite import Invite
 from peer.cli import arguments, chaos, dashboard, home, inviting, join, lab, plan, sample
@@ -44,7 +43,6 @@ from peer.cli.common import (
     RunFile,
     RunFileOption,
     RunFiles,
-    ServeRelay,
     ShareLimits,
     Stay,
     StepSeconds,
@@ -187,7 +185,6 @@ def host(
     port: Port = None,
     listen: Listen = "127.0.0.1",
     announce: Announce = None,
-    relay: ServeRelay = False,
     founder: Annotated[
         list[str] | None, typer.Option(help="Peer id of a founder (repeatable); default: this host.")
     ] = None,
@@ -234,7 +231,6 @@ def host(
         port=port,
         listen_host=listen,
         announce=tuple(announce or ()),
-        relay=Relay.SERVE if relay else Relay.OFF,
         name=name,
         founders=arguments.founders(founder or ()),
         files=LocalFiles(cache=str(paths.token_cache()), base=base),

@@ -38,12 +38,6 @@ Listen = Annotated[
 Announce = Annotated[
     list[str] | None, typer.Option(help="Where others reach this peer, as /ip4/203.0.113.7/tcp/7401 (repeatable).")
 ]
-ServeRelay = Annotated[
-    bool, typer.Option("--relay", help="Pass on what is said to peers behind routers; this costs bandwidth.")
-]
-UseRelay = Annotated[
-    bool, typer.Option("--relay", help="Let others call this peer through the host, if that has --relay too.")
-]
 BasePrecision = Annotated[
     str, typer.Option(help="Hold the base in nf4, bfloat16 or float32, where the run leaves it to you; default: nf4.")
 ]

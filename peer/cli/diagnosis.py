@@ -141,8 +141,7 @@ def reachability(probed: Probed, listen: str, port: int) -> DiagnosisLine:
     advice = (
         "listen for others: --listen 0.0.0.0"
         if listen.startswith("127.")
-        else f"forward TCP port {port} in the router and open it in the firewall, then join with --port {port}; "
-        "or join with --relay, if the run's host passes on what others say (muster host --relay)"
+        else f"forward TCP port {port} in the router and open it in the firewall, then join with --port {port}"
     )
     text = f"most others do not get through to {where}; it calls them, and takes part without reducing"
     return DiagnosisLine("note", "reachable", text, advice)

@@ -13,7 +13,6 @@ from typing import Annotated
 
 import typer
 
-from dht.daemon.config import Relay
 from dht.errors import UsageError
 from dht.invite import INVITE_BYTES_MAX, Invite
 from peer.cli import arguments
@@ -39,7 +38,6 @@ from peer.cli.common import (
     Team,
     Tokenizer,
     Track,
-    UseRelay,
     Verbose,
     given_options,
     serve,
@@ -81,7 +79,6 @@ def join(
     port: Port = None,
     listen: Listen = "127.0.0.1",
     announce: Announce = None,
-    relay: UseRelay = False,
     device: Device = AUTO,
     compiled: Compiled = None,
     threads: Threads = None,
@@ -125,7 +122,6 @@ def join(
         niceness=nice,
         step_seconds=step_seconds,
         announce=tuple(announce or ()),
-        relay=Relay.USE if relay else Relay.OFF,
         name=name,
         team=team,
         files=LocalFiles(corpus, tokenizer, str(paths.token_cache()), base, base_precision),

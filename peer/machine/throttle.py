@@ -141,6 +141,20 @@ class DownloadGate:
         return SHUT_SECONDS if self.shut else self._bucket.wait_seconds(now)
 
 
+class _Turn:
+    """A `Sender` that sends once."""
+
+    def __init__(self, gate: UploadGate, size_bytes: int) -> None:
+        self._gate = gate
+        self._size_bytes = size_bytes
+        self.taken = asyncio.get_running_loop().create_future()
+
+    def proceed(self) -> None:
+        if not self.taken.done() and self._gate.admits(self, begun=False):
+            self._gate.sent(self._size_bytes)
+            self.taken.set_result(None)
+
+
 class Throttle:
     """Both directions of one peer."""
 
@@ -148,6 +162,18 @@ class Throttle:
         self.upload = UploadGate(upload)
         self.download = DownloadGate(download)
         self.strangers = StrangersShare(STRANGERS_BYTES_PER_SECOND, STRANGERS_BYTES_AT_ONCE)
+
+    async def pass_on(self, size_bytes: int) -> None:
+        """Wait until so much of others' may come in and go out: it has its turn like bulk of our own."""
+        turn = _Turn(self.upload, size_bytes)
+        turn.proceed()
+        try:
+            await turn.taken
+        finally:
+            self.upload.leave(turn)
+        loop = asyncio.get_running_loop()
+        self.download.received(size_bytes, loop.time())
+        await asyncio.sleep(self.download.wait_seconds(loop.time()))
 
     def limit(self, upload: float, download: float) -> None:
         """Other rates from now on; what was owed at the old ones is forgiven."""

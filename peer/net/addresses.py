@@ -14,6 +14,8 @@ import structlog
 from coordinator.core.context import Core
 from dht.addresses import PeerAddress
 from dht.errors import MusterError
+from dht.identity import PeerId
+from peer.machine.timed_wait import pause
 from peer.net.origins import own_networks
 
 log = structlog.get_logger(__name__)
@@ -25,6 +27,7 @@ class Visible(Protocol):
     """What is asked; `dht.daemon.process.Daemon` has it."""
 
     async def visible_addresses(self) -> tuple[PeerAddress, ...]: ...
+    async def relayed_addresses(self, is_dialable: Callable[[PeerId], bool]) -> tuple[PeerAddress, ...]: ...
 
 
 class AddressSource(Protocol):
@@ -44,6 +47,8 @@ class OwnAddresses:
         self._place = place
         self._core = core
         self._moved = moved
+        self._hurried = asyncio.Event()
+        self.relayed: tuple[PeerAddress, ...] = ()  # where we are called while nobody gets through to us
         self._take(found)
 
     @classmethod
@@ -55,8 +60,13 @@ class OwnAddresses:
 
     @property
     def texts(self) -> tuple[str, ...]:
-        """As presence and invites carry them."""
+        """As invites carry them: relays pass on nothing of those who come by one."""
         return tuple(map(str, self._found))
+
+    @property
+    def told(self) -> tuple[str, ...]:
+        """As presence carries them."""
+        return (*map(str, self.relayed), *self.texts)
 
     @property
     def port(self) -> int:
@@ -65,20 +75,30 @@ class OwnAddresses:
 
     async def look(self) -> None:
         """Ask again. Without an answer, or an address, the old ones stay: it may be for a moment."""
+        daemon, core = self._place.daemon, self._core
         try:
-            found = await self._place.daemon.visible_addresses()
+            found = await daemon.visible_addresses()
         except MusterError as error:  # the watchdog sees to it
             log.info("addresses_unknown", reason=str(error))
             return
-        if found and set(found) != set(self._found):  # the daemon names them in any order
+        relayed = () if core.dialable else await daemon.relayed_addresses(core.presence.is_dialable) or self.relayed
+        if not found or set(found) == set(self._found):  # the daemon names them in any order
+            found = self._found
+        if (found, relayed) != (self._found, self.relayed):
+            self.relayed = relayed
             self._take(found)
-            log.info("addresses", now=self.texts)
+            log.info("addresses", now=self.told)
             self._moved()
+
+    def hurry(self) -> None:
+        """Whether we can be called has changed: look now instead of at the next interval."""
+        self._hurried.set()
 
     async def run(self) -> None:
         """Look again and again, until cancelled."""
         while True:
-            await asyncio.sleep(LOOK_SECONDS)
+            await pause(LOOK_SECONDS, self._hurried)
+            self._hurried.clear()
             await self.look()
 
     def _take(self, found: tuple[PeerAddress, ...]) -> None:

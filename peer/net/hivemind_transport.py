@@ -21,6 +21,7 @@ from hivemind.p2p.p2p_daemon_bindings.datastructures import StreamInfo
 from multiaddr import Multiaddr  # hivemind's own copy encodes Ed25519 peer ids in a way its daemon refuses
 from multiaddr.exceptions import Error as MultiaddrError
 
+from dht.addresses import is_relayed
 from dht.allowance import Allowance
 from dht.daemon import calls
 from dht.daemon.calls import DAEMON_ERRORS, ByteStream
@@ -360,9 +361,13 @@ class _Remote:
 
 
 def _multiaddrs(texts: list[str], peer: PeerId) -> list[bytes]:
-    """The usable ones among claimed addresses, without the peer id that may end them."""
+    """The usable ones among claimed addresses, without the peer id that may end them.
+
+    One through a relay leads only through a connection that we have to it: nobody has us call a place by naming it so.
+    """
     usable = []
     for text in texts[:ADDRESSES_MAX]:
+        place = text.removesuffix(f"/p2p/{peer}")
         with suppress(MultiaddrError, ValueError):
-            usable.append(Multiaddr(text.removesuffix(f"/p2p/{peer}")).to_bytes())
+            usable.append(Multiaddr(place[place.index("/p2p/") :] if is_relayed(place) else place).to_bytes())
     return [address for address in usable if address]

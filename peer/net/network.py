@@ -37,6 +37,7 @@ class Network:
         self.dht = dht
         self.throttle = throttle or Throttle()
         dht.store.share(self.throttle.strangers)
+        dht.daemon.toll.wait = self.throttle.pass_on
         self._run_id = run_id
         self._addresses = addresses
         self._payload_bytes_max = TransportConfig().payload_bytes_max
@@ -78,9 +79,18 @@ class Network:
 
     @property
     def traffic(self) -> Traffic:
+        own, relayed_bytes = self._own_traffic, self.dht.daemon.toll.carried_bytes
+        return replace(
+            own,
+            bytes_sent=own.bytes_sent + self.dht.store.answered_bytes + relayed_bytes,
+            bytes_received=own.bytes_received + relayed_bytes,
+        )
+
+    @property
+    def _own_traffic(self) -> Traffic:
         now = self._transport.traffic
         return Traffic(
-            bytes_sent=self._past.bytes_sent + now.bytes_sent + self.dht.store.answered_bytes,
+            bytes_sent=self._past.bytes_sent + now.bytes_sent,
             bytes_received=self._past.bytes_received + now.bytes_received,
             frames_dropped=self._past.frames_dropped + now.frames_dropped,
             congested=now.congested,
@@ -140,8 +150,7 @@ class Network:
         """The daemon is a new one: streams and handlers of the old are gone."""
         await self._transport.close()
         # at once, so that nobody who looks meanwhile counts anything twice
-        past = self.traffic
-        self._past = replace(past, bytes_sent=past.bytes_sent - self.dht.store.answered_bytes)  # which go on counting
+        self._past = self._own_traffic
         self._transport = self._new_transport()
         await self._transport.start(self._frame, self._gone)
 

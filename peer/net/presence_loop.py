@@ -145,9 +145,9 @@ def presences(
 
     `hosts` are the IP addresses from which peers are connected. An address that its peer could not itself have is left
     out, and one that many claim is kept for a few: nobody has us call a machine of our own network, a name, or somebody
-    who has nothing to do with the run again and again. We believe that a peer is on this
-    machine only if it calls us from here, or if we reach somebody here who led us into the run. In a private network we
-    also believe peers that say so, if we are there.
+    who has nothing to do with the run again and again. The place of a relay is never called, and may be any. We believe
+    that a peer is on this machine only if it calls us from here, or if we reach somebody here who led us into the run.
+    In a private network we also believe peers that say so, if we are there.
     """
     led = {host for one in daemon.bootstrap_peers if (host := hosts.get(one.peer_id))}
     near_all = daemon.home_hosts.union(*map(hosts_behind, led))
@@ -160,7 +160,8 @@ def presences(
             continue  # another version's presence, or nonsense: not somebody we could work with
         if record.sender != daemon.peer_id:
             near = near_all | hosts_behind(hosts.get(record.sender, ""))
-            usable = [one for one in _parsed(presence.addresses, record.sender) if could_be_of(one, near)]
+            claims = _parsed(presence.addresses, record.sender)
+            usable = [one for one in claims if one.relayed or could_be_of(one, near)]
             claimed[record.sender] = usable
             heard.append((record, presence))
     minute = max((int(record.issued_unix_seconds) for record, _ in heard), default=0) // CLAIM_SECONDS
@@ -180,7 +181,7 @@ def _crowded(
     places: dict[tuple[str, int], dict[str, set[PeerAddress]]] = defaultdict(lambda: defaultdict(set))
     for peer, addresses in claimed.items():
         for one in addresses:
-            if one.host != hosts.get(peer):
+            if one.host != hosts.get(peer) and not one.relayed:
                 places[one.host, one.port][one.called].add(one)
     found: set[PeerAddress] = set()
     for claimants in places.values():

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from dht.addresses import PeerAddress, tcp_endpoint
-from dht.daemon.config import DaemonConfig, Relay
+from dht.daemon.config import DaemonConfig
 from dht.door import Door
 from dht.errors import UsageError
 from peer.machine.paths import runtime_directory
@@ -27,8 +27,6 @@ def daemon_config(
         options.identity_path,
         listen=(tcp_endpoint(options.listen_host, options.port or 0),),
         announce=options.announce,
-        relay=options.relay,
-        relays=initial_peers if options.relay is Relay.USE else (),
         initial_peers=initial_peers,
         address_book=address_book,
         door=door or Door(),

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from coordinator.chain.chain import Rules
 from coordinator.core.admission_control import AdmissionControl
+from coordinator.core.context import Core
 from coordinator.run.admission_spec import AdmissionSpec
 from coordinator.run.manifest import Manifest
 from coordinator.trust.orders import Orders
@@ -20,6 +21,7 @@ from dht.identity import KeyVerifier, PeerId
 from dht.invite import Invite
 from dht.refusal import Refusal
 from peer.machine.clock import Clock
+from peer.net.network import Network
 
 LOOK_SECONDS = 2.0
 GRACE_SECONDS = 10.0  # in which a peer that has connected shows its pass; each held connection takes some 130 kB
@@ -59,6 +61,21 @@ def first_gate(invite: Invite | None, manifest: Manifest | None, unix_clock: Clo
     clock = asyncio.get_running_loop().time
     control.unix_offset_seconds = unix_clock() - clock()
     return Gate(control, clock) if control.is_closed else None
+
+
+@dataclass(frozen=True, slots=True)
+class Passage:
+    """For whom this peer relays: for members of its run, while its owner's limits leave something for others."""
+
+    core: Core
+    network: Network
+
+    def admits(self, peer: PeerId) -> bool:
+        """Whether something is passed on from and to this peer. Where no pass is asked for, it has to be there."""
+        core, throttle, now = self.core, self.network.throttle, asyncio.get_running_loop().time()
+        if throttle.strangers.closed or throttle.upload.shut or peer in core.bans:
+            return False
+        return core.admission.knows(peer, now) and (core.admission.is_closed or core.presence.is_live(peer, now))
 
 
 class Usher:

@@ -132,7 +132,7 @@ class Node:
         spawn(parts.addresses.run())
         network.expect_payloads(max(driver.work.payload_bytes_max, STATE_PIECE_BYTES_MAX))
         await network.start(driver.on_frame, driver.on_gone)
-        spawn(watch_reach(options, driver, parts.addresses))
+        spawn(watch_reach(options, driver, parts.addresses, network.dht.daemon.hosts))
         spawn(watch_clock(options.clock, driver, met))
         spawn(EvidenceExchange(driver, parts.directory.evidence, network.dht.store).run())
         spawn(parts.presence.run(pace.presence_seconds, pace.presence_lifetime_seconds))

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Self
 
-from dht.daemon.config import Relay
 from peer.data.tally import Loading, Tell, tell_nobody
 from peer.export.options import ExportOptions
 from peer.learner.attached import AttachedSession
@@ -57,7 +56,6 @@ class NodeOptions:
     niceness: int = 5  # of the learner, so that the network goes first
     step_seconds: float = 0.0  # pace: steps come this far apart, or further
     announce: tuple[str, ...] = ()
-    relay: Relay = Relay.OFF  # to use: those of the invite pass on what others say to us
     name: str = ""
     team: str = ""
     founders: tuple[str, ...] = ()  # host only; default: the host itself

@@ -12,7 +12,8 @@ from coordinator.chain.chain import CHAIN_KEPT, active_sets
 from coordinator.core.context import Core
 from coordinator.core.events import PresenceSeen
 from coordinator.run.manifest import Manifest
-from coordinator.wire.presence import Presence, PresenceTable
+from coordinator.wire.presence import Presence
+from dht.addresses import is_relayed
 from dht.admission import Ticket
 from dht.identity import Identity, KeyVerifier, PeerId
 from dht.invite import Invite
@@ -23,7 +24,7 @@ from peer.net.network import Network
 from peer.net.presence_loop import PresenceLoop, PresenceReaders, present_peers
 from peer.node.build import build_driver, core_kind, is_known, open_network
 from peer.node.checkpointer import Checkpointer
-from peer.node.gate import Gate, first_gate
+from peer.node.gate import Gate, Passage, first_gate
 from peer.node.life import PeerLife
 from peer.node.lifecycle import Lifecycle
 from peer.node.live_limits import LiveLimits
@@ -42,13 +43,15 @@ Role = Literal["host", "learner"]
 class KnownAddresses:
     """Where others can be dialled, by what they say of themselves; nowhere, before we have heard anybody."""
 
-    table: PresenceTable | None = None
+    core: Core | None = None
     met: dict[PeerId, list[str]] = field(default_factory=dict)  # who was there when we came
 
     def of(self, peer: PeerId) -> list[str]:
-        """What this peer said last."""
-        sighting = None if self.table is None else self.table.sightings.get(peer)
-        return self.met.get(peer, []) if sighting is None else list(sighting.presence.addresses)
+        """What this peer said last. Who can be called leaves relays to those who cannot: the other one calls."""
+        sighting = None if self.core is None else self.core.presence.sightings.get(peer)
+        said = self.met.get(peer, []) if sighting is None else sighting.presence.addresses
+        dialable = self.core is None or self.core.dialable
+        return [one for one in said if not (dialable and is_relayed(one))]
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,10 +130,11 @@ async def assemble(entered: Entered, manifest: Manifest) -> Parts:
         core.admission.own = network.dht.daemon.door.show(entered.identity.peer_id)
         network.dht.daemon.door.keeper = Gate(core.admission, asyncio.get_running_loop().time)
         driver.requests.may_have_states = core.admission.may_have_states
+    network.dht.daemon.toll.admits = Passage(core, network).admits
     life.closing.callback(driver.tape.close)
     life.closing.push_async_callback(driver.close)
     driver.engine.bind(held.votes, driver.now)  # before anybody can ask us to vote again
-    entered.known.table = core.presence
+    entered.known.core = core
     progress = LearnerProgress()
 
     def said() -> Presence:

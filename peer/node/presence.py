@@ -44,7 +44,7 @@ class OwnPresence:
             loss=_shown(progress.loss) if progress else None,
             versions=versions,
             heads=heads,
-            addresses=tuple(one for one in self._addresses.texts if len(one) <= ADDRESS_CHARACTERS_MAX)[:ADDRESSES_MAX],
+            addresses=tuple(one for one in self._addresses.told if len(one) <= ADDRESS_CHARACTERS_MAX)[:ADDRESSES_MAX],
             dialable=engine.core.dialable,
             software=self._software,
             beat=next(self._beats),

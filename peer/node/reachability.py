@@ -14,10 +14,10 @@ import structlog
 
 from coordinator.chain.chain import Chain
 from coordinator.core.events import ReachSeen
-from dht.daemon.config import Relay
 from dht.identity import PeerId
 from peer.net.addresses import OwnAddresses
 from peer.net.frames import ProbeAnswer, ProbeAsk
+from peer.net.origins import HostsOf
 from peer.net.probe import gets_through, some_of
 from peer.node.options import NodeOptions
 from peer.rounds.driver import RoundDriver
@@ -72,11 +72,14 @@ class ReachLoop:
         if sender in self._asked and answer.ticket == self._ticket and answer.reachable is not None:
             self._found[sender] = answer.reachable
 
-    def judge(self) -> None:
-        """What those who have answered come to; without any answer we go on believing what we did."""
+    def judge(self, connected: Set[PeerId]) -> None:
+        """What those who have answered come to; without any answer we go on believing what we did.
+
+        Who is not `connected` but through a relay had no way to answer, and is none of those who might have.
+        """
         if not self._found:
             return
-        dialable = gets_through(self._found.values(), len(self._asked))
+        dialable = gets_through(self._found.values(), len(self._asked & (connected | self._found.keys())))
         if dialable != self._dialable:
             self._dialable = dialable
             log.info("reach", dialable=dialable, tried=len(self._found))
@@ -86,26 +89,30 @@ class ReachLoop:
     def _ticket(self) -> int:
         return self._looks % (1 << 32)
 
-    async def run(self) -> None:
-        """Look again and again, until cancelled."""
+    async def run(self, hosts: HostsOf) -> None:
+        """Look again and again, until cancelled; `hosts` says from where peers are connected."""
         while True:
             if not self.ask():
                 await asyncio.sleep(ALONE_SECONDS)
                 continue
             await asyncio.sleep(ANSWER_SECONDS)
-            self.judge()
+            self.judge({peer for peer, host in (await hosts()).items() if host})
             await asyncio.sleep(LOOK_SECONDS)
 
 
-async def watch_reach(options: NodeOptions, driver: RoundDriver, addresses: OwnAddresses) -> None:
-    """Look until cancelled, unless the owner has said how this peer is called: at what it announces, or by a relay."""
-    if options.announce or options.relay is Relay.USE:
+async def watch_reach(options: NodeOptions, driver: RoundDriver, addresses: OwnAddresses, hosts: HostsOf) -> None:
+    """Look until cancelled, unless the owner has said how this peer is called, by announcing an address."""
+    if options.announce:
         return
     core = driver.engine.core
 
     def whom() -> Set[PeerId]:
         return askable(core.presence.live(driver.now), (machine.chain for machine in driver.engine.machines))
 
-    loop = ReachLoop(core.me, lambda: addresses.port, whom, driver.post, driver.feed)
+    def feed(seen: ReachSeen) -> None:
+        driver.feed(seen)
+        addresses.hurry()
+
+    loop = ReachLoop(core.me, lambda: addresses.port, whom, driver.post, feed)
     driver.requests.hear_probes(loop.hear)
-    await loop.run()
+    await loop.run(hosts)

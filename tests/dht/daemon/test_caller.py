@@ -68,8 +68,8 @@ def test_a_caller_is_led_through_a_door_to_who_is_there_and_to_nobody_else(short
 def test_lengths_are_read_as_they_are_written(number: int) -> None:
     async def read() -> int:
         reader = asyncio.StreamReader()
-        reader.feed_data(calls._varint(number))
-        return await calls._read_varint(reader)
+        reader.feed_data(calls.varint(number))
+        return await calls.read_varint(reader)
 
     assert asyncio.run(read()) == number
 
@@ -78,7 +78,7 @@ def test_a_length_without_an_end_is_no_length() -> None:
     async def read() -> int:
         reader = asyncio.StreamReader()
         reader.feed_data(b"\xff" * 64)
-        return await calls._read_varint(reader)
+        return await calls.read_varint(reader)
 
     with pytest.raises(calls.DaemonError):
         asyncio.run(read())

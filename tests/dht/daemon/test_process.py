@@ -23,7 +23,7 @@ from hivemind.proto.p2pd_pb2 import PersistentConnectionResponse
 from dht.address_book import AddressBook
 from dht.addresses import PeerAddress
 from dht.daemon import calls
-from dht.daemon.config import Relay, arguments
+from dht.daemon.config import arguments
 from dht.daemon.p2pd import DaemonProcess
 from dht.daemon.process import Daemon, DaemonConfig
 from dht.daemon.watchdog import WatchdogConfig, WatchdogCore, watch
@@ -484,10 +484,9 @@ def test_killing_our_process_kills_the_daemon_and_the_next_start_cleans_up(
 
 def test_nothing_costly_is_on_by_default(folder: Path) -> None:
     flags = arguments(DaemonConfig(folder / "alice"), folder)
-    assert {"-natPortMap=0", "-relayService=0", "-autoRelay=0"} <= set(flags)
-    assert {"-relay=1", "-relayService=1"} <= set(arguments(DaemonConfig(folder / "alice", relay=Relay.SERVE), folder))
-    use = arguments(DaemonConfig(folder / "alice", relay=Relay.USE, client_only=True), folder)
-    assert {"-relay=1", "-relayService=0", "-autoRelay=1", "-noListenAddrs=1", "-dhtClient=1"} <= set(use)
+    assert {"-natPortMap=0", "-relay=1", "-relayService=0", "-autonat=0"} <= set(flags)
+    use = arguments(DaemonConfig(folder / "alice", client_only=True), folder)
+    assert {"-relay=1", "-relayService=0", "-noListenAddrs=1", "-dhtClient=1"} <= set(use)
 
 
 def test_an_announced_address_has_a_port(folder: Path) -> None:

@@ -15,8 +15,6 @@ from hivemind.p2p import PeerID
 
 from dht.addresses import PeerAddress
 from dht.daemon import calls
-from dht.daemon.calls import DAEMON_ERRORS
-from dht.daemon.config import RELAY_PROTOCOL, Relay
 from dht.daemon.kademlia import (
     FIND_NODE,
     PING,
@@ -27,65 +25,25 @@ from dht.daemon.kademlia import (
 )
 from dht.daemon.p2pd import DATA_BYTES_MAX, FILES_MAX, DaemonProcess
 from dht.daemon.process import Daemon, DaemonConfig
-from dht.errors import LocalError, NetworkError
+from dht.errors import LocalError
 from dht.identity import Identity
-from tests.dht.conftest import ALICE, BOB, CAROL
+from tests.dht.conftest import ALICE, BOB
 
 SECONDS_MAX = 20.0
 PUT_VALUE, GET_VALUE, ADD_PROVIDER, GET_PROVIDERS = range(4)
 
 
 @asynccontextmanager
-async def daemon(
-    folder: Path, identity: Identity, relay: Relay = Relay.OFF, *relays: PeerAddress
-) -> AsyncIterator[Daemon]:
-    """One that nobody can call but through its relays, if it has any."""
+async def daemon(folder: Path, identity: Identity, client_only: bool = False) -> AsyncIterator[Daemon]:
+    """One on loopback, which nobody can call if it is a client only."""
     key = folder / identity.peer_id[-8:]
     if not key.exists():
         identity.save(key)
-    config = DaemonConfig(key, relay=relay, relays=relays, client_only=bool(relays), runtime_parent=folder)
-    running = await Daemon.start(config)
+    running = await Daemon.start(DaemonConfig(key, client_only=client_only, runtime_parent=folder))
     try:
         yield running
     finally:
         await running.close()
-
-
-async def relayed(folder: Path, relay: Relay) -> bool:
-    """Whether two strangers reach each other through a host."""
-    async with daemon(folder, ALICE, relay) as host:
-        (at,) = await host.visible_addresses()
-        async with daemon(folder, BOB, Relay.USE, at) as one, daemon(folder, CAROL) as other:
-            through = PeerAddress.parse(f"{at}/p2p-circuit/p2p/{one.peer_id}")
-            await one.dial(at)
-            await other.dial(at)
-            for _ in range(10):  # libp2p reserves a place at its relay after a while, where there is one
-                try:
-                    await other.dial(through)
-                except NetworkError:
-                    await asyncio.sleep(0.3)
-                else:
-                    assert (await one.hosts())[other.peer_id] == ""  # it is there all the same, for whoever asks who is
-                    return True
-            return False
-
-
-@pytest.mark.parametrize(("relay", "does"), [(Relay.OFF, False), (Relay.SERVE, True)])
-def test_only_a_peer_that_is_told_to_relays(
-    runner: asyncio.Runner, short_folder: Path, relay: Relay, does: bool
-) -> None:
-    assert runner.run(relayed(short_folder, relay)) == does
-
-
-def test_no_stranger_gets_a_stream_to_the_relay(runner: asyncio.Runner, short_folder: Path) -> None:
-    async def scenario() -> None:
-        async with daemon(short_folder, ALICE) as host, daemon(short_folder, BOB) as stranger:
-            (at,) = await host.visible_addresses()
-            await stranger.dial(at)
-            with pytest.raises(DAEMON_ERRORS):
-                await calls.open_stream(stranger.p2p, host.peer_id, RELAY_PROTOCOL, SECONDS_MAX)
-
-    runner.run(scenario())
 
 
 async def ask(stranger: Daemon, host: Daemon, request: bytes) -> bytes:

@@ -135,7 +135,7 @@ def test_a_service_joins_as_its_owner_would(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    words = ["--name", "ann", "--listen", "0.0.0.0", "--announce", "/ip4/203.0.113.7/tcp/7401", "--relay"]
+    words = ["--name", "ann", "--listen", "0.0.0.0", "--announce", "/ip4/203.0.113.7/tcp/7401"]
     words += [
         "--threads",
         "2",

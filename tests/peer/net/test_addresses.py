@@ -16,7 +16,7 @@ from coordinator.wire.presence import Presence
 from dht.addresses import PeerAddress
 from dht.daemon.config import DaemonConfig
 from dht.errors import NetworkError
-from dht.identity import Identity, KeyVerifier
+from dht.identity import Identity, KeyVerifier, PeerId
 from dht.node import DhtNode as DhtNode
 from dht.validation import RecordRules
 from peer.learner.messages import StepEntry, Steps
@@ -39,6 +39,7 @@ class Moving:
         self.silent = False
         self.rebuilt: list[Callable[[], Awaitable[None]]] = []
         self.moves = 0
+        self.relays: tuple[str, ...] = ()
 
     @property
     def daemon(self) -> Moving:
@@ -51,6 +52,9 @@ class Moving:
         if self.silent:
             raise NetworkError("the libp2p daemon does not answer: TimeoutError")
         return tuple(PeerAddress.parse(f"{endpoint}/p2p/{self._me}") for endpoint in self.endpoints)
+
+    async def relayed_addresses(self, is_dialable: Callable[[PeerId], bool]) -> tuple[PeerAddress, ...]:
+        return tuple(PeerAddress.parse(f"{relay}/p2p-circuit/p2p/{self._me}") for relay in self.relays)
 
     def moved(self) -> None:
         self.moves += 1
@@ -67,7 +71,7 @@ def test_what_no_presence_can_say_is_left_out_of_it(tmp_path: Path) -> None:
     async def main() -> Presence:
         swarm = Swarm(config_of(), 1, tmp_path)
         await swarm.start()
-        addresses: Any = SimpleNamespace(texts=(long, short))
+        addresses: Any = SimpleNamespace(told=(long, short))
         own = OwnPresence(swarm.peers[0].driver, NodeOptions(tmp_path), addresses)
         progress = LearnerProgress()
         progress.report(
@@ -98,12 +102,45 @@ def test_presence_names_the_release_that_runs_here(
     async def main() -> Presence:
         swarm = Swarm(config_of(), 1, tmp_path)
         await swarm.start()
-        addresses: Any = SimpleNamespace(texts=())
+        addresses: Any = SimpleNamespace(told=())
         presence = OwnPresence(swarm.peers[0].driver, NodeOptions(tmp_path), addresses).now("starting", None)
         await swarm.close()
         return presence
 
     assert run_virtual(main()).software == said
+
+
+def test_a_relay_is_told_while_nobody_gets_through_and_never_in_an_invite(tmp_path: Path) -> None:
+    async def main() -> None:
+        swarm = Swarm(config_of(), 1, tmp_path)
+        await swarm.start()
+        (peer,) = swarm.peers
+        own_core, place = peer.driver.engine.core, Moving(peer)
+        own = await OwnAddresses.start(place, own_core, place.moved)
+        presence = OwnPresence(peer.driver, NodeOptions(tmp_path), own)
+        looking = asyncio.get_running_loop().create_task(own.run())
+        place.relays = (f"/ip4/9.9.9.9/tcp/7400/p2p/{Identity(bytes(32)).peer_id}",)
+        await asyncio.sleep(2 * LOOK_SECONDS)
+        assert hosts(presence.now("training", None).addresses) == ["8.8.4.4", "192.168.1.7"], "it can be called"
+
+        own_core.dialable = False
+        own.hurry()
+        await asyncio.sleep(1.0)
+        assert hosts(presence.now("training", None).addresses) == ["9.9.9.9", "8.8.4.4", "192.168.1.7"]
+        assert (hosts(own.texts), own.port, own_core.networks) == (["8.8.4.4", "192.168.1.7"], 7331, (b"\x08\x08\x04",))
+        assert place.moves == 1
+
+        place.relays = ()
+        await asyncio.sleep(LOOK_SECONDS)
+        assert len(own.relayed) == 1, "it may be away for a moment"
+        own_core.dialable = True
+        own.hurry()
+        await asyncio.sleep(1.0)
+        assert own.relayed == ()
+        looking.cancel()
+        await swarm.close()
+
+    run_virtual(main())
 
 
 def test_presence_invites_and_joins_follow_a_machine_that_moves(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from multiaddr import Multiaddr
 
 from coordinator.wire.presence import Presence
 from coordinator.wire.shards import ROOT, PresenceShards, shard_of
@@ -23,6 +24,7 @@ from dht.records import presence_key
 from dht.statement import digest_of
 from dht.validation import RecordRules
 from peer.net import presence_loop
+from peer.net.hivemind_transport import _multiaddrs
 from peer.net.presence_loop import CLAIM_SECONDS, CLAIMANTS_MAX, PresenceLoop, PresenceReaders, presences
 from tests.coordinator.builders import presence
 from tests.dht.memory_store import MemoryDirectory, MemoryStore
@@ -202,6 +204,16 @@ def test_who_calls_from_a_place_is_called_there_whoever_else_claims_it() -> None
 
 def test_peers_behind_one_relay_are_all_called_through_it() -> None:
     assert called_for(f"{PUBLIC}/p2p/{OTHER.peer_id}/p2p-circuit", UNIX) == set(CROWD)
+
+
+def test_a_place_behind_which_a_relay_is_said_to_be_is_any_and_never_called() -> None:
+    """What is called is the relay, by its name, over a connection that we have to it."""
+    through = f"{HOME}/p2p/{OTHER.peer_id}/p2p-circuit"
+    assert called_for(through, UNIX) == set(CROWD)
+    (peer, *_) = CROWD
+    (place,) = _multiaddrs([f"{through}/p2p/{peer}"], peer)
+    assert str(Multiaddr(place)) == f"/p2p/{OTHER.peer_id}/p2p-circuit"
+    assert _multiaddrs(["/p2p-circuit", f"/p2p-circuit/p2p/{peer}"], peer) == []
 
 
 def test_a_record_that_came_too_late_says_nothing_about_the_clock() -> None:

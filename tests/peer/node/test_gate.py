@@ -23,11 +23,13 @@ from dht.identity import Identity, PeerId
 from dht.invite import Invite
 from dht.refusal import Refusal
 from dht.statement import digest_of
+from peer.machine.throttle import Throttle
 from peer.net.network import Network
-from peer.node.gate import CLOSED_AT_ONCE, GRACE_SECONDS, LOOK_SECONDS, Gate, Usher, first_gate
+from peer.node.gate import CLOSED_AT_ONCE, GRACE_SECONDS, LOOK_SECONDS, Gate, Passage, Usher, first_gate
 from peer.node.options import NodeOptions
-from peer.node.parts import enter
-from tests.coordinator.builders import Club
+from peer.node.parts import KnownAddresses, enter
+from tests.coordinator.builders import Club, presence
+from tests.coordinator.rigs import core
 from tests.peer.virtual_loop import run_virtual
 
 FRIEND, STRANGER = PeerId("friend"), PeerId("stranger")
@@ -69,6 +71,50 @@ def test_who_comes_through_a_relay_is_sent_away_too(tmp_path: Path, monkeypatch:
 
     run_virtual(watch())
     assert hung_up == [STRANGER]
+
+
+@pytest.mark.parametrize("closed", [True, False])
+def test_a_peer_relays_for_members_while_its_owner_lets_it(closed: bool) -> None:
+    """Where passes are asked for, who has shown one; elsewhere, who says to be there."""
+    club, throttle = Club.of(3, real_keys=True), Throttle()
+    spec = AdmissionSpec() if closed else None
+    config = club.manifest.config.model_copy(update={"admission": spec})
+    network: Any = SimpleNamespace(throttle=throttle)
+
+    async def judge() -> None:
+        own = replace(club, manifest=club.manifest.model_copy(update={"config": config})).core(0)
+        admits, now = Passage(own, network).admits, asyncio.get_running_loop().time()
+        guest = Identity(b"g" * 32).peer_id
+        assert admits(club.ids[1]) == closed  # a founder
+        own.presence.see(club.ids[1], presence(1), now)
+        own.presence.see(guest, presence(1), now)
+        assert admits(club.ids[1])
+        assert admits(guest) != closed
+        throttle.strangers.closed = True  # the day's upload is used
+        assert not admits(club.ids[1])
+        throttle.strangers.closed, throttle.upload.shut = False, True
+        assert not admits(club.ids[1])
+        throttle.upload.shut = False
+        assert admits(club.ids[1])
+        own.bans.held[club.ids[1]] = None  # type: ignore[assignment]
+        assert not admits(club.ids[1])
+
+    run_virtual(judge())
+
+
+def test_who_can_be_called_leaves_relays_to_those_who_cannot() -> None:
+    peer, own = Club.of(2).ids[1], core()
+    direct, through = f"/ip4/8.8.4.4/tcp/1/p2p/{peer}", f"/ip4/9.9.9.9/tcp/1/p2p/{FRIEND}/p2p-circuit/p2p/{peer}"
+    known = KnownAddresses(met={peer: [through, direct]})
+    assert known.of(peer) == [direct]
+    known.core = own
+    assert known.of(peer) == [direct]
+    own.dialable = False
+    assert known.of(peer) == [through, direct]
+    own.presence.see(peer, presence(1).model_copy(update={"addresses": (through,)}), 0.0)
+    assert known.of(peer) == [through]
+    own.dialable = True
+    assert known.of(peer) == []
 
 
 def test_who_comes_back_has_its_while_again() -> None:

@@ -36,13 +36,13 @@ class Street:
     def answer(self, peer: PeerId, ticket: int, reachable: bool | None) -> None:
         self.loop.hear(peer, ProbeAnswer(ticket=ticket, unix_milliseconds=0, reachable=reachable))
 
-    def look(self, *answers: bool | None) -> list[PeerId]:
+    def look(self, *answers: bool | None, connected: set[PeerId] | None = None) -> list[PeerId]:
         """One look, at which so many of those who are asked answer this; who was asked."""
         self.asked.clear()
         self.loop.ask()
         for (peer, ticket), reachable in zip(self.asked, answers, strict=False):
             self.answer(peer, ticket, reachable)
-        self.loop.judge()
+        self.loop.judge(set(self.live) if connected is None else connected)
         return [peer for peer, _ in self.asked]
 
 
@@ -88,16 +88,23 @@ def test_the_word_of_as_many_as_may_be_hostile_is_not_enough() -> None:
     assert pair.told == [ReachSeen(dialable=False)], "of three none may be"
 
 
+def test_who_could_not_answer_lends_the_others_no_doubt() -> None:
+    """One friend that can be called, and five others behind routers: only its word was ever heard, and never enough."""
+    street = Street(OTHERS[:5])
+    street.look(False, connected={OTHERS[5]})
+    assert street.told == [ReachSeen(dialable=False)]
+
+
 def test_what_nobody_was_asked_for_counts_for_nothing() -> None:
     street = Street(OTHERS[:1])
     street.loop.ask()
     (peer, ticket), *_ = street.asked
     street.answer(OTHERS[1], ticket, False)  # was not asked
     street.answer(peer, ticket + 1, False)  # answers another question
-    street.loop.judge()
+    street.loop.judge({peer})
     street.loop.ask()
     street.answer(peer, ticket, False)  # answers the last look's question
-    street.loop.judge()
+    street.loop.judge({peer})
     assert street.told == []
 
 
@@ -139,7 +146,7 @@ def test_another_peer_calls_our_port_and_tells_us(open_port: bool) -> None:
         assert loop.ask()
         async with asyncio.timeout(20):
             await answered.wait()
-        loop.judge()
+        loop.judge({other})
         server.close()
         await theirs.close()
         return told

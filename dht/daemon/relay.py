@@ -1,0 +1,219 @@
+"""libp2p's circuit relay, served by us instead of by the daemon: between members, within what the owner gives.
+
+Two peers that nobody can call reach each other through one that both have called. It passes on what they encrypt from
+end to end. The daemon would do that for any key, without end and out of sight of the owner's limits (docs/adr/0069).
+Nobody reserves a place here first, as at libp2p's own relays: the daemon of the one that is called asks for none.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from enum import IntEnum
+from typing import Any
+
+from google.protobuf.message import DecodeError
+from hivemind.p2p import PeerID
+
+from dht.allowance import Turns
+from dht.daemon import calls
+from dht.daemon.calls import DAEMON_ERRORS, ByteStream
+from dht.daemon.messages import PEER, field, framed, message_class, read_message
+from dht.identity import PeerId
+
+HOP = "/libp2p/circuit/relay/0.2.0/hop"  # what a caller speaks with us
+STOP = "/libp2p/circuit/relay/0.2.0/stop"  # what we speak with whom it calls
+MESSAGE_BYTES_MAX = 4096  # a peer's id, and addresses that nobody reads
+CIRCUITS_MAX = 64
+CIRCUITS_EACH_MAX = 16  # of one peer, as caller and as called
+CIRCUITS_OF_PAIR_MAX = 2  # one of them may hang
+ASK_SECONDS_MAX = 10.0  # until a circuit stands
+ASKED_PER_SECOND = 1.0
+ASKED_AT_ONCE = 16.0
+ALL_ASKED_PER_SECOND = 64.0
+CALLERS_KEPT = 1024
+IDLE_SECONDS = 180.0
+IDLE_BYTES = 1 << 12  # in that time; with nothing to say, libp2p still asks whether the other end is there
+SLICE_BYTES = 1 << 16
+
+# one class for both protocols: `hop` has its status in field 5, `stop` in field 4
+Message = message_class("relay", field("type", 1), field("peer", 2, PEER), field("stopped", 4), field("hopped", 5))
+HOP_CONNECT, HOP_STATUS = 1, 2
+STOP_CONNECT, STOP_STATUS = 0, 1
+
+
+class Status(IntEnum):
+    """What libp2p calls them."""
+
+    OK = 100
+    RESERVATION_REFUSED = 200
+    RESOURCE_LIMIT_EXCEEDED = 201
+    PERMISSION_DENIED = 202
+    CONNECTION_FAILED = 203
+    NO_RESERVATION = 204
+    MALFORMED_MESSAGE = 400
+    UNEXPECTED_MESSAGE = 401
+
+
+class Toll:
+    """What the owner of this machine lets others have of its lines: nothing, until one that knows the limits says."""
+
+    def __init__(self) -> None:
+        self.admits: Callable[[PeerId], bool] = lambda _: False
+        self.wait: Callable[[int], Awaitable[None]] = _no_wait
+        self.carried_bytes = 0  # they came in, and went out
+
+    async def carry(self, size_bytes: int) -> None:
+        """Wait until so much may come in and go out."""
+        await self.wait(size_bytes)
+        self.carried_bytes += size_bytes
+
+
+async def _no_wait(_: int) -> None:
+    """Nobody has set a limit."""
+
+
+Hosts = Callable[[], Awaitable[Mapping[PeerId, str]]]
+
+
+class Relay:
+    """Serves every stream of a caller. `hosts` says whence peers are connected, with nothing for those relayed."""
+
+    def __init__(self, p2p: Any, hosts: Hosts, toll: Toll, clock: Callable[[], float]) -> None:
+        self._p2p = p2p
+        self._hosts = hosts
+        self._toll = toll
+        self._clock = clock
+        self._turns = Turns(ASKED_PER_SECOND, ASKED_AT_ONCE, ALL_ASKED_PER_SECOND, CALLERS_KEPT)
+        self._circuits: Counter[tuple[PeerId, PeerId]] = Counter()
+
+    async def serve(self, info: Any, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """One stream: until it is refused, or its circuit has ended."""
+        caller = PeerId(info.peer_id.to_base58())
+        try:
+            with suppress(*DAEMON_ERRORS, ValueError):
+                if not self._toll.admits(caller):
+                    refused: Status | None = Status.PERMISSION_DENIED
+                elif not self._turns.take(caller, self._clock()):
+                    refused = Status.RESOURCE_LIMIT_EXCEEDED
+                else:
+                    refused = await self._circuit(caller, (reader, writer))
+                if refused is not None:
+                    writer.write(told(refused))  # so little has left us at once
+        finally:
+            writer.transport.abort()
+
+    async def _circuit(self, caller: PeerId, near: ByteStream) -> Status | None:
+        """Pass on what these two say to each other, to the end; why not, if it is refused."""
+        async with asyncio.timeout(ASK_SECONDS_MAX):
+            target = called(await read_message(near[0], MESSAGE_BYTES_MAX))
+            hosts = await self._hosts()
+        if isinstance(target, Status):
+            return target
+        if target == caller or not (hosts.get(target) and hosts.get(caller)):  # no relay behind a relay
+            return Status.NO_RESERVATION
+        if not self._toll.admits(target):
+            return Status.PERMISSION_DENIED
+        if not self._has_room(caller, target):
+            return Status.RESOURCE_LIMIT_EXCEEDED
+        self._circuits[caller, target] += 1
+        try:
+            far = await self._call(target, caller)
+            if far is None:
+                return Status.CONNECTION_FAILED
+            try:
+                near[1].write(told(Status.OK))
+                await self._join(near, far, (caller, target))
+            finally:
+                far[1].transport.abort()
+        finally:
+            self._circuits[caller, target] -= 1
+            self._circuits += Counter()  # forgets pairs that have none
+        return None
+
+    def _has_room(self, caller: PeerId, target: PeerId) -> bool:
+        of_each = [sum(self._circuits[pair] for pair in self._circuits if peer in pair) for peer in (caller, target)]
+        return (
+            self._circuits[caller, target] < CIRCUITS_OF_PAIR_MAX
+            and max(of_each) < CIRCUITS_EACH_MAX
+            and self._circuits.total() < CIRCUITS_MAX
+        )
+
+    async def _call(self, target: PeerId, caller: PeerId) -> ByteStream | None:
+        """A stream to a peer which takes it for one from the caller; None if it does not."""
+        try:
+            async with asyncio.timeout(ASK_SECONDS_MAX):
+                reader, writer = await calls.open_stream(self._p2p, target, STOP, ASK_SECONDS_MAX)
+                try:
+                    writer.write(framed(calling(caller)))
+                    if takes(await read_message(reader, MESSAGE_BYTES_MAX)):
+                        return reader, writer
+                except BaseException:
+                    writer.transport.abort()
+                    raise
+        except (*DAEMON_ERRORS, ValueError):
+            return None
+        writer.transport.abort()
+        return None
+
+    async def _join(self, near: ByteStream, far: ByteStream, ends: tuple[PeerId, PeerId]) -> None:
+        """Until one of them ends, may not go on, or both have had nothing to say for long."""
+        passed = 0
+
+        async def pass_on(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
+            nonlocal passed
+            sink.transport.set_write_buffer_limits(0)  # so that nothing is held back here when the circuit ends
+            while (some := await source.read(SLICE_BYTES)) and all(map(self._toll.admits, ends)):
+                await self._toll.carry(len(some))
+                passed += len(some)
+                sink.write(some)
+                await sink.drain()
+
+        async def fall_idle() -> None:
+            before = -IDLE_BYTES
+            while passed - before >= IDLE_BYTES:
+                before = passed
+                await asyncio.sleep(IDLE_SECONDS)
+
+        parts = [pass_on(near[0], far[1]), pass_on(far[0], near[1]), fall_idle()]
+        tasks = [asyncio.ensure_future(part) for part in parts]
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def called(request: bytes) -> PeerId | Status:
+    """Whom a caller wants, or why it gets nobody. Pure."""
+    try:
+        asked = Message.FromString(request)
+        if asked.type != HOP_CONNECT:
+            return Status.RESERVATION_REFUSED if asked.type == 0 else Status.UNEXPECTED_MESSAGE
+        return PeerId(PeerID(asked.peer.id).to_base58()) if asked.peer.id else Status.MALFORMED_MESSAGE
+    except (DecodeError, ValueError):
+        return Status.MALFORMED_MESSAGE
+
+
+def calling(caller: PeerId) -> bytes:
+    """What the one that is called is told: no limits, with which libp2p would use the connection for little."""
+    message = Message(type=STOP_CONNECT)
+    message.peer.id = PeerID.from_base58(caller).to_bytes()
+    return bytes(message.SerializeToString())
+
+
+def takes(answer: bytes) -> bool:
+    """Whether the one that is called takes the call."""
+    try:
+        said = Message.FromString(answer)
+    except DecodeError:
+        return False
+    return bool(said.type == STOP_STATUS and said.stopped == Status.OK)
+
+
+def told(status: Status) -> bytes:
+    """What a caller is told, behind its length."""
+    return framed(bytes(Message(type=HOP_STATUS, hopped=status).SerializeToString()))
