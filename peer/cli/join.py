@@ -130,13 +130,15 @@ def join(
     ).within_limits(limit or (), share_limits)
     if len(invite) > 1:
         return _join_several(context, invite, options)
-    agreed = _agreed(invite[0], options) if yes else _ask_owner(invite[0], options)
     if detach:
-        return _detach(context, agreed, folder)
+        return _detach(context, _agreed(invite[0], options) if yes else _ask_owner(invite[0], options), folder)
+    agreed = invite[0] if yes else _ask_owner(invite[0], options)
     served = ServiceOptions(folder, stay, False, metrics_port=metrics_port, metrics_listen=metrics_listen)
     served = replace(served, parent=die_with_parent, tracking=drawn)
     # the learner first of all: what it imports takes longest
     with options.sharers or nullcontext(), learner_ahead(options.learner_program) as spawned:
+        if yes:
+            _agreed(agreed, options)  # now: the call takes no time then that a join would not take anyway
         serve(lambda: _prepare(agreed, replace(options, spawned=spawned)), served, verbose)
 
 
