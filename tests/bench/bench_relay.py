@@ -51,7 +51,10 @@ async def megabytes_per_second(one: Daemon, other: Daemon, megabytes: int) -> fl
         await writer.drain()
     writer.write_eof()
     await ended.wait()
-    return round((megabytes << 20) / 1e6 / (time.perf_counter() - began), 1)
+    seconds = time.perf_counter() - began
+    writer.transport.abort()
+    await calls.remove_handler(other.p2p, PROTOCOL, SECONDS_MAX)
+    return round((megabytes << 20) / 1e6 / seconds, 1)
 
 
 async def measure(folder: Path, megabytes: int, repeats: int) -> dict[str, list[float]]:

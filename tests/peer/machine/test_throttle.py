@@ -260,8 +260,9 @@ def test_nothing_is_passed_on_while_the_gate_is_shut_and_nobody_is_left_waiting(
         shut = not waiting.done()
         waiting.cancel()
         await asyncio.gather(waiting, return_exceptions=True)
+        forgotten = not throttle.upload._waiting
         throttle.upload.shut = False
         await throttle.pass_on(1 << 16)
-        return shut
+        return shut and forgotten
 
     assert run_virtual(send())

@@ -177,7 +177,7 @@ def called_for(place: str, unix_seconds: float, hosts: dict[PeerId, str] | None 
     records: list[Any] = [
         SimpleNamespace(
             sender=peer,
-            payload=presence(1).model_copy(update={"addresses": (f"{place}/p2p/{peer}",)}).to_wire(),
+            payload=presence(1).model_copy(update={"addresses": (f"{place.format(peer=peer)}/p2p/{peer}",)}).to_wire(),
             issued_unix_seconds=unix_seconds,
         )
         for peer in CROWD
@@ -210,6 +210,7 @@ def test_a_place_behind_which_a_relay_is_said_to_be_is_any_and_never_called() ->
     """What is called is the relay, by its name, over a connection that we have to it."""
     through = f"{HOME}/p2p/{OTHER.peer_id}/p2p-circuit"
     assert called_for(through, UNIX) == set(CROWD)
+    assert called_for(f"{PUBLIC}/p2p/{{peer}}/p2p-circuit", UNIX) == set(CROWD), "nor is it anybody's"
     (peer, *_) = CROWD
     (place,) = _multiaddrs([f"{through}/p2p/{peer}"], peer)
     assert str(Multiaddr(place)) == f"/p2p/{OTHER.peer_id}/p2p-circuit"
