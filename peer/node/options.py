@@ -35,9 +35,11 @@ class TrialOptions:
     @property
     def learner_attack(self) -> str | None:
         """The attack, if it is one that the learner has a part in."""
-        from peer.attacks.protocol import is_process_attack
+        if self.attack is None:
+            return None
+        from peer.attacks.protocol import is_process_attack  # it loads torch, for which a learner need not wait
 
-        return None if self.attack is None or is_process_attack(self.attack) else self.attack
+        return None if is_process_attack(self.attack) else self.attack
 
 
 NO_TRIAL = TrialOptions()

@@ -31,7 +31,7 @@ from tests.peer.virtual_loop import run_virtual
 PEER = Identity(bytes(32)).peer_id
 PYTHON = (3, 11)
 PEOPLE_WAIT_SECONDS = 15.0
-HEAVY = ("peer.observer.process", "peer.node.node", "peer.cli.consent")
+HEAVY = ("peer.observer.process", "peer.node.node", "peer.cli.consent", "peer.attacks.protocol")
 COMMANDS = [["top"], ["top", "--once"], ["join", "--yes"], ["dashboard", "--headless"]]
 
 
