@@ -26,16 +26,16 @@ from dht.identity import PeerId
 HOP = "/libp2p/circuit/relay/0.2.0/hop"  # what a caller speaks with us
 STOP = "/libp2p/circuit/relay/0.2.0/stop"  # what we speak with whom it calls
 MESSAGE_BYTES_MAX = 4096  # a peer's id, and addresses that nobody reads
-CIRCUITS_MAX = 64
-CIRCUITS_EACH_MAX = 16  # of one peer, as caller and as called
+CIRCUITS_MAX = 256
+CIRCUITS_EACH_MAX = 32  # of one peer, as caller and as called
 CIRCUITS_OF_PAIR_MAX = 2  # one of them may hang
 ASK_SECONDS_MAX = 10.0  # until a circuit stands
 ASKED_PER_SECOND = 1.0
 ASKED_AT_ONCE = 16.0
 ALL_ASKED_PER_SECOND = 64.0
 CALLERS_KEPT = 1024
-IDLE_SECONDS = 180.0
-IDLE_BYTES = 1 << 12  # in that time; with nothing to say, libp2p still asks whether the other end is there
+IDLE_SECONDS = 900.0  # rounds of large models are minutes apart
+IDLE_BYTES = 1 << 13  # in that time; libp2p alone, which asks whether the other end is there, takes some 4 KiB
 SLICE_BYTES = 1 << 16
 
 # one class for both protocols: `hop` has its status in field 5, `stop` in field 4
