@@ -42,7 +42,7 @@ from peer.sync.bootstrap import fetch_manifest
 from peer.sync.genesis import ensure_genesis
 from peer.sync.introduction import fresh_invite
 
-WATCH_SECONDS = 0.5
+WATCH_SECONDS = 0.2
 
 
 class Node:
