@@ -50,6 +50,7 @@ class BoardPeer(VirtualPeer):
     verifier: CountingVerifier | None = None
     shards: PresenceShards = field(init=False)
     began: float = 0.0  # this life
+    forgot: float = 0.0  # who had gone silent, last
 
     def start(self) -> None:
         """A new life knows nothing of how many there are."""
@@ -65,9 +66,12 @@ class BoardPeer(VirtualPeer):
         steps = self.tensors.learner.steps(now)
         presence, shards = engine.core.presence, self.shards
         needed = active_sets(machine.chain for machine in engine.machines)
-        presence.forget(now, lifetimes=1.0)
+        if now - self.forgot >= pace.presence_seconds:
+            self.forgot = now
+            presence.forget(now, lifetimes=1.0)
         versions = engine.heads()[0]
-        read = board.get(shards.read(needed - presence.live(now), world.random.getrandbits(32)), now)
+        missing = [peer for peer in needed if not presence.is_live(peer, now)]
+        read = board.get(shards.read(missing, world.random.getrandbits(32)), now)
         said: dict[PeerId, int | None] = {}
         ahead: list[PeerId] = []
         for peer in {peer: None for peers in read.values() for peer in peers if peer != me}:
