@@ -162,7 +162,7 @@ class House:
     def _missing(self, one: Tenant, needed: Collection[PeerId]) -> set[PeerId]:
         return {peer for peer in needed if one.saw.get(peer, -9) < self.look - 2} - {one.me}
 
-    async def turn(self, look: int, needed: frozenset[PeerId], board: Board, draw: Callable[[], int]) -> None:
+    async def turn(self, look: int, needed: frozenset[PeerId], board: Board, drawn: int) -> None:
         """Everybody here looks and says that it is there."""
         self.look, self.needed = look, needed
         before = self.traffic.totals
@@ -174,7 +174,7 @@ class House:
         board.get(self.noted.read, now)
         board.put(self.owner.me, self._ours(), self.noted.written, now)
         self.board_bytes.append((board.bytes_put - put, board.bytes_got - read_bytes))
-        wanted = {one.me: one.shards.read(self._missing(one, needed), draw()) for one in self.tenants}
+        wanted = {one.me: one.shards.read(self._missing(one, needed), drawn) for one in self.tenants}
         read = await self._read({place for places in wanted.values() for place in places})
         outbox: dict[int, list[Record]] = defaultdict(list)
         for one in self.tenants:

@@ -1,4 +1,4 @@
-"""Hundreds of signed identities find each other through real nodes of the DHT, while a tenth of them changes a minute.
+"""Thousands of signed identities find each other through real nodes of the DHT, while a tenth of them changes a minute.
 
 Time passes by hand, so nothing here depends on how fast this machine is. What it costs is compared with what the
 simulator counts for the same peers (`coordinator.simulator.scale`).
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,6 +17,7 @@ from statistics import mean
 import pytest
 
 from coordinator.simulator.board import ACQUAINTANCES, REPLICAS, Board
+from coordinator.wire.shards import DEPTH_MAX, shard_of
 from dht import hivemind_store
 from dht.hivemind_store import HivemindStore
 from dht.identity import Identity, KeyVerifier, PeerId
@@ -27,7 +29,7 @@ from tests.dht.eclipse import Nodes, address_of
 from tests.real.crowd import LIFETIME_SECONDS, HandClock, House, Tenant, needs, no_deadline
 
 RUN_ID = digest_of(b"thousands")
-NODES, PEERS, ACTIVE = 10, 600, 44
+NODES, PEERS, ACTIVE = 16, 2000, 44
 INTERVAL_SECONDS = 30.0
 CHURN_PER_MINUTE = 0.1
 SETTLES, LASTS = 6, 4  # intervals
@@ -56,7 +58,9 @@ class Crowd:
         for _ in range(count):
             self.made += 1
             tenant = Tenant(Identity(digest_of(b"tenant", self.made.to_bytes(8, "big"))), born=self.look)
-            min(self.houses, key=lambda house: len(house.tenants)).tenants.append(tenant)
+            # neighbours live in one house, which so has few places to read for all of them
+            place = shard_of(tenant.me, DEPTH_MAX) - (1 << DEPTH_MAX)
+            self.houses[place * len(self.houses) >> DEPTH_MAX].tenants.append(tenant)
 
     def die(self, count: int) -> None:
         """So many, drawn."""
@@ -84,16 +88,22 @@ class Crowd:
             self.arrive(changing)
         self.elect()
         for house in self.random.sample(self.houses, len(self.houses)):
-            await house.turn(self.look, frozenset(self.active), self.board, lambda: self.random.getrandbits(32))
+            await house.turn(self.look, frozenset(self.active), self.board, self.random.getrandbits(32))
             self.clock.offset_seconds += INTERVAL_SECONDS / len(self.houses)
 
     def check(self) -> None:
         """Who is here for `LOOKS` looks has been found by all who need it."""
         since = self.look - LOOKS
         active = {peer for peer, look in self.seated.items() if look <= since}
-        old = [one for one in self.everybody if one.born <= since]
-        for reader in old:
-            for other in old:
+        old = {one.me: one for one in self.everybody if one.born <= since}
+        neighbours: dict[tuple[int, int], set[PeerId]] = defaultdict(set)
+        for depth in {one.shards.depth for one in old.values()}:
+            for peer in old:
+                neighbours[depth, shard_of(peer, depth)].add(peer)
+        for reader in old.values():
+            depth = reader.shards.depth
+            near = neighbours[depth, shard_of(reader.me, depth)]
+            for other in (old[peer] for peer in near | (active & old.keys())):
                 if other is not reader and needs(reader, other, active):
                     seen = reader.saw.get(other.me, -LOOKS) > since
                     self.found, self.missed = self.found + seen, self.missed + (not seen)
