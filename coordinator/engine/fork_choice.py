@@ -11,8 +11,8 @@ from coordinator.core.actions import Action, Send, Tell
 from coordinator.engine.branch_rules import changes, followed
 from coordinator.engine.fork_probe import Fork, ForkProbe, follows, is_heard_on
 from coordinator.engine.fragment import FragmentMachine
-from coordinator.engine.gossip import spread, teach
-from coordinator.wire.messages import AskChainNote, ChainNote
+from coordinator.engine.gossip import spread
+from coordinator.wire.messages import AskChainNote, CertificateNote, ChainNote
 from dht.identity import PeerId
 
 ASK_AGAIN_SECONDS = 1.0
@@ -86,9 +86,9 @@ class ForkChoice:
         answering = machine.core.answering
         if not answering.admits(peer, now):
             return []
-        shown = [teach(machine.core, newer, peer, now) for newer in machine.chain.after(version, 1)]
-        answering.gave(peer, sum(one.message.encoded_bytes for one in shown), now)
-        return list(shown)
+        notes = [CertificateNote(certificate=newer) for newer in machine.chain.after(version, 1)]
+        answering.gave(peer, sum(note.encoded_bytes for note in notes), now)
+        return [Send(peer, note) for note in notes]
 
     def hear(self, sender: PeerId, note: ChainNote, now: float) -> list[Action]:
         """Follow what continues our chain; collect what forks from it. What nobody asked for counts for nothing."""

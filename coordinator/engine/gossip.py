@@ -41,25 +41,11 @@ def spread(core: Core, chain: Chain, certificate: Certificate, now: float) -> li
     """
     if not is_crowded(core, now):
         return []
-    note = _hint(certificate)
+    known = (certificate.digest, certificate.outcome.parent)
+    note = AskChainNote(fragment=chain.fragment, version=certificate.version, known=known)
     others = _outsiders(core, certificate, now) - chain.active_set()
     drawn = beacon_order(digest_of(certificate.digest, core.me.encode()), others)
     return [Send(peer, note) for peer in drawn[:RUMOUR_PEERS]]
-
-
-def teach(core: Core, certificate: Certificate, peer: PeerId, now: float) -> Send:
-    """Show a peer that speaks about an old version the certificate that ended it; in a crowd only tell it of that.
-
-    What it says there reaches a whole group. Each of these would else send it 13 KB, which it knows already if its vote
-    came a moment after enough others.
-    """
-    return Send(peer, _hint(certificate) if is_crowded(core, now) else CertificateNote(certificate=certificate))
-
-
-def _hint(certificate: Certificate) -> AskChainNote:
-    """A question that tells of a version: who lacks it asks back."""
-    known = (certificate.digest, certificate.outcome.parent)
-    return AskChainNote(fragment=certificate.fragment, version=certificate.version, known=known)
 
 
 def _outsiders(core: Core, certificate: Certificate, now: float) -> frozenset[PeerId]:

@@ -62,6 +62,7 @@ IMPORTS = frozenset(
         ),
         *(
             "coordinator.views.owner_limits",
+            "dht.allowance",  # for its units
             "coordinator.trust.statement_slots",
             "coordinator.views.quantity",
             "coordinator.views.snapshot",

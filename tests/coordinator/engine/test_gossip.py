@@ -10,8 +10,8 @@ from coordinator.chain.chain import Chain
 from coordinator.core.actions import Action, Send
 from coordinator.core.context import Core
 from coordinator.engine import gossip
-from coordinator.engine.gossip import RUMOUR_PEERS, announce, spread, teach
-from coordinator.wire.messages import AskChainNote, CertificateNote
+from coordinator.engine.gossip import RUMOUR_PEERS, announce, spread
+from coordinator.wire.messages import AskChainNote
 from dht.identity import PeerId
 from tests.coordinator.rigs import PEERS, chain_of, core, grown, presence
 
@@ -48,17 +48,3 @@ def test_in_a_crowd_the_leader_tells_the_active_set_and_rumour_the_others(monkey
     known = (certificate.digest, certificate.outcome.parent)
     note = AskChainNote(fragment=0, version=certificate.version, known=known)
     assert [one.message for one in rumour if isinstance(one, Send)] == [note] * RUMOUR_PEERS
-
-
-def test_in_a_crowd_a_late_speaker_is_told_of_the_version_without_its_certificate(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """It speaks to a whole group, each of which would send it 13 KB."""
-    own, chain = scene(crowded=True, monkeypatch=monkeypatch)
-    certificate = chain.certificates[-1]
-    known = (certificate.digest, certificate.outcome.parent)
-    hint = AskChainNote(fragment=0, version=certificate.version, known=known)
-    assert teach(own, certificate, ROSTER[1], 1.0) == Send(ROSTER[1], hint)
-    own, chain = scene(crowded=False, monkeypatch=monkeypatch)
-    note = CertificateNote(certificate=certificate)
-    assert teach(own, certificate, ROSTER[1], 1.0) == Send(ROSTER[1], note), "the few of a small swarm can afford it"
