@@ -72,7 +72,7 @@ class Meter(EventCounter):
     def _bytes(self, message: Message) -> int:
         known = self._sizes.get(id(message))
         if known is None or known[0] is not message:
-            known = (message, message.encoded_bytes)
+            known = (message, len(message.to_wire()))
             if len(self._sizes) >= SIZES_KEPT:
                 self._sizes.clear()
             self._sizes[id(message)] = known
