@@ -6,9 +6,8 @@ import math
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
 
-HOUR_SECONDS = 3600.0
-DAY_SECONDS = 24 * HOUR_SECONDS
-GIGABYTE_BYTES = 1_000_000_000
+from dht.units import DAY_SECONDS
+
 CLOCK_EPSILON_SECONDS = 1e-6  # less is no time to wait
 
 

@@ -10,7 +10,7 @@ from coordinator.views.owner_limits import OwnerLimits
 from coordinator.views.snapshot import PeerSnapshot
 from dashboard.frames.rows import Row
 from dashboard.text import plain, short_id
-from dht.allowance import GIGABYTE_BYTES
+from dht.units import GIGABYTE_BYTES
 
 HELPS: Mapping[str, str] = {
     "My share": "Of all tokens in certified versions, as far back as this machine knows.",

@@ -9,8 +9,8 @@ from typing import Annotated, Literal, Self, get_args
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from coordinator.run.toml_file import parse_toml, read_text
-from dht.allowance import DAY_SECONDS
 from dht.errors import UsageError
+from dht.units import DAY_SECONDS
 from peer.machine.clock import SKEW_SECONDS_MAX
 from peer.machine.fault_points import Fault
 

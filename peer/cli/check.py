@@ -10,8 +10,8 @@ from typing import Annotated
 import typer
 
 from coordinator.run.manifest import RunConfig
-from dht.allowance import DAY_SECONDS
 from dht.errors import UsageError
+from dht.units import DAY_SECONDS
 from peer.cli import arguments
 from peer.cli.common import AsJson, RunFileOption, print_json
 

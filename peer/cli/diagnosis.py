@@ -9,7 +9,7 @@ from typing import Literal
 
 from coordinator.run.manifest import Manifest, RunConfig
 from coordinator.views import quantity
-from dht.allowance import DAY_SECONDS
+from dht.units import DAY_SECONDS
 from dht.validation import CLOCK_TOLERANCE_SECONDS
 from peer.cli.terms import Machine, disk_bytes, memory_bytes, step_seconds_known, upload_bytes_per_day, uses_gpu
 from peer.learner.memory_estimate import least_bytes

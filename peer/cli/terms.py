@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from coordinator.run.data_spec import DataSpec
 from coordinator.run.manifest import Manifest, RunConfig
 from coordinator.views import quantity
-from dht.allowance import DAY_SECONDS
+from dht.units import DAY_SECONDS
 from peer.learner.memory_estimate import RUNTIME_BYTES, footprint, least_bytes
 from peer.machine.text import printable, quoted
 from peer.model.build import parameter_specs

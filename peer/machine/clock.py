@@ -10,8 +10,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from dht.allowance import DAY_SECONDS
 from dht.errors import LocalError
+from dht.units import DAY_SECONDS
 
 Clock = Callable[[], float]
 SKEW_FILE = "clock-skew"  # in the data folder of a peer of a chaos run

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from dht.allowance import GIGABYTE_BYTES
+from dht.units import GIGABYTE_BYTES
 from peer.machine.hours import Hours
 from peer.machine.limits import Limits
 

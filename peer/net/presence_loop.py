@@ -13,10 +13,10 @@ import structlog
 from coordinator.wire.presence import Presence
 from coordinator.wire.shards import PresenceShards
 from dht.addresses import PeerAddress, could_be_of
+from dht.daemon.own_hosts import hosts_behind
 from dht.daemon.process import Daemon
 from dht.errors import NetworkError, PeerError, UsageError
 from dht.identity import PeerId
-from dht.own_hosts import hosts_behind
 from dht.records import presence_key
 from dht.statement import digest_of
 from dht.store import RecordStore, StoredRecord

@@ -13,9 +13,9 @@ from collections.abc import Awaitable, Callable, Collection, Iterable
 
 from coordinator.chain.weights import most_hostile
 from dht.allowance import Turns
+from dht.daemon.own_hosts import hosts_behind
 from dht.identity import PeerId
 from dht.meeting import answers, any_answers
-from dht.own_hosts import hosts_behind
 from peer.machine.clock import Clock, unix_seconds
 from peer.net.frames import ProbeAnswer, ProbeAsk
 

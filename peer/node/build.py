@@ -18,12 +18,12 @@ from coordinator.engine.audit import ROUNDS_KEPT
 from coordinator.engine.engine import Engine
 from coordinator.run.admission_spec import AdmissionSpec
 from coordinator.run.manifest import Manifest, RunConfig
-from dht.allowance import GIGABYTE_BYTES
 from dht.door import Door, Keeper
 from dht.errors import LocalError, NetworkError, UsageError
 from dht.identity import Identity, PeerId, Signer
 from dht.invite import Invite
 from dht.statement import digest_of
+from dht.units import GIGABYTE_BYTES
 from peer.data.token_files import TokenData
 from peer.data.windows import load_tokens
 from peer.learner.handover import session_description

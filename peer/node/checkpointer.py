@@ -12,8 +12,8 @@ from coordinator.chain.certificate import Certificate
 from coordinator.chain.chain import Chain
 from coordinator.views.credit import CreditReport
 from coordinator.wire.presence import Presence
-from dht.allowance import GIGABYTE_BYTES, HOUR_SECONDS
 from dht.errors import LocalError, MusterError
+from dht.units import GIGABYTE_BYTES, HOUR_SECONDS
 from peer.learner.client import LearnerClient
 from peer.learner.spawn import LearnerGoneError
 from peer.machine.heap import give_back_freed

@@ -7,9 +7,9 @@ from pathlib import Path
 import structlog
 
 from coordinator.run.manifest import Manifest, RunConfig
-from dht.allowance import GIGABYTE_BYTES
 from dht.errors import UsageError
 from dht.identity import PeerId
+from dht.units import GIGABYTE_BYTES
 from peer.learner.client import LearnerClient, OnSteps
 from peer.learner.memory_estimate import RUNTIME_BYTES, available_bytes, check_memory, footprint
 from peer.learner.messages import LearnerSettings, Start

@@ -23,8 +23,8 @@ from coordinator.views.credit import Credit
 from coordinator.views.network_view import DAYS_KEPT
 from coordinator.wire.messages import AskChainNote, AskEvidenceNote, ChainNote, ConvictionsNote, EvidenceNote
 from coordinator.wire.presence import Presence
-from dht.allowance import DAY_SECONDS
 from dht.identity import PeerId, Verifier
+from dht.units import DAY_SECONDS
 from peer.rounds.tensor_proofs import TensorProofChecker
 from peer.storage.anchors import layouts_of
 from peer.sync.introduction import empty_chains

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dht.allowance import DAY_SECONDS
+from dht.units import DAY_SECONDS
 from peer.plan.cost import CODEC_BITS, Workload, transfer_seconds
 from peer.plan.population import Floats, Population, Timetable
 

@@ -9,8 +9,8 @@ from typing import Literal, get_args
 import numpy as np
 import numpy.typing as npt
 
-from dht.allowance import DAY_SECONDS
 from dht.errors import UsageError
+from dht.units import DAY_SECONDS
 
 SECONDS_PER_YEAR = 365.25 * DAY_SECONDS
 CHIPS_MAX = 100_000_000

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dht.allowance import DAY_SECONDS
 from dht.errors import UsageError
+from dht.units import DAY_SECONDS
 from peer.plan.chips import SECONDS_PER_YEAR, Cluster, Floats
 from peer.plan.events import Runs, Stretches
 

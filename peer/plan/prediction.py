@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from dht.allowance import DAY_SECONDS, HOUR_SECONDS
+from dht.units import DAY_SECONDS, HOUR_SECONDS
 from peer.plan.alternatives import Alternative, Surface, alternatives
 from peer.plan.cost import CODEC_BITS, Workload
 from peer.plan.population import Population

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from dht.allowance import DAY_SECONDS, HOUR_SECONDS
+from dht.units import DAY_SECONDS, HOUR_SECONDS
 from peer.plan.population import Lines, Sessions
 
 FAR_SECONDS = 0.02  # from the access network to the middle of a continent, one way; ours

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from dht.allowance import HOUR_SECONDS
+from dht.units import HOUR_SECONDS
 from peer.chaos.draw import plan_of
 from peer.chaos.plan import HOST, Event, number_of
 from peer.chaos.plan import ChaosPlanFile as ChaosFile

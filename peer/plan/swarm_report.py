@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from dht.allowance import DAY_SECONDS, HOUR_SECONDS
 from dht.errors import UsageError
+from dht.units import DAY_SECONDS, HOUR_SECONDS
 from peer.plan.advice import Advice, advise
 from peer.plan.alternatives import Surface, alternatives
 from peer.plan.cost import Workload

@@ -8,8 +8,9 @@ from collections import OrderedDict
 from collections.abc import Callable
 
 from coordinator.wire.merkle import leaf_count
-from dht.allowance import DAY_SECONDS, Allowance
+from dht.allowance import Allowance
 from dht.identity import PeerId
+from dht.units import DAY_SECONDS
 from peer.net.frames import StateAsk, StatePiece
 from peer.numerics.outer_optimizer import STATE_PIECE_BYTES, OuterState, SpentMomentum, state_bytes
 from peer.storage.anchors import Anchors

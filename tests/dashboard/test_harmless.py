@@ -62,7 +62,7 @@ IMPORTS = frozenset(
         ),
         *(
             "coordinator.views.owner_limits",
-            "dht.allowance",  # for its units
+            "dht.units",
             "coordinator.trust.statement_slots",
             "coordinator.views.quantity",
             "coordinator.views.snapshot",

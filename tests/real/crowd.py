@@ -19,7 +19,6 @@ from coordinator.simulator.board import Board
 from coordinator.wire.presence import Presence
 from coordinator.wire.shards import PresenceShards, shard_of
 from dht.addresses import PeerAddress
-from dht.allowance import DAY_SECONDS
 from dht.errors import NetworkError, PeerError
 from dht.hivemind_storage import place_of
 from dht.hivemind_store import HivemindStore
@@ -27,6 +26,7 @@ from dht.identity import Identity, PeerId
 from dht.records import Record, RecordKey, presence_key
 from dht.statement import digest_of
 from dht.store import RecordWriter, StoredRecord
+from dht.units import DAY_SECONDS
 from peer.net.presence_loop import PresenceLoop, PresenceReaders
 from tests.dht.eclipse import Clock
 

@@ -152,7 +152,7 @@ def test_notes_know_how_long_they_are_and_measure_a_certificate_once(
     club = Club.of(4)
     chain = club.grow(club.chain(), *[range(4)] * max(count, 1))
     note = ChainNote(fragment=0, certificates=chain.after(0, count), oldest=None if count else 300)
-    notes = [note, CertificateNote(certificate=chain.certificates[0])]
+    notes: list[ChainNote | CertificateNote] = [note, CertificateNote(certificate=chain.certificates[0])]
     assert [one.encoded_bytes for one in notes] == [len(one.to_wire()) for one in notes]
     encoded: list[type[Wire]] = []
     plain = encoding._plain

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dht.allowance import GIGABYTE_BYTES
+from dht.units import GIGABYTE_BYTES
 from peer.machine.daily_traffic import TRAFFIC_NAME, DailyTraffic
 from peer.machine.limits import Limits
 from peer.machine.pause_policy import CALM_SECONDS, Conditions, Pause, PausePolicy, Today

@@ -15,8 +15,8 @@ from multiaddr import Multiaddr
 
 from coordinator.wire.presence import Presence
 from coordinator.wire.shards import ROOT, PresenceShards, shard_of
-from dht import own_hosts
 from dht.addresses import PeerAddress
+from dht.daemon import own_hosts
 from dht.daemon import process as daemons
 from dht.hivemind_store import why_refused
 from dht.identity import Identity, KeyVerifier, PeerId

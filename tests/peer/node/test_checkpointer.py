@@ -16,8 +16,8 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from dht.allowance import GIGABYTE_BYTES
 from dht.errors import LocalError
+from dht.units import GIGABYTE_BYTES
 from peer.learner.client import LearnerClient
 from peer.learner.messages import Done
 from peer.machine.limits import Limits

@@ -2,7 +2,7 @@
 
 import pytest
 
-from dht.own_hosts import LOOPBACK, hosts_behind, is_own
+from dht.daemon.own_hosts import LOOPBACK, hosts_behind, is_own
 
 
 @pytest.mark.parametrize(
