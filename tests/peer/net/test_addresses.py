@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import tempfile
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -110,68 +111,73 @@ def test_presence_names_the_release_that_runs_here(
     assert run_virtual(main()).software == said
 
 
+@asynccontextmanager
+async def looking(folder: Path) -> AsyncIterator[tuple[Peer, Moving, OwnAddresses, OwnPresence]]:
+    """A peer that looks where it can be called, as often as peers do."""
+    swarm = Swarm(config_of(), 1, folder)
+    await swarm.start()
+    (peer,) = swarm.peers
+    place = Moving(peer)
+    own = await OwnAddresses.start(place, peer.driver.engine.core, place.moved)
+    presence = OwnPresence(peer.driver, NodeOptions(folder), own)
+    task = asyncio.get_running_loop().create_task(own.run())
+    yield peer, place, own, presence
+    task.cancel()
+    await swarm.close()
+
+
 def test_a_relay_is_told_while_nobody_gets_through_and_never_in_an_invite(tmp_path: Path) -> None:
     async def main() -> None:
-        swarm = Swarm(config_of(), 1, tmp_path)
-        await swarm.start()
-        (peer,) = swarm.peers
-        own_core, place = peer.driver.engine.core, Moving(peer)
-        own = await OwnAddresses.start(place, own_core, place.moved)
-        presence = OwnPresence(peer.driver, NodeOptions(tmp_path), own)
-        looking = asyncio.get_running_loop().create_task(own.run())
-        place.relays = (f"/ip4/9.9.9.9/tcp/7400/p2p/{Identity(bytes(32)).peer_id}",)
-        await asyncio.sleep(2 * LOOK_SECONDS)
-        assert hosts(presence.now("training", None).addresses) == ["8.8.4.4", "192.168.1.7"], "it can be called"
+        async with looking(tmp_path) as (peer, place, own, presence):
+            own_core = peer.driver.engine.core
+            place.relays = (f"/ip4/9.9.9.9/tcp/7400/p2p/{Identity(bytes(32)).peer_id}",)
+            await asyncio.sleep(2 * LOOK_SECONDS)
+            assert hosts(presence.now("training", None).addresses) == ["8.8.4.4", "192.168.1.7"], "it can be called"
 
-        own_core.dialable = False
-        own.hurry()
-        await asyncio.sleep(1.0)
-        assert hosts(presence.now("training", None).addresses) == ["9.9.9.9", "8.8.4.4", "192.168.1.7"]
-        assert (hosts(own.texts), own.port, own_core.networks) == (["8.8.4.4", "192.168.1.7"], 7331, (b"\x08\x08\x04",))
-        assert place.moves == 1
+            own_core.dialable = False
+            own.hurry()
+            await asyncio.sleep(1.0)
+            assert hosts(presence.now("training", None).addresses) == ["9.9.9.9", "8.8.4.4", "192.168.1.7"]
+            assert (hosts(own.texts), own.port, own_core.networks) == (
+                ["8.8.4.4", "192.168.1.7"],
+                7331,
+                (b"\x08\x08\x04",),
+            )
+            assert place.moves == 1
 
-        place.relays = ()
-        await asyncio.sleep(LOOK_SECONDS)
-        assert len(own.relayed) == 1, "it may be away for a moment"
-        own_core.dialable = True
-        own.hurry()
-        await asyncio.sleep(1.0)
-        assert own.relayed == ()
-        looking.cancel()
-        await swarm.close()
+            place.relays = ()
+            await asyncio.sleep(LOOK_SECONDS)
+            assert len(own.relayed) == 1, "it may be away for a moment"
+            own_core.dialable = True
+            own.hurry()
+            await asyncio.sleep(1.0)
+            assert own.relayed == ()
 
     run_virtual(main())
 
 
 def test_presence_invites_and_joins_follow_a_machine_that_moves(tmp_path: Path) -> None:
     async def main() -> None:
-        swarm = Swarm(config_of(), 1, tmp_path)
-        await swarm.start()
-        (peer,) = swarm.peers
-        own_core, place = peer.driver.engine.core, Moving(peer)
-        own = await OwnAddresses.start(place, own_core, place.moved)
-        presence = OwnPresence(peer.driver, NodeOptions(tmp_path), own)
-        looking = asyncio.get_running_loop().create_task(own.run())
-        assert hosts(presence.now("training", None).addresses) == ["8.8.4.4", "192.168.1.7"]
-        assert own_core.networks == (b"\x08\x08\x04",)
-        await asyncio.sleep(1.5 * LOOK_SECONDS)
-        assert place.moves == 0
+        async with looking(tmp_path) as (peer, place, own, presence):
+            own_core = peer.driver.engine.core
+            assert hosts(presence.now("training", None).addresses) == ["8.8.4.4", "192.168.1.7"]
+            assert own_core.networks == (b"\x08\x08\x04",)
+            await asyncio.sleep(1.5 * LOOK_SECONDS)
+            assert place.moves == 0
 
-        place.endpoints = ["/ip4/9.9.9.9/tcp/7332"]
-        await asyncio.sleep(LOOK_SECONDS)
-        assert hosts(presence.now("training", None).addresses) == ["9.9.9.9"]
-        assert own_core.networks == (b"\x09\x09\x09",)
-        assert own.port == 7332
-        invite = fresh_invite(own_core.manifest, own.texts, peer.driver.engine.chains)
-        assert [address.host for address in invite.addresses] == ["9.9.9.9"]
-        assert place.moves == 1
+            place.endpoints = ["/ip4/9.9.9.9/tcp/7332"]
+            await asyncio.sleep(LOOK_SECONDS)
+            assert hosts(presence.now("training", None).addresses) == ["9.9.9.9"]
+            assert own_core.networks == (b"\x09\x09\x09",)
+            assert own.port == 7332
+            invite = fresh_invite(own_core.manifest, own.texts, peer.driver.engine.chains)
+            assert [address.host for address in invite.addresses] == ["9.9.9.9"]
+            assert place.moves == 1
 
-        place.endpoints = ["/ip4/9.9.9.9/tcp/7333"]
-        for callback in place.rebuilt:
-            await callback()
-        assert own.port == 7333, "a daemon that was rebuilt is asked at once"
-        looking.cancel()
-        await swarm.close()
+            place.endpoints = ["/ip4/9.9.9.9/tcp/7333"]
+            for callback in place.rebuilt:
+                await callback()
+            assert own.port == 7333, "a daemon that was rebuilt is asked at once"
 
     run_virtual(main())
 
