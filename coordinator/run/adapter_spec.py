@@ -6,11 +6,12 @@ from typing import Any, ClassVar, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from coordinator.run.model_spec import BY_HOST, LINE, TENSORS_MAX
+from coordinator.run.model_spec import BY_HOST, LINE, TENSORS_MAX, LaterFlag
 from dht.wire import Wire
 
 ALL_LINEAR = "all-linear"
 TARGETS_MAX = 256
+GIVEN_BASE_BYTES_MAX = 2 << 30  # a billion numbers in 16 bits
 # 4 bits; a byte for the scale of 64 numbers, and a float32 for that of 256 such scales (QLoRA 2305.14314)
 NF4_BYTES = 0.5 + 1 / 64 + 4 / (64 * 256)
 
@@ -25,10 +26,26 @@ class BaseTensor(Wire):
     sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
 
 
+class BaseFile(Wire):
+    """The one file of a base that peers of the run hand out: its size, and the root of its Merkle tree.
+
+    A piece proves itself against the root as it arrives, whoever sends it (`peer.sync.base_fetch`).
+    """
+
+    size_bytes: int = Field(ge=1, le=GIVEN_BASE_BYTES_MAX)
+    root: str = Field(pattern=r"^[0-9a-f]{64}$")
+
+    @property
+    def digest(self) -> bytes:
+        """The root; those who hold the file know it by this name."""
+        return bytes.fromhex(self.root)
+
+
 class AdapterSpec(Wire):
     """Train a low-rank adapter (LoRA 2106.09685) of the model that `model.source` names, which stays as it is.
 
-    Every peer brings that base itself; without this table a run trains the model (docs/how-to/adapters.md).
+    Every peer brings that base itself, or, if the organiser gives it, gets it from others. Without this table a run
+    trains the model (docs/how-to/adapters.md).
     """
 
     OMITS_NONE: ClassVar[bool] = True
@@ -54,6 +71,12 @@ class AdapterSpec(Wire):
     )
     base_elements: int = Field(0, ge=0, description="numbers of the base", json_schema_extra=BY_HOST)
     linear_elements: int = Field(0, ge=0, description="those of them that nf4 shortens", json_schema_extra=BY_HOST)
+    give_base: LaterFlag = Field(
+        None,
+        description="a peer without `--base` gets the base from this run's peers: one `model.safetensors` of at most "
+        f"{GIVEN_BASE_BYTES_MAX >> 30} GB, which you may pass on",
+    )
+    base_file: BaseFile | None = Field(None, description="the file that is given", json_schema_extra=BY_HOST)
 
     @field_validator("targets", mode="before")
     @classmethod

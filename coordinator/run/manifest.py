@@ -9,14 +9,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal, Self, TypeAlias, get_args
 
-from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, field_validator, model_validator
+from pydantic import AfterValidator, Field, ValidationError, field_validator, model_validator
 
 from coordinator.run.about import AboutSpec
 from coordinator.run.adapter_spec import AdapterSpec
 from coordinator.run.admission_spec import AdmissionSpec
 from coordinator.run.data_spec import DataSpec
 from coordinator.run.inner_spec import InnerSpec
-from coordinator.run.model_spec import BY_HOST, OWN, RETIRED, Installed, ModelSpec
+from coordinator.run.model_spec import BY_HOST, OWN, RETIRED, Installed, LaterFlag, ModelSpec
 from coordinator.run.toml_file import fault_of, nearest, parse_toml, read_text, with_full_names
 from dht.errors import UsageError
 from dht.identity import PeerId
@@ -54,14 +54,6 @@ LaterShare: TypeAlias = Annotated[
     AfterValidator(lambda share: share or None),
 ]
 """A share that manifests of older versions do not have: 0 has one form only, which they know."""
-
-
-LaterFlag: TypeAlias = Annotated[
-    Literal[True] | None,
-    BeforeValidator(lambda flag: None if flag is False else flag),
-    Field(json_schema_extra={"type": "boolean", "default": False}),
-]
-"""A flag that manifests of older versions do not have: False has one form only, which they know."""
 
 
 class OuterSpec(Wire):

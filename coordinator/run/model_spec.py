@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Annotated, Any, ClassVar, Literal, Self, TypeAlias, get_args
 
-from pydantic import AfterValidator, Field, JsonValue, field_validator, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, JsonValue, field_validator, model_validator
 
 from dht.wire import Wire
 
@@ -28,6 +28,12 @@ Installed: TypeAlias = Annotated[
     AfterValidator(lambda text: text or None),
 ]
 """An installed package, `NAME==VERSION`; that there is none has one form only, which older versions know."""
+LaterFlag: TypeAlias = Annotated[
+    Literal[True] | None,
+    BeforeValidator(lambda flag: None if flag is False else flag),
+    Field(json_schema_extra={"type": "boolean", "default": False}),
+]
+"""A flag that manifests of older versions do not have: False has one form only, which they know."""
 
 
 class TensorEntry(Wire):

@@ -156,7 +156,11 @@ def _base_rows(config: RunConfig) -> tuple[tuple[str, str], ...]:
     if adapter is None:
         return ()
     held = f"{quantity.size(adapter.base_bytes)} in {adapter.held}"
-    text = f"{quantity.count(adapter.base_elements)} parameters, {held}; every peer brings it, and nobody sends it"
+    who = "every peer brings it, and nobody sends it"
+    if adapter.give_base:
+        size = "" if adapter.base_file is None else f" {quantity.size(adapter.base_file.size_bytes)}"
+        who = f"peers without a copy get it from the others,{size} once"
+    text = f"{quantity.count(adapter.base_elements)} parameters, {held}; {who}"
     missing = f"{config.model.source} has only its config.json: bring its weights before muster host"
     return (("base", text), *([("missing", missing)] if lacks_base(config) else []))
 

@@ -61,9 +61,13 @@ def memory_bytes(config: RunConfig, machine: Machine) -> int:
     return learner + footprint(config).bytes_in("host") + 2 * RUNTIME_BYTES
 
 
-def disk_bytes(config: RunConfig) -> int:
-    """What the checkpoints of this run take: those kept, and the one being written with the learner's part twice."""
-    return footprint(config).bytes_in("disk")
+def disk_bytes(config: RunConfig, base: str = "") -> int:
+    """What the checkpoints of this run take: those kept, and the one being written with the learner's part twice.
+
+    With the base, if that is given, and not here as a folder of the owner's own.
+    """
+    file = None if config.adapter is None or base else config.adapter.base_file
+    return footprint(config).bytes_in("disk") + (0 if file is None else file.size_bytes)
 
 
 def upload_bytes_per_version(config: RunConfig) -> int:
@@ -155,9 +159,8 @@ def _upload(config: RunConfig, options: NodeOptions, machine: Machine) -> str:
 
 
 def _disk(config: RunConfig, options: NodeOptions, machine: Machine) -> str:
-    room = (
-        f"{quantity.size(disk_bytes(config))} in {options.data_directory}, of {quantity.size(machine.disk_bytes)} free"
-    )
+    needed, free = disk_bytes(config, options.files.base), quantity.size(machine.disk_bytes)
+    room = f"{quantity.size(needed)} in {options.data_directory}, of {free} free"
     hourly = options.limits.written_gigabytes_per_hour
     if not hourly:
         return room
@@ -200,6 +203,8 @@ def _base_row(config: RunConfig) -> list[tuple[str, str]]:
     fetched = f"from {hub}, {download}, unless you name a copy with --base"
     owner = ", or as you say with --base-precision" if adapter.base_precision == "any" else ""
     where = fetched if source else "of your own, which you name with --base"
+    if (file := adapter.base_file) is not None:
+        where = f"from peers of the run, {quantity.size(file.size_bytes)}, unless you name a copy with --base"
     held = f"{quantity.size(adapter.base_bytes)} in {adapter.held}{owner}"
     return [("base", f"{quantity.count(adapter.base_elements)} parameters {where}; {held}; it stays as it is")]
 

@@ -19,7 +19,7 @@ from coordinator.views import quantity
 from dht.errors import UsageError
 from peer.data.hub import HUB
 from peer.machine.text import first_line
-from peer.model.base import base_counts, base_folder, base_tensors, check_base
+from peer.model.base import base_counts, base_folder, base_tensors, check_base, given_file
 from peer.model.build import build_hollow_model, build_model, initial_parameters, parameter_specs
 from peer.model.families import make_module
 from peer.model.given import load_weights
@@ -69,7 +69,8 @@ def describe_adapter(config: RunConfig, base: str, room_bytes: int | None) -> tu
     try_family(module, model, context_tokens, config.data.is_marked)
     is_public = source.startswith(HUB)
     model = model.model_copy(update={"source": source if is_public else ""})
-    spec = spec.model_copy(update={"base": base_tensors(folder)})
+    given = given_file(folder) if spec.give_base else None
+    spec = spec.model_copy(update={"base": base_tensors(folder), "base_file": given})
     here = base if is_public else str(folder.absolute())
     return config.model_copy(update={"model": model, "adapter": spec}), here
 

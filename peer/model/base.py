@@ -1,28 +1,32 @@
 """The base of an adapter run: a folder that every peer brings, and that has to hold exactly the run's tensors.
 
-Nothing of it travels. The manifest has a digest of each tensor as its files have it, before anything is shortened, so
-a peer with another base hears which tensor differs.
+The manifest has a digest of each tensor as its files have it, before anything is shortened, so a peer with another base
+hears which tensor differs. Nothing of a base travels, unless its organiser gives it (`peer.sync.base_fetch`).
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
-from coordinator.run.adapter_spec import AdapterSpec, BaseTensor
+from coordinator.run.adapter_spec import GIVEN_BASE_BYTES_MAX, AdapterSpec, BaseFile, BaseTensor
+from coordinator.views import quantity
+from coordinator.wire.merkle import leaf_digest, root_of_leaves
 from dht.errors import UsageError
 from dht.statement import digest_of
 from peer.machine.text import first_line
 from peer.model.given import holds_weights
 from peer.model.own_module import content_digest
 from peer.model.source import folder_of
+from peer.numerics.outer_optimizer import STATE_PIECE_BYTES
 
-_WHOLE = "model.safetensors"
+BASE_FILE = "model.safetensors"
 _INDEX = "model.safetensors.index.json"
 
 
@@ -39,6 +43,31 @@ def base_folder(source: str) -> Path:
 def base_tensors(folder: Path) -> tuple[BaseTensor, ...]:
     """Names and digests of all that the folder's files hold, in order of their names; raises UsageError."""
     return tuple(BaseTensor(name=name, sha256=_sha256(value)) for name, value in _stored(folder))
+
+
+def leaves_of(path: Path) -> tuple[bytes, ...]:
+    """The digests of a file's pieces, as those are handed out; () if there is no such file. Raises OSError."""
+    if not path.exists():
+        return ()
+    with path.open("rb") as file:
+        return tuple(leaf_digest(piece) for piece in iter(partial(file.read, STATE_PIECE_BYTES), b""))
+
+
+def given_file(folder: Path) -> BaseFile:
+    """What a manifest says of a base that is given to those who lack it; raises UsageError if it is none to give."""
+    path = folder / BASE_FILE
+    if not path.is_file():
+        raise UsageError(
+            f"adapter.give_base: a base is handed out as one file, and {folder} has no {BASE_FILE}; save it again "
+            'with max_shard_size="4GB", or leave the key out'
+        )
+    size_bytes = path.stat().st_size
+    if size_bytes > GIVEN_BASE_BYTES_MAX:
+        raise UsageError(
+            f"adapter.give_base: {path} has {quantity.size(size_bytes)}, and peers hand out "
+            f"{quantity.size(GIVEN_BASE_BYTES_MAX)} at most; leave the key out, and have everybody bring the base"
+        )
+    return BaseFile(size_bytes=size_bytes, root=root_of_leaves(leaves_of(path)).hex())
 
 
 def check_base(spec: AdapterSpec, folder: Path) -> None:
@@ -85,7 +114,7 @@ def _stored(folder: Path) -> Iterator[tuple[str, Tensor]]:
 
 def _files(folder: Path) -> list[Path]:
     """The files that `transformers` reads, which may not be all that are there."""
-    if not (folder / _WHOLE).exists() and (folder / _INDEX).exists():
+    if not (folder / BASE_FILE).exists() and (folder / _INDEX).exists():
         names = json.loads((folder / _INDEX).read_text(encoding="utf-8"))["weight_map"].values()
         return [folder / Path(name).name for name in sorted(set(names))]
-    return [folder / _WHOLE]
+    return [folder / BASE_FILE]

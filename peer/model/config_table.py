@@ -48,14 +48,14 @@ def table_of(config: Any, architecture: str) -> Table:
 def _plain(value: Table) -> Table:
     left_out = (*_NO_SHAPE, *_ANSWERS)
     kept = {name: one for name, one in value.items() if name not in left_out and not is_refused(name)}
-    return json.loads(json.dumps(_without_refused(kept)))  # type: ignore[no-any-return]
+    return json.loads(json.dumps(without_refused(kept)))  # type: ignore[no-any-return]
 
 
-def _without_refused(value: Any) -> Any:
+def without_refused(value: Any) -> Any:
     """The same without what is refused in tables inside, which have their `model_type` and their names."""
     if not isinstance(value, dict):
         return value
-    return {str(name): _without_refused(one) for name, one in value.items() if not is_refused(str(name))}
+    return {str(name): without_refused(one) for name, one in value.items() if not is_refused(str(name))}
 
 
 def names_in(table: Table) -> Iterator[str]:

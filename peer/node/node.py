@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Collection, Sequence
 from dataclasses import replace
-from functools import partial
 
 from coordinator.run.manifest import Manifest, RunConfig
 from coordinator.views.snapshot import PeerSnapshot
@@ -38,8 +37,8 @@ from peer.node.status import mark_of, peer_snapshot, told_status
 from peer.rounds.evaluation_loop import Mark
 from peer.storage.run_directory import RunDirectory
 from peer.storage.tokenizer_file import keep_tokenizer
+from peer.sync.base_fetch import hand_out_base
 from peer.sync.bootstrap import fetch_manifest
-from peer.sync.genesis import ensure_genesis
 from peer.sync.introduction import fresh_invite
 
 WATCH_SECONDS = 0.2
@@ -92,7 +91,7 @@ class Node:
             network.dht.daemon.door.keeper = first_gate(invite, manifest, options.clock)
             check_brought(manifest.config)
             check_frozen(manifest, options)
-            await ensure_genesis(directory.path, manifest, partial(entered.holders, invite), network)
+            entered = await entered.with_given(invite, manifest, directory.path)
             return await cls._begin(entered, manifest, None, invite)
         except BaseException:
             await entered.life.close()
@@ -143,6 +142,7 @@ class Node:
         if self.evaluator is not None:
             spawn(self.evaluator.run())
         spawn(self._watch())
+        spawn(hand_out_base(driver.requests.server, parts.manifest.config, options.files.base))
         spawn(parts.checkpointer.run())
         if driver.engine.core.admission.is_closed:
             spawn(Usher(network.dht.daemon).run())

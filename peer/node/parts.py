@@ -6,6 +6,7 @@ import asyncio
 import os
 from dataclasses import dataclass, field, replace
 from functools import partial
+from pathlib import Path
 from typing import Literal
 
 from coordinator.chain.chain import CHAIN_KEPT, active_sets
@@ -33,6 +34,8 @@ from peer.node.pause_loop import PauseLoop
 from peer.node.presence import OwnPresence
 from peer.rounds.driver import RoundDriver
 from peer.storage.run_directory import RunDirectory, RunState
+from peer.sync.base_fetch import ensure_base
+from peer.sync.genesis import ensure_genesis
 
 FLUSH_SECONDS = 1.0  # for what is on its way to others when we leave
 
@@ -72,6 +75,16 @@ class Entered:
         present = await present_peers(dht.store, dht.daemon, invite.run_id)
         self.known.met.update({peer: list(presence.addresses) for peer, presence in present})
         return set(invite.peers) | self.known.met.keys()
+
+    async def with_given(self, invite: Invite, manifest: Manifest, folder: Path) -> Entered:
+        """With version 0 and the base, as far as others give them and they are not here; raises as `ensure_base`."""
+        holders, options = partial(self.holders, invite), self.options
+        await ensure_genesis(folder, manifest, holders, self.network)
+        adapter = manifest.config.adapter
+        if adapter is None or adapter.base_file is None or options.files.base:
+            return self
+        base = await ensure_base(folder, manifest, holders, self.network, options.tell)
+        return replace(self, options=replace(options, files=replace(options.files, base=str(base))))
 
 
 @dataclass(frozen=True, slots=True)

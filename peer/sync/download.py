@@ -2,11 +2,13 @@
 
 First come the leaf digests of the state's two Merkle trees, which prove themselves against the certificate; after that
 every piece proves itself, from any sender and at any time. Of a momentum that no step needs the leaf digests are all
-that is kept. `peer.sync.download_scheduler` says whom to ask for which.
+that is kept. A file comes in the same way (`peer.sync.base_file`). `peer.sync.download_scheduler` says whom to ask for
+which piece.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -33,22 +35,27 @@ class Wanted:
     state: bytes
 
 
-class Download:
-    """A wanted state of `elements` values per half. `halves`: 2 for both, 1 where the momentum is spent."""
+class Download(ABC):
+    """Something of `pieces` that prove themselves, and that has `leaves` digests, perhaps of more than is kept."""
 
-    def __init__(self, wanted: Wanted, elements: int, halves: int = 2) -> None:
-        self.name = wanted.name
+    def __init__(self, name: bytes, pieces: int, leaves: int, bytes_total: int) -> None:
+        self.name = name
         self.ended: Ended | None = None  # called once it is over, if somebody waits for it
-        self._state = wanted.state
-        half_bytes = 4 * elements
-        self._per_half = leaf_count(half_bytes, STATE_PIECE_BYTES)
-        self._halves = [bytearray(half_bytes) for _ in range(halves)]
-        self._leaves: tuple[bytes, ...] = ()
-        self._pieces = halves * self._per_half
-        self.missing = set(range(self._pieces))
-        self._unasked = OrderedDict.fromkeys(range(self._pieces))
-        self.bytes_total = halves * half_bytes
+        self.leaves: tuple[bytes, ...] = ()
+        self._leaf_count = leaves
+        self._pieces = pieces
+        self.missing = set(range(pieces))
+        self._unasked = OrderedDict.fromkeys(range(pieces))
+        self.bytes_total = bytes_total
         self.bytes_done = 0
+
+    @abstractmethod
+    def _is_named(self, leaves: tuple[bytes, ...]) -> bool:
+        """Whether these are the digests of what is wanted."""
+
+    @abstractmethod
+    def _keep(self, piece: int, payload: bytes) -> None:
+        """Take a piece that has proven itself."""
 
     @property
     def running(self) -> bool:
@@ -63,7 +70,7 @@ class Download:
     @property
     def proves(self) -> bool:
         """Whether the leaf digests are here, by which pieces prove themselves."""
-        return bool(self._leaves)
+        return bool(self.leaves)
 
     @property
     def begun(self) -> bool:
@@ -90,31 +97,52 @@ class Download:
         return piece not in self.missing or not self.proves or self._take_piece(piece, payload)
 
     def _take_leaves(self, payload: bytes) -> bool:
-        if self._leaves:
-            return payload == b"".join(self._leaves)
-        if len(payload) != 2 * self._per_half * DIGEST_BYTES:
+        if self.leaves:
+            return payload == b"".join(self.leaves)
+        if len(payload) != self._leaf_count * DIGEST_BYTES:
             return False
-        leaves = [payload[start : start + DIGEST_BYTES] for start in range(0, len(payload), DIGEST_BYTES)]
-        roots = root_of_leaves(leaves[: self._per_half]), root_of_leaves(leaves[self._per_half :])
-        if digest_of_roots(*roots) != self._state:
+        leaves = tuple(payload[start : start + DIGEST_BYTES] for start in range(0, len(payload), DIGEST_BYTES))
+        if not self._is_named(leaves):
             return False
-        self._leaves = tuple(leaves)
+        self.leaves = leaves
         return True
 
     def _take_piece(self, piece: int, payload: bytes) -> bool:
-        if leaf_digest(payload) != self._leaves[piece]:
+        if leaf_digest(payload) != self.leaves[piece]:
             return False
+        self._keep(piece, payload)
+        self._count(piece, len(payload))
+        return True
+
+    def _count(self, piece: int, size_bytes: int) -> None:
+        """This piece is here."""
         self.missing.discard(piece)
         self._unasked.pop(piece, None)
+        self.bytes_done += size_bytes
+
+
+class StateDownload(Download):
+    """A wanted state of `elements` values per half. `halves`: 2 for both, 1 where the momentum is spent."""
+
+    def __init__(self, wanted: Wanted, elements: int, halves: int = 2) -> None:
+        half_bytes = 4 * elements
+        self._per_half = leaf_count(half_bytes, STATE_PIECE_BYTES)
+        super().__init__(wanted.name, halves * self._per_half, 2 * self._per_half, halves * half_bytes)
+        self._state = wanted.state
+        self._halves = [bytearray(half_bytes) for _ in range(halves)]
+
+    def _is_named(self, leaves: tuple[bytes, ...]) -> bool:
+        roots = root_of_leaves(leaves[: self._per_half]), root_of_leaves(leaves[self._per_half :])
+        return digest_of_roots(*roots) == self._state
+
+    def _keep(self, piece: int, payload: bytes) -> None:
         half, index = divmod(piece, self._per_half)
         start = index * STATE_PIECE_BYTES
         self._halves[half][start : start + len(payload)] = payload
-        self.bytes_done += len(payload)
-        return True
 
     def state(self) -> OuterState:
         """The whole state, once `done`."""
         if not self.done:
             raise ValueError("the state is not here yet")
         anchor, *momenta = (torch.frombuffer(half, dtype=torch.float32) for half in self._halves)
-        return OuterState(anchor, momenta[0] if momenta else SpentMomentum(self._leaves[self._per_half :]))
+        return OuterState(anchor, momenta[0] if momenta else SpentMomentum(self.leaves[self._per_half :]))

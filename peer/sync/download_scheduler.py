@@ -16,7 +16,7 @@ from statistics import median_low
 
 from dht.identity import PeerId
 from peer.numerics.outer_optimizer import OuterState
-from peer.sync.download import Download, Ended, Piece, Wanted
+from peer.sync.download import Download, Ended, Piece, StateDownload, Wanted
 from peer.sync.source import ANSWER_SECONDS, STALL_SECONDS, Request, StateSource
 
 HOLDERS_ASKED_MAX = 4  # at once; the others are in reserve
@@ -46,6 +46,7 @@ class DownloadScheduler:
         self._downloads: dict[int, Download] = {}  # with those that wait for another try
         self._taken: dict[int, int] = {}  # bytes of the states that came while others did not yet
         self._holders: OrderedDict[PeerId, StateSource] = OrderedDict()  # those in reserve last
+        self.false: dict[PeerId, Piece] = {}  # who has given something false, and the last of that
 
     # -- what to get, and from whom
 
@@ -54,17 +55,23 @@ class DownloadScheduler:
 
         `ended` is called, perhaps more than once, when the state is here, or nobody is left to ask for it.
         """
-        self.end(wanted.fragment)
-        if not self._downloads:
-            self._taken.clear()
-        self._taken.pop(wanted.fragment, None)
         download = self._downloads.get(wanted.fragment)
         if download is None or download.name != wanted.name:
-            if download is not None:
-                self._forgive_all(download)
-            download = self._downloads[wanted.fragment] = Download(wanted, elements, self._halves)
+            download = StateDownload(wanted, elements, self._halves)
+        self.begin_with(wanted.fragment, download, holders, ended)
+
+    def begin_with(self, fragment: int, download: Download, holders: Sequence[PeerId], ended: Ended) -> None:
+        """The same with a download that is there; what is no state has the place of a fragment that has none."""
+        self.end(fragment)
+        if not self._downloads:
+            self._taken.clear()
+        self._taken.pop(fragment, None)
+        before = self._downloads.get(fragment)
+        if before is not None and before is not download:
+            self._forgive_all(before)
+        self._downloads[fragment] = download
         download.ended = ended
-        self.offer(wanted.fragment, holders)
+        self.offer(fragment, holders)
 
     def offer(self, fragment: int, holders: Sequence[PeerId]) -> None:
         """These are said to hold the state; those that failed before get another chance."""
@@ -111,9 +118,10 @@ class DownloadScheduler:
 
     def take(self, fragment: int) -> OuterState | None:
         """The state, once; None if it is not here."""
-        if not self._downloads[fragment].done:
+        download = self._downloads[fragment]
+        if not download.done or not isinstance(download, StateDownload):
             return None
-        download = self._downloads.pop(fragment)
+        del self._downloads[fragment]
         self._taken[fragment] = download.bytes_total
         for holder in self._holders.values():
             holder.serves.discard(download.name)
@@ -239,6 +247,7 @@ class DownloadScheduler:
         elif not download.take(request[1], payload):
             self._leave(holder, request)
             del self._holders[peer]
+            self.false[peer] = request[1]
         elif (owed and request[1] is None) or download.bytes_done > before:
             holder.proven, holder.since = True, now
         return download.bytes_done - before

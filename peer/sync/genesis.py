@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Collection
 from pathlib import Path
+from typing import TypeVar
 
 import structlog
 
@@ -29,6 +30,7 @@ log = structlog.get_logger(__name__)
 TRIES_MAX = 5  # in vain, one after the other; what has arrived is kept between them
 RETRY_SECONDS = 2.0  # in which others may be found
 
+Fetched = TypeVar("Fetched")
 Holders = Callable[[], Awaitable[Collection[PeerId]]]
 """Who may hold version 0, as far as we know by now."""
 
@@ -45,20 +47,7 @@ async def fetch_genesis(
     manifest: Manifest, holders: Holders, transport: Transport, parts: GenesisParts | None = None
 ) -> list[OuterState]:
     """Version 0 of every fragment from these holders, before anything else is delivered here; raises NetworkError."""
-    transfer = StateClient(
-        Anchors(layouts_of(manifest.config), ()),
-        lambda peer, message, payload: transport.post(peer, encode_header(message), payload),
-    )
-
-    def on_frame(sender: PeerId, header: bytes, payload: bytes) -> None:
-        try:
-            message = decode_header(header)
-        except PeerError:
-            return
-        if isinstance(message, StatePiece):
-            transfer.receive(sender, message, payload)
-
-    await transport.start(on_frame, transfer.gone)
+    transfer = await begin_client(Anchors(layouts_of(manifest.config), ()), transport)
     kept = GenesisParts(None, manifest) if parts is None else parts
     found = []
     for fragment, digest in enumerate(manifest.genesis):
@@ -70,21 +59,48 @@ async def fetch_genesis(
     return found
 
 
+async def begin_client(anchors: Anchors, transport: Transport) -> StateClient:
+    """What asks for pieces, and hears nothing else, before anything else is delivered here."""
+    client = StateClient(anchors, lambda peer, message, payload: transport.post(peer, encode_header(message), payload))
+
+    def on_frame(sender: PeerId, header: bytes, payload: bytes) -> None:
+        try:
+            message = decode_header(header)
+        except PeerError:
+            return
+        if isinstance(message, StatePiece):
+            client.receive(sender, message, payload)
+
+    await transport.start(on_frame, client.gone)
+    return client
+
+
 async def _fetch(transfer: StateClient, wanted: Wanted, holders: Holders) -> OuterState:
-    """From all who hold it, those too who are found while others have gone."""
-    in_vain, asked, before_bytes = 0, set[PeerId](), 0
+    def arrived_bytes() -> int:
+        return transfer.progress([wanted.fragment], asyncio.get_running_loop().time())[0]
+
+    return await patiently(lambda now: transfer.get(wanted, now), arrived_bytes, holders, "first version")
+
+
+async def patiently(
+    fetch: Callable[[list[PeerId]], Awaitable[Fetched]],
+    arrived_bytes: Callable[[], int],
+    holders: Holders,
+    what: str,
+) -> Fetched:
+    """Fetch from all who hold it, those too who are found while others have gone; raises NetworkError."""
+    in_vain, asked, before_bytes, why = 0, set[PeerId](), 0, ""
     while in_vain < TRIES_MAX:
         now = set(await holders())
         asked |= now
         try:
-            return await transfer.get(wanted, sorted(now))
+            return await fetch(sorted(now))
         except NetworkError as error:
-            arrived_bytes = transfer.progress([wanted.fragment], asyncio.get_running_loop().time())[0]
-            in_vain = 0 if arrived_bytes > before_bytes else in_vain + 1
-            before_bytes = arrived_bytes
-            log.info("first_version_not_whole", fragment=wanted.fragment, holders=len(now), reason=str(error))
+            in_vain = 0 if arrived_bytes() > before_bytes else in_vain + 1
+            before_bytes, why = arrived_bytes(), f" ({error})"
+            log.info("not_whole_yet", what=what, holders=len(now), reason=str(error))
         await asyncio.sleep(RETRY_SECONDS)
     raise NetworkError(
-        f"none of the {len(asked)} peers that were asked gives the run's first version; what has arrived is kept: try "
-        "again, with a fresh invite if this one's peers have gone"
+        f"none of the {len(asked)} peers that were asked gives the run's {what}{why}; what has arrived is kept: "
+        "try again, with a fresh invite if this one's peers have gone"
     )

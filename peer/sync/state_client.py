@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from coordinator.chain.certificate import Certificate
 from dht.errors import NetworkError
@@ -12,10 +12,12 @@ from dht.identity import PeerId
 from peer.net.frames import StateAsk, StatePiece
 from peer.numerics.outer_optimizer import OuterState
 from peer.storage.anchors import Anchors
-from peer.sync.download import Wanted
+from peer.sync.download import Download, Ended, Wanted
 from peer.sync.download_scheduler import DownloadScheduler
 from peer.sync.rate import TransferRate
 from peer.sync.step_client import Post, StepClient
+
+FILE = 0  # the place of a file among downloads
 
 
 class StateClient:
@@ -79,20 +81,10 @@ class StateClient:
 
     async def get(self, wanted: Wanted, holders: Sequence[PeerId]) -> OuterState:
         """`fetch`, of any state whose digest is known; another one of the same fragment ends it."""
-        waiting: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-        def ended() -> None:
-            if not waiting.done():
-                waiting.set_result(None)
-
-        self._downloads.begin(wanted, self.anchors.layouts[wanted.fragment].elements, holders, ended)
-        try:
-            self._go_on()
-            await waiting
-        finally:
-            is_newest = self._downloads.pause(wanted.fragment, ended)
-            if is_newest:
-                self._go_on()
+        elements = self.anchors.layouts[wanted.fragment].elements
+        is_newest = await self._over(
+            wanted.fragment, lambda ended: self._downloads.begin(wanted, elements, holders, ended)
+        )
         state = self._downloads.take(wanted.fragment) if is_newest else None
         if state is None:
             raise NetworkError(f"no holder gave version {wanted.version} of fragment {wanted.fragment}")
@@ -101,6 +93,31 @@ class StateClient:
                 f"version {wanted.version} of fragment {wanted.fragment} is nothing that one can go on from"
             )
         return state
+
+    async def get_file(self, download: Download, holders: Sequence[PeerId]) -> None:
+        """The whole of something that is no state, by a client that gets no states; raises NetworkError as `get`."""
+        await self._over(FILE, lambda ended: self._downloads.begin_with(FILE, download, holders, ended))
+        if not download.done:
+            liars = [f"piece {piece} from {peer} is false" for peer, piece in self._downloads.false.items()]
+            raise NetworkError("; ".join(liars) or "no holder gave all of it")
+
+    async def _over(self, fragment: int, begin: Callable[[Ended], None]) -> bool:
+        """Begin, and wait until it is here, or nobody is left to ask; false if another one has taken its place."""
+        waiting: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def ended() -> None:
+            if not waiting.done():
+                waiting.set_result(None)
+
+        begin(ended)
+        try:
+            self._go_on()
+            await waiting
+        finally:
+            is_newest = self._downloads.pause(fragment, ended)
+            if is_newest:
+                self._go_on()
+        return is_newest
 
     def _go_on(self) -> None:
         """Ask for what may be asked for now, and end what is over."""

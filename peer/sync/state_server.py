@@ -14,6 +14,7 @@ from dht.units import DAY_SECONDS
 from peer.net.frames import StateAsk, StatePiece
 from peer.numerics.outer_optimizer import STATE_PIECE_BYTES, OuterState, SpentMomentum, state_bytes
 from peer.storage.anchors import Anchors
+from peer.sync.base_file import ServedFile
 from peer.sync.upload_scheduler import GIVEN_BYTES_PER_SECOND, UploadScheduler
 
 SERVED_MAX = 4  # of each fragment, with one that is fetched and version 0: all leaf digests are kept
@@ -36,6 +37,11 @@ class StateServer:
         self._uploads = UploadScheduler()
         self._of_day = Allowance(math.inf, 0.0)
         self._timer: asyncio.TimerHandle | None = None
+        self._files: dict[bytes, ServedFile] = {}
+
+    def hand_out(self, root: bytes, file: ServedFile) -> None:
+        """Give this file, too, by the name of its root."""
+        self._files[root] = file
 
     def give_at_most(self, bytes_per_second: float, bytes_per_day: float = math.inf) -> None:
         """Give states no faster than this, nor than is usual; so many bytes at once, and as many in a day."""
@@ -73,12 +79,16 @@ class StateServer:
 
     def _answer(self, sender: PeerId, ask: StateAsk) -> int:
         """Bytes that went out."""
-        payload = self._payload(sender, ask) if ask.fragment < len(self._anchors.layouts) else b""
+        payload = self._payload(sender, ask)
         self._post(sender, StatePiece(fragment=ask.fragment, certificate=ask.certificate, piece=ask.piece), payload)
         self._of_day.take(len(payload), asyncio.get_running_loop().time())
         return len(payload)
 
     def _payload(self, sender: PeerId, ask: StateAsk) -> bytes | memoryview:
+        if (file := self._files.get(ask.certificate)) is not None:
+            return file.piece(ask.piece)
+        if ask.fragment >= len(self._anchors.layouts):
+            return b""
         anchors, first = self._anchors, first_of_step(self._anchors, ask.fragment)
         if ask.piece is not None and ask.piece >= first:
             anchors.pins.release(ask.fragment, sender)

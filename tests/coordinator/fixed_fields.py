@@ -25,7 +25,7 @@ from coordinator.chain.certificate import Certificate, Contributor, Conviction, 
 from coordinator.chain.proof import FragmentProof, Proof
 from coordinator.chain.used_invites import InviteUses
 from coordinator.run.about import AboutSpec
-from coordinator.run.adapter_spec import AdapterSpec, BaseTensor
+from coordinator.run.adapter_spec import AdapterSpec, BaseFile, BaseTensor
 from coordinator.run.admission_spec import AdmissionSpec
 from coordinator.run.data_spec import DataSpec
 from coordinator.run.inner_spec import InnerSpec
@@ -49,7 +49,10 @@ FIXED_FIELDS: Mapping[type[Wire], str] = MappingProxyType(
         RunConfig: "name seed versions model data inner outer pace trust about adapter admission",
         AboutSpec: "title purpose organiser url licence data",
         AdmissionSpec: "mode observers_get_states",
-        AdapterSpec: "method rank alpha targets dropout base_precision base base_elements linear_elements",
+        AdapterSpec: (
+            "method rank alpha targets dropout base_precision base base_elements linear_elements give_base base_file"
+        ),
+        BaseFile: "size_bytes root",
         BaseTensor: "name sha256",
         ModelSpec: (
             "hidden_size layers heads intermediate_size vocabulary family settings source weights tensors package "

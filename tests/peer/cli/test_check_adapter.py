@@ -7,10 +7,16 @@ from pathlib import Path
 
 import pytest
 
+from coordinator.views import quantity
 from dht.errors import UsageError
-from peer.cli import main
+from peer.cli import main, terms
 from peer.cli.check import check
+from peer.machine.local_files import LocalFiles
+from peer.model.description import describe
+from peer.node.options import NodeOptions
 from peer.plan.swarm_plan import PlanFile
+from tests.peer.adapting import adapter_run, write_base
+from tests.peer.homely import manifest
 
 PYTHON = (3, 11)
 EIGHT_BILLION = {
@@ -68,3 +74,28 @@ def test_a_folder_without_a_config_is_no_base(tmp_path: Path) -> None:
     (tmp_path / "run.toml").write_text(RUN.format(base=tmp_path))
     with pytest.raises(UsageError, match="holds no weights"):
         check(tmp_path / "run.toml", step_seconds=1.0)
+
+
+def test_check_and_join_say_what_a_base_that_is_given_takes_to_fetch(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    base = write_base(tmp_path / "base", inner=2048)
+    (tmp_path / "run.toml").write_text(
+        RUN.format(base=base).replace("1024", "32").replace("rank = 16", "rank = 4\ngive_base = true")
+    )
+    assert main.run(["check", str(tmp_path / "run.toml")], PYTHON) == 0
+    size = quantity.size((base / "model.safetensors").stat().st_size)
+    assert f"peers without a copy get it from the others, {size} once" in capsys.readouterr().out
+
+    config = describe(adapter_run(base, give_base=True)).config
+    file = config.adapter and config.adapter.base_file
+    assert file is not None
+    machine = terms.Machine(1 << 33, 1 << 35, 1e10)
+    fetching, bringing = NodeOptions(tmp_path), NodeOptions(tmp_path, files=LocalFiles(base=str(base)))
+    said = terms.describe(manifest(config), fetching, machine)
+    assert f"from peers of the run, {size}, unless you name a copy with --base" in said
+    assert terms.disk_bytes(config) - terms.disk_bytes(config, str(base)) == file.size_bytes
+    needed = quantity.size(terms.disk_bytes(config, str(base)))
+    assert f"{needed} in {tmp_path}" in terms.describe(
+        manifest(config), bringing, terms.Machine(1 << 33, 1 << 35, 1e10)
+    )
