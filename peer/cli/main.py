@@ -7,6 +7,7 @@ of Python is known to be one that the rest can be read by.
 from __future__ import annotations
 
 import io
+import logging
 import sys
 
 from peer.machine.exit_codes import EXIT_FAILED, EXIT_OK, EXIT_USAGE
@@ -23,6 +24,7 @@ def main() -> None:
 def run(arguments: list[str], python: tuple[int, int]) -> int:
     """Run one command line under this version of Python; returns the exit code and never raises."""
     _write_whatever_can_be_written()
+    _keep_warnings_of_libraries_away()
     if not PYTHON_OLDEST <= python <= PYTHON_NEWEST:
         oldest, newest = (".".join(map(str, version)) for version in (PYTHON_OLDEST, PYTHON_NEWEST))
         here = ".".join(map(str, python))
@@ -51,6 +53,12 @@ def _write_whatever_can_be_written() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
+
+
+def _keep_warnings_of_libraries_away() -> None:
+    """From a terminal whose command has no log: what a library misses of its own is nothing that users can act on."""
+    if logging.lastResort is not None:
+        logging.lastResort.setLevel(logging.ERROR)
 
 
 def _is_undecodable(argument: str) -> bool:

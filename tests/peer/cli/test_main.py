@@ -479,3 +479,13 @@ def test_a_terminal_that_is_not_utf_8_shows_what_it_can(monkeypatch: pytest.Monk
     typer.echo("η ± 0.1")
     sys.stdout.flush()
     assert written.getvalue().splitlines()[-1] == b"? \xb1 0.1"
+
+
+def test_what_a_library_warns_of_is_not_for_who_types_a_command() -> None:
+    """bitsandbytes named a package that it lacks above what `muster check` says of an adapter."""
+    program = (
+        "import logging, sys; from peer.cli import main; code = main.run(['--help'], (3, 11)); "
+        "logging.getLogger('library').warning('noise'); logging.getLogger('library').error('fault'); sys.exit(code)"
+    )
+    found = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert found.stderr == "fault\n"
