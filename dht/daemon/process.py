@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -160,14 +161,20 @@ class Daemon:
 
     async def hosts(self) -> dict[PeerId, str]:
         """The same of all connected peers."""
-        try:
-            known = await calls.connected_peers(self.p2p, CONTROL_SECONDS_MAX)
-        except (*DAEMON_ERRORS, LocalError):
-            return {}
         found: dict[PeerId, str] = {}
-        for peer, addresses in known:
+        for peer, addresses in await self._connections():
             found[peer] = found.get(peer) or next(filter(None, map(host_in, addresses)), "")
         return found
+
+    async def connections(self) -> Counter[PeerId]:
+        """How many connections each connected peer has; the daemon bounds them for nobody."""
+        return Counter(peer for peer, _ in await self._connections())
+
+    async def _connections(self) -> list[tuple[PeerId, list[bytes]]]:
+        try:
+            return await calls.connected_peers(self.p2p, CONTROL_SECONDS_MAX)
+        except (*DAEMON_ERRORS, LocalError):
+            return []
 
     async def knock(self, peer: PeerId) -> Refusal | None:
         """Show a connected peer our pass; why it does not let us in."""

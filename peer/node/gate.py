@@ -24,8 +24,9 @@ from peer.machine.clock import Clock
 from peer.net.network import Network
 
 LOOK_SECONDS = 2.0
-GRACE_SECONDS = 10.0  # in which a peer that has connected shows its pass; each held connection takes some 130 kB
-CLOSED_AT_ONCE = 256
+GRACE_SECONDS = 10.0  # in which a peer that has connected shows its pass
+STRANGERS_MAX = 256  # connections without a pass, each of which takes the daemon some 75 kB; then the oldest go sooner
+CLOSED_AT_ONCE = 512
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,17 +86,24 @@ class Usher:
         self._daemon = daemon
         self._since: dict[PeerId, float] = {}
 
-    def strangers(self, connected: Mapping[PeerId, str], now: float) -> list[PeerId]:
-        """Whose time is over."""
-        unknown = [peer for peer in connected if not self._daemon.door.knows(peer)]
+    def strangers(self, connections: Mapping[PeerId, int], now: float) -> list[PeerId]:
+        """Whose time is over: in a crowd, of those who were here at the last look, the ones here longest."""
+        unknown = {peer: count for peer, count in connections.items() if not self._daemon.door.knows(peer)}
+        waiting = sorted(self._since.keys() & unknown.keys(), key=self._since.__getitem__)
         self._since = {peer: self._since.get(peer, now) for peer in unknown}
-        return [peer for peer, since in self._since.items() if now >= since + GRACE_SECONDS][:CLOSED_AT_ONCE]
+        too_many, leaving = sum(unknown.values()) - STRANGERS_MAX, []
+        for peer in waiting:
+            if too_many <= 0 and now < self._since[peer] + GRACE_SECONDS:
+                break
+            leaving.append(peer)
+            too_many -= unknown[peer]
+        return leaving[:CLOSED_AT_ONCE]
 
     async def run(self) -> None:
         """Look every few seconds, until cancelled."""
         clock = asyncio.get_running_loop().time
         while True:
             await asyncio.sleep(LOOK_SECONDS)
-            for peer in self.strangers(await self._daemon.hosts(), clock()):
+            for peer in self.strangers(await self._daemon.connections(), clock()):
                 with suppress(*DAEMON_ERRORS, LocalError):
                     await self._daemon.hang_up(peer)

@@ -25,7 +25,7 @@ from dht.refusal import Refusal
 from dht.statement import digest_of
 from peer.machine.throttle import Throttle
 from peer.net.network import Network
-from peer.node.gate import CLOSED_AT_ONCE, GRACE_SECONDS, LOOK_SECONDS, Gate, Passage, Usher, first_gate
+from peer.node.gate import CLOSED_AT_ONCE, GRACE_SECONDS, LOOK_SECONDS, STRANGERS_MAX, Gate, Passage, Usher, first_gate
 from peer.node.options import NodeOptions
 from peer.node.parts import KnownAddresses, enter
 from tests.coordinator.builders import Club, presence
@@ -41,7 +41,7 @@ def usher() -> Usher:
 
 
 def test_a_stranger_has_a_while_to_show_its_pass() -> None:
-    ours, connected = usher(), {FRIEND: "192.0.2.1", STRANGER: "192.0.2.2"}
+    ours, connected = usher(), {FRIEND: 1, STRANGER: 2}
     assert ours.strangers(connected, 0.0) == []
     assert ours.strangers(connected, GRACE_SECONDS - 1) == []
     assert ours.strangers(connected, GRACE_SECONDS) == [STRANGER]
@@ -119,9 +119,9 @@ def test_who_can_be_called_leaves_relays_to_those_who_cannot() -> None:
 
 def test_who_comes_back_has_its_while_again() -> None:
     ours = usher()
-    ours.strangers({STRANGER: ""}, 0.0)
+    ours.strangers({STRANGER: 1}, 0.0)
     ours.strangers({}, 1.0)
-    assert ours.strangers({STRANGER: ""}, GRACE_SECONDS) == []
+    assert ours.strangers({STRANGER: 1}, GRACE_SECONDS) == []
 
 
 ORGANISER, MEMBER = (Identity(name * 32) for name in (b"o", b"m"))
@@ -182,7 +182,34 @@ def test_what_a_manifest_says_of_the_door_holds_from_the_first_moment() -> None:
     assert others == [None, None]
 
 
+def crowd(first: int, count: int) -> dict[PeerId, int]:
+    return {PeerId(f"stranger {number}"): 1 for number in range(first, first + count)}
+
+
+def test_of_a_crowd_those_here_longest_go_before_their_time() -> None:
+    ours, early, late = usher(), crowd(0, 10), crowd(10, STRANGERS_MAX)
+    friends = {FRIEND: STRANGERS_MAX}
+    assert ours.strangers({**friends, **early}, 0.0) == []
+    assert ours.strangers({**friends, **early, **crowd(10, STRANGERS_MAX - 10)}, LOOK_SECONDS) == []
+    assert set(ours.strangers({**early, **late}, 2 * LOOK_SECONDS)) == early.keys()
+    assert ours.strangers(late, 3 * LOOK_SECONDS) == []
+
+
+def test_who_has_just_come_may_show_its_pass_whatever_the_crowd() -> None:
+    ours, newcomer = usher(), {STRANGER: 1}
+    assert ours.strangers(crowd(0, 2 * STRANGERS_MAX), 0.0) == []
+    sent_away = ours.strangers({**crowd(0, 2 * STRANGERS_MAX), **newcomer}, LOOK_SECONDS)
+    assert len(sent_away) == STRANGERS_MAX + 1
+    assert STRANGER not in sent_away
+
+
+def test_one_stranger_with_many_connections_is_a_crowd() -> None:
+    ours, few = usher(), crowd(0, 10)
+    ours.strangers({STRANGER: STRANGERS_MAX}, 0.0)
+    assert ours.strangers({STRANGER: STRANGERS_MAX, **few}, LOOK_SECONDS) == [STRANGER]
+
+
 def test_a_crowd_is_sent_away_bit_by_bit() -> None:
-    ours, crowd = usher(), {PeerId(f"stranger {number}"): "" for number in range(2 * CLOSED_AT_ONCE)}
-    ours.strangers(crowd, 0.0)
-    assert len(ours.strangers(crowd, GRACE_SECONDS)) == CLOSED_AT_ONCE
+    ours, many = usher(), crowd(0, 2 * CLOSED_AT_ONCE)
+    ours.strangers(many, 0.0)
+    assert len(ours.strangers(many, GRACE_SECONDS)) == CLOSED_AT_ONCE
