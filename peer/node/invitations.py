@@ -95,6 +95,10 @@ class Invitations:
         }
         return found.pop() if len(found) == 1 else None
 
+    def keys(self) -> frozenset[PeerId]:
+        """Of the invites given out here, where they have keys of their own."""
+        return frozenset(one.key for one in read_invites(self._folder) if one.content.seed is not None)
+
     def views(self) -> tuple[InviteView, ...]:
         """Those that were given out here, for `muster members`."""
         return tuple(self._view(one) for one in read_invites(self._folder))

@@ -122,11 +122,14 @@ class Membership:
         self._driver.feed(Received(core.me, EvidenceNote(evidence=self._organiser_rights.order(order).to_wire())))
 
     def _guests(self, invite: PeerId) -> list[PeerId]:
-        """Who came by this invite and was not shown out, of those with a certified share in the run or here now."""
+        """Who came by this invite and was not shown out, of those with a certified share in the run or here now.
+
+        Nobody where it names its peer, whom the order itself is about.
+        """
         core, engine = self._driver.engine.core, self._driver.engine
         here = {*core.presence.sightings, *_active(engine)}
         shown = core.admission.shown.items()
-        came = [peer for peer, (_, welcome) in shown if welcome.grant.key == invite]
+        came = [peer for peer, (_, welcome) in shown if welcome.invite == invite]
         return [peer for peer in came if peer in here and peer not in core.bans]
 
     def view(self, tokens: Mapping[str, int]) -> MemberList:
@@ -145,7 +148,7 @@ class Membership:
         engine = self._driver.engine
         core, rules = engine.core, engine.core.rules
         named = {peer for peer, (_, welcome) in core.admission.shown.items() if welcome.invite is None}
-        outside = {PeerId(one.key) for one in self._invitations.views()}  # an order may be about an invite, too
+        outside = self._invitations.keys()  # an order may be about an invite, too
         known = {*core.presence.sightings, *core.bans.held, *named} - outside
         return {core.me, rules.organiser, *rules.founders, *_active(engine), *known}
 

@@ -201,7 +201,7 @@ async def _serve_started(
                 say(f"it trains on {device}")
                 say(f"it takes {takes(node.manifest.config)}")
             if options.show_invite:
-                _show_invite(node.invite(), say)
+                _show_invite(node, say)
             served = [] if options.pages is None else options.pages.arguments()
             public = options.page.arguments()
             drawn = tracked(options.tracking, node.manifest.config.name, node.snapshot, say)
@@ -219,8 +219,12 @@ async def _serve_started(
             await _stop(node)
 
 
-def _show_invite(text: str, say: Callable[[str], None]) -> None:
-    """Show it, and in the next line why it would be of no use elsewhere, if it would not."""
+def _show_invite(node: Served, say: Callable[[str], None]) -> None:
+    """Show it, and in the next line why it would be of no use elsewhere, if it would not; or why there is none."""
+    try:
+        text = node.invite()
+    except UsageError as error:
+        return say(str(error))
     say(f"invite: {text}")
     if limits := limits_of(Invite.parse(text).addresses):
         say(limits)

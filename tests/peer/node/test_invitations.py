@@ -165,6 +165,22 @@ def test_who_came_by_a_withdrawn_invite_stays_unless_all_shall_go(home: Home, ev
     assert home.refusal(ticket) is None
 
 
+@pytest.mark.parametrize("mode", ["invite", "list"])
+def test_a_named_peer_is_a_member_and_is_shown_out_like_any_other(tmp_path: Path, mode: AdmissionMode) -> None:
+    home = Home(tmp_path, mode)
+    guest = home.other.me
+    ticket = home.ticket(f"peer={guest}", "note=for Ann")
+    assert home.refusal(ticket, guest) is None  # so that its pass was seen
+    home.core.presence.see(guest, presence(1), home.world.clock.now)
+    for subject in (f"…{guest[-8:]}", "for Ann"):
+        assert home.membership.order(subject, "a quarrel", revoked=True) == guest
+        rows = {one.peer_id: one.out for one in home.membership.view({}).members}
+        assert rows[guest] == "shown out by the organiser: a quarrel"
+        assert home.refusal(ticket, guest) is Refusal.SHOWN_OUT
+        assert home.membership.order(subject, "", revoked=False) == guest
+        assert {one.peer_id: one.out for one in home.membership.view({}).members}[guest] == ""
+
+
 def test_a_co_organiser_gives_invites_and_orders_until_it_is_shown_out(home: Home) -> None:
     other, folder = home.other, home.folder / "other"
     folder.mkdir()

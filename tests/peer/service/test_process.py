@@ -106,6 +106,13 @@ class Stubborn(Stand):
         self.happened.append("drain")
 
 
+class Listed(Stand):
+    """Of a run that lets in only peers that are named."""
+
+    def invite(self, _: object = ()) -> str:
+        raise UsageError("name one")
+
+
 class OnSlowDisk(Stand):
     """Its last save takes longer than stopping may."""
 
@@ -190,6 +197,12 @@ def test_a_peer_whose_output_nobody_takes_goes_on(tmp_path: Path) -> None:
     process.run(lambda: start, ServiceOptions(tmp_path, show_invite=True, status_seconds=0.01), say)
     assert taken[0].startswith("invite: ")
     assert taken[-1].startswith("this peer has left the run")
+
+
+def test_a_host_without_an_invite_for_anybody_says_why_and_goes_on(tmp_path: Path, alarms: list[int]) -> None:
+    run = Run(tmp_path, kind=Listed)
+    assert run(lambda: os.kill(os.getpid(), signal.SIGTERM)) == ["drain", "stop"]
+    assert run.lines[0] == "name one"
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
