@@ -70,6 +70,19 @@ class Invite:
         return f"{_PREFIX}{INVITE_VERSION}{_encode(_framed(body))}"
 
     @property
+    def named(self) -> PeerId | None:
+        """The one peer that it is for; None where its holder lets itself in."""
+        return PeerId(self.ticket.grant.key) if self.ticket is not None and self.ticket.seed is None else None
+
+    def check_named(self, peer: PeerId | None) -> None:
+        """Raises UsageError if it is for another peer than this; None: one that is not there yet."""
+        if self.named not in (None, peer):
+            raise UsageError(
+                f"this invite is for the peer {self.named} alone, whose key is not in the folder here; name its folder "
+                "with --data, or ask the organiser for another invite"
+            )
+
+    @property
     def peers(self) -> frozenset[PeerId]:
         """Whom it names."""
         return frozenset(address.peer_id for address in self.addresses)
@@ -92,8 +105,12 @@ class Invite:
 
 def _ticket(body: _InviteBody) -> Ticket | None:
     """None also for a token of something else, which an early invite may hold; callers are told so."""
+    if body.token is None:
+        return None
     with suppress(PeerError):
-        return None if body.token is None else Ticket.from_wire(body.token)
+        ticket = Ticket.from_wire(body.token)
+        ticket.grant  # noqa: B018 - raises
+        return ticket
     return None
 
 

@@ -31,6 +31,7 @@ Model = TypeVar("Model", bound=BaseModel)
 Command = Literal[
     "status",
     "invite",
+    "look",
     "pause",
     "resume",
     "drain",
@@ -51,7 +52,8 @@ Command = Literal[
 class Request:
     """What is asked of a peer.
 
-    `changes` go with `limits`, each `KEY=VALUE`, as `--limit` takes them; with `revoke` and `readmit` peer and reason.
+    `changes` go with `limits`, each `KEY=VALUE`, as `--limit` takes them; with `revoke` and `readmit` peer and reason;
+    with `look` the key of the owner's observer.
     """
 
     command: Command

@@ -19,12 +19,13 @@ from typing import Annotated
 
 import typer
 
-from coordinator.views.control import NobodyRunsError, ask, snapshot
+from coordinator.views.control import NobodyRunsError, snapshot
 from dht.errors import LocalError, MusterError, UsageError
 from dht.files import write_whole
 from dht.invite import Invite
 from peer.cli.common import Page, PageListen, PagePort
 from peer.machine import paths
+from peer.observer.looking import Looking
 from peer.service.dashboard import PagesAt, PublicPage, packages_folder, pages_at, tethered
 
 READY_SECONDS_MAX = 60.0
@@ -65,22 +66,16 @@ def dashboard(
     public = PublicPage(page, pages_at(page_port, page_listen))
     if not public.arguments():
         at.check()
-        if invite is not None:
-            _check_invite(invite)
     directory = paths.data_directory(data)
+    if invite is not None and not public.arguments():
+        _check_invite(invite, directory)
     with tempfile.TemporaryDirectory(prefix="muster-dashboard-") as name, ExitStack() as ending:
         folder = Path(name)
         view = folder / "view.json"
         if demo:
             source = ["dashboard.demo", "--peers", str(demo_peers), "--seed", str(demo_seed)]
         else:
-            source = [
-                "peer.observer.process",
-                "--invite",
-                invite_of(invite, directory),
-                "--data",
-                str(folder / "observer"),
-            ]
+            source = ["peer.observer.process", *_observer(invite, directory, folder / "observer")]
         source += ["--out", str(view)]
         if public.arguments():
             _publish(source, view, public, folder)
@@ -100,11 +95,11 @@ def dashboard(
             _wait(children)
 
 
-def _check_invite(text: str) -> None:
+def _check_invite(text: str, directory: Path) -> None:
     """Raise NetworkError or UsageError if it leads to nobody, or nobody lets us in: the pages would wait for ever."""
     from peer.net.first_call import first_call
 
-    first_call(Invite.parse(text))
+    first_call(Invite.parse(text), directory / paths.IDENTITY_NAME)
 
 
 def _publish(source: Sequence[str], view: Path, public: PublicPage, folder: Path) -> None:
@@ -119,13 +114,18 @@ def _publish(source: Sequence[str], view: Path, public: PublicPage, folder: Path
         _wait(children)
 
 
-def invite_of(given: str | None, directory: Path) -> str:
-    """The invite that was given, or that of the run which the peer here takes part in; raises what `ask` does."""
-    if given is not None:
-        Invite.parse(given)
-        return given
+def _observer(invite: str | None, directory: Path, folder: Path) -> list[str]:
+    """The arguments of an observer with this folder: by the invite, or of the run of the peer here."""
+    looking = looking_at(invite, directory, folder)
+    return ["--invite", str(looking.invite), "--key", str(looking.key), "--data", str(folder)]
+
+
+def looking_at(invite: str | None, directory: Path, folder: Path) -> Looking:
+    """How an observer looks at the run of this invite, or of the peer here; raises what `ask` does."""
+    if invite is not None:
+        return Looking.by_invite(invite, directory, folder)
     try:
-        return str(ask(directory, "invite")["invite"])
+        return Looking.at_own_run(directory, folder)
     except NobodyRunsError:
         sentence = "no peer is running here; give the invite of a run, or --demo, or start one with: muster join INVITE"
         raise LocalError(sentence) from None

@@ -70,7 +70,7 @@ def doctor(
 
     with tempfile.TemporaryDirectory(prefix="muster-doctor-") as folder, ThreadPoolExecutor(1) as caller:
         log.configure(Path(folder))
-        called = None if parsed is None else caller.submit(first_call, parsed)
+        called = None if parsed is None else caller.submit(first_call, parsed, options.identity_path)
         from peer.cli.doctor import check_machine, check_run  # which takes as long as a call that nobody answers
 
         log.silence_libraries()

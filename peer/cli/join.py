@@ -15,6 +15,7 @@ import typer
 
 from dht.errors import UsageError
 from dht.invite import INVITE_BYTES_MAX, Invite
+from dht.refusal import ADVICE, Refusal
 from peer.cli import arguments
 from peer.cli.common import (
     Announce,
@@ -225,8 +226,10 @@ def _ask_the_door(invite: Invite, options: NodeOptions) -> None:
     """
     from peer.net.first_call import first_call
 
+    if invite.ticket is not None and invite.ticket.grant.role == "observer":
+        raise UsageError(ADVICE[Refusal.ONLY_LOOKS])
     if not paths.run_path(options.data_directory, invite.run_id).exists():
-        first_call(invite, options.identity_path)
+        first_call(invite, options.identity_path, looks=False)
 
 
 def _confirm(terms: str) -> bool:

@@ -12,13 +12,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from coordinator.views import quantity
-from coordinator.views.control import ask
 from coordinator.views.network_view import BanView, NetworkView, PeerView
 from dht.errors import NetworkError, UsageError
-from dht.invite import Invite
 from peer.cli.common import print_json
 from peer.machine import paths
 from peer.machine.text import printable
+from peer.observer.looking import Looking
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -51,24 +50,26 @@ def top(
 
     if as_json and not once:
         raise UsageError("--json prints one view: give --once too")
-    text = invite if invite is not None else str(ask(paths.data_directory(data), "invite")["invite"])
-    run, console = Invite.parse(text), Console(highlight=False)
-    if invite is not None:
-        first_call(run)
+    directory, console = paths.data_directory(data), Console(highlight=False)
     with tempfile.TemporaryDirectory(prefix="muster-top-") as folder:
+        if invite is None:
+            looking = Looking.at_own_run(directory, Path(folder))
+        else:
+            looking = Looking.by_invite(invite, directory, Path(folder))
+            first_call(looking.invite, directory / paths.IDENTITY_NAME)
         log.configure(Path(folder))
         log.silence_libraries()
         if once or not console.is_terminal:
-            view = asyncio.run(first_view(run, Path(folder)))
+            view = asyncio.run(first_view(looking))
             if as_json:
                 print_json(view)
             else:
                 console.print(picture(view).draw(len(view.peers)))
         else:
-            asyncio.run(_watch(run, Path(folder), console))
+            asyncio.run(_watch(looking, console))
 
 
-async def first_view(run: Invite, directory: Path) -> NetworkView:
+async def first_view(looking: Looking) -> NetworkView:
     """The first view that is up to date, as far as peers say; raises NetworkError if nobody is heard of in time."""
     from peer.observer.process import observe
 
@@ -82,7 +83,7 @@ async def first_view(run: Invite, directory: Path) -> NetworkView:
             ready.set()
 
     observing, waiting = (
-        asyncio.create_task(observe(run, directory, show, patient=False)),
+        asyncio.create_task(observe(looking.invite, looking.key, show, patient=False)),
         asyncio.create_task(ready.wait()),
     )
     try:
@@ -107,7 +108,7 @@ def up_to_date(view: NetworkView) -> bool:
     return any(peer.live for peer in view.peers) and not lacking
 
 
-async def _watch(run: Invite, directory: Path, console: Console) -> None:
+async def _watch(looking: Looking, console: Console) -> None:
     from peer.observer.process import observe
     from peer.observer.terminal import LiveView
 
@@ -116,7 +117,7 @@ async def _watch(run: Invite, directory: Path, console: Console) -> None:
         async def show(view: NetworkView) -> None:
             live.show(picture(view))
 
-        await observe(run, directory, show, patient=False)
+        await observe(looking.invite, looking.key, show, patient=False)
 
 
 def picture(view: NetworkView) -> Picture:

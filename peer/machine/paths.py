@@ -13,6 +13,7 @@ from pathlib import Path
 from dht.errors import UsageError
 
 IDENTITY_NAME = "identity.key"  # in the data folder
+OBSERVER_KEY_NAME = "observer.key"  # in an observer's folder
 
 
 def data_directory(given: Path | None) -> Path:

@@ -14,6 +14,7 @@ from dht.addresses import PeerAddress, ip_of
 from dht.daemon.caller import Caller
 from dht.door import Door
 from dht.errors import NetworkError, UsageError
+from dht.identity import Identity
 from dht.invite import Invite
 from dht.invite_reach import silence
 from dht.meeting import answers, any_answers
@@ -23,13 +24,16 @@ from peer.machine.paths import runtime_directory
 Call = Callable[[str, int], Coroutine[Any, Any, bool]]
 
 
-def first_call(invite: Invite, key: Path | None = None) -> None:
+def first_call(invite: Invite, key: Path, looks: bool = True) -> None:
     """Raise NetworkError if nobody answers where the invite says, UsageError if all who do refuse who comes by it.
 
     A peer that has a `key` already may be let in whatever has become of its invite: its own daemon asks that, later.
+    Who only `looks` uses another key than its own, unless the invite is for that one.
     """
-    named = invite.ticket is not None and invite.ticket.seed is None  # for one key alone, which is not shown here
-    asyncio.run(_call(invite, asks_doors=not named and (key is None or not key.exists())))
+    known = key.exists()
+    if invite.named is not None:
+        invite.check_named(Identity.load(key).peer_id if known else None)
+    asyncio.run(_call(invite, asks_doors=invite.named is None and (looks or not known)))
 
 
 async def _call(invite: Invite, asks_doors: bool) -> None:

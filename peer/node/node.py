@@ -12,6 +12,7 @@ from dataclasses import replace
 
 from coordinator.run.manifest import Manifest, RunConfig
 from coordinator.views.snapshot import PeerSnapshot
+from dht.admission import Ticket
 from dht.errors import UsageError
 from dht.identity import Identity, PeerId
 from dht.invite import Invite
@@ -24,7 +25,7 @@ from peer.node.checkpointer import Checkpointer
 from peer.node.clock_check import watch_clock
 from peer.node.evaluator import HostEvaluator
 from peer.node.evidence_exchange import EvidenceExchange
-from peer.node.gate import Usher, first_gate
+from peer.node.gate import Gate, Usher, first_gate
 from peer.node.invitations import Invitations
 from peer.node.learner_supervisor import LearnerDependents, LearnerSupervisor, Starting
 from peer.node.live_limits import LiveLimits
@@ -184,9 +185,22 @@ class Node:
 
         With `words`, a new one with these limits; raises UsageError if that is not ours to give.
         """
+        return self._invite_with(self.invitations.ticket(words, self._driver.now))
+
+    def _invite_with(self, ticket: Ticket | None) -> str:
         chains = [one.held_chain for one in self._driver.engine.machines]
-        ticket = self.invitations.ticket(words, self._driver.now)
         return str(fresh_invite(self.manifest, self._parts.addresses.texts, chains, ticket))
+
+    def invite_to_look(self, key: PeerId) -> str:
+        """An invite for an observer of our owner's. Where we may invite nobody, it is let in here, and here alone."""
+        try:
+            return self.invite()
+        except UsageError:
+            keeper = self._parts.entered.network.dht.daemon.door.keeper
+            if not isinstance(keeper, Gate):
+                raise
+            keeper.guests.append(key)
+            return self._invite_with(None)
 
     def snapshot(self) -> PeerSnapshot:
         """This peer as it is now."""

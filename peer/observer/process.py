@@ -30,7 +30,7 @@ from dht.invite import Invite
 from peer.machine import log
 from peer.machine.clock import unix_seconds
 from peer.machine.exit_codes import EXIT_FAILED, EXIT_OK, EXIT_USAGE
-from peer.machine.paths import runtime_directory
+from peer.machine.paths import OBSERVER_KEY_NAME, runtime_directory
 from peer.machine.tasks import Tasks
 from peer.net.frames import decode_header, encode_header
 from peer.net.network import Network
@@ -46,7 +46,6 @@ VIEW_SECONDS = 2.0
 READ_SECONDS_MAX = 2.0  # between two looks at the record store
 READS_PER_PRESENCE = 3  # of one peer, so that silence is noticed soon
 RETRY_SECONDS = 5.0
-KEY_NAME = "observer.key"
 Show = Callable[[NetworkView], Awaitable[None]]
 
 
@@ -56,17 +55,17 @@ class Observer:
     Where nobody answers at the beginning, it is `patient` and looks again, or fails.
     """
 
-    def __init__(self, invite: Invite, directory: Path, show: Show, patient: bool = True) -> None:
+    def __init__(self, invite: Invite, key: Path, show: Show, patient: bool = True) -> None:
         self._invite = invite
         self._patient = patient
-        self._identity = Identity.load_or_create(directory / KEY_NAME)
+        self._identity = Identity.load_or_create(key)
         self._config = DaemonConfig(
-            directory / KEY_NAME,
+            key,
             initial_peers=invite.addresses,
             client_only=True,
             runtime_parent=runtime_directory(),
             door=Door(invite.pass_for),
-            fresh_key=self._identity.is_new,
+            fresh_key=invite.named is None,  # a key of its own, made just now
         )
         self._show = show
         self._observation: Observation | None = None
@@ -182,9 +181,9 @@ class Observer:
         return asyncio.get_running_loop().time()
 
 
-async def observe(invite: Invite, directory: Path, show: Show, patient: bool = True) -> None:
+async def observe(invite: Invite, key: Path, show: Show, patient: bool = True) -> None:
     """Show views of a run until told to stop by SIGINT or SIGTERM; raises what `Observer.run` does."""
-    observing = asyncio.create_task(Observer(invite, directory, show, patient).run())
+    observing = asyncio.create_task(Observer(invite, key, show, patient).run())
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, observing.cancel)
@@ -198,6 +197,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--invite", required=True, help="the line that the host printed")
     parser.add_argument("--out", required=True, type=Path, help="the file that always holds the newest view (JSON)")
     parser.add_argument("--data", type=Path, help="folder of this observer's key and log; default: a temporary one")
+    parser.add_argument("--key", type=Path, help="this observer's key; default: one in its folder")
     options = parser.parse_args(arguments)
 
     async def write(view: NetworkView) -> None:
@@ -210,7 +210,8 @@ def main(arguments: list[str]) -> int:
             )
             log.configure(directory)
             log.silence_libraries()
-            asyncio.run(observe(Invite.parse(options.invite), directory, write))
+            key = options.key or directory / OBSERVER_KEY_NAME
+            asyncio.run(observe(Invite.parse(options.invite), key, write))
     except MusterError as error:
         sys.stderr.write(f"{error}\n")
         return EXIT_USAGE if isinstance(error, UsageError) else EXIT_FAILED

@@ -24,6 +24,7 @@ from coordinator.run.manifest import Manifest, RunConfig
 from coordinator.views.control import Request
 from coordinator.views.snapshot import PeerSnapshot
 from dht.errors import LocalError, UsageError
+from dht.identity import PeerId
 from dht.invite import Invite
 from dht.invite_reach import limits_of
 from dht.locks import RuntimeDirectory
@@ -58,6 +59,7 @@ class Served(Protocol):
     @property
     def manifest(self) -> Manifest: ...
     def invite(self, words: Sequence[str] = ()) -> str: ...
+    def invite_to_look(self, key: PeerId) -> str: ...
     def snapshot(self) -> PeerSnapshot: ...
     async def final_snapshot(self) -> PeerSnapshot: ...
     async def pause(self) -> None: ...
@@ -344,6 +346,12 @@ async def _obey(node: Served, requests: ShutdownRequests, request: Request) -> A
     return {"ok": True}
 
 
+def _key(request: Request) -> PeerId:
+    if len(request.changes) != 1:
+        raise UsageError("name the key of the observer")
+    return PeerId(request.changes[0])
+
+
 def _subject(request: Request) -> tuple[str, str, bool]:
     """The peer or the invite that an order is about, why, and whether everybody goes who came by that invite."""
     if len(request.changes) not in (2, 3):
@@ -361,6 +369,8 @@ async def _told(node: Served, request: Request) -> Answer:
         return {"peer": peer, "word": word}
     if command == "invite":
         return {"invite": node.invite(request.changes)}
+    if command == "look":
+        return {"invite": node.invite_to_look(_key(request))}
     if command == "credit":
         return {"credit": (await node.checkpointer.credit()).model_dump(mode="json")}
     if command == "members":

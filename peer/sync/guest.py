@@ -27,8 +27,7 @@ async def as_guest(invite: Invite, own_key: Path, listen: str | None = None) -> 
     Raises as `Network.open` and `fetch_manifest` do.
     """
     with tempfile.TemporaryDirectory(prefix="muster-visit-") as folder:
-        named = invite.ticket is not None and invite.ticket.seed is None
-        key = own_key if named else Path(folder) / IDENTITY_NAME
+        key = Path(folder) / IDENTITY_NAME if invite.named is None else own_key
         identity = Identity.load_or_create(key)
         config = DaemonConfig(
             key,

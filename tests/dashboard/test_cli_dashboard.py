@@ -58,7 +58,9 @@ def test_without_a_peer_an_invite_is_asked_for(capsys: pytest.CaptureFixture[str
 
 
 def test_the_invite_given_is_the_one_looked_at(tmp_path: Path) -> None:
-    assert cli_dashboard.invite_of(INVITE, tmp_path) == INVITE
+    looking = cli_dashboard.looking_at(INVITE, tmp_path / "peer", tmp_path)
+    assert str(looking.invite) == INVITE
+    assert looking.key.parent == tmp_path
 
 
 @pytest.mark.parametrize(("code", "kind"), [(2, UsageError), (1, LocalError)])

@@ -111,7 +111,7 @@ def test_a_view_of_a_run(told: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         return NetworkView(run_id="ab" * 32, name="tiny")
 
     monkeypatch.setattr(top, "first_view", first_view)
-    monkeypatch.setattr(first_call, "first_call", lambda _: None)
+    monkeypatch.setattr(first_call, "first_call", lambda *_: None)
     shown = told("top", INVITE, "--once")
     assert (shown["run_id"], shown["name"]) == ("ab" * 32, "tiny")
     assert set(shown) == set(NetworkView.model_fields)

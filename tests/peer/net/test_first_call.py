@@ -24,7 +24,9 @@ from dht.invite import Invite
 from dht.refusal import Refusal
 from peer.cli import doctor, main
 from peer.cli.diagnosis import DiagnosisLine
+from peer.machine.paths import IDENTITY_NAME
 from peer.net.first_call import first_call, somebody_listens
+from peer.observer.looking import Looking
 from peer.service.dashboard import PagesAt
 from tests.peer.virtual_loop import run_virtual
 
@@ -116,14 +118,17 @@ def kept() -> Iterator[tuple[PeerAddress, Keeper]]:
         runner.run(daemon.close())
 
 
-def test_a_closed_port_is_told_and_an_open_one_is_asked(kept: tuple[PeerAddress, Keeper], free_port: int) -> None:
+def test_a_closed_port_is_told_and_an_open_one_is_asked(
+    kept: tuple[PeerAddress, Keeper], free_port: int, tmp_path: Path
+) -> None:
     address, keeper = kept
+    key = tmp_path / "none"
     with pytest.raises(NetworkError, match=f"nobody answers at 127.0.0.1:{free_port}"):
-        first_call(Invite(bytes(32), PEER, at(f"/ip4/127.0.0.1/tcp/{free_port}")))
+        first_call(Invite(bytes(32), PEER, at(f"/ip4/127.0.0.1/tcp/{free_port}")), key)
     with pytest.raises(UsageError, match="the line holds no invitation"):
-        first_call(Invite(bytes(32), PEER, (address,)))
+        first_call(Invite(bytes(32), PEER, (address,)), key)
     keeper.opens = True
-    first_call(Invite(bytes(32), PEER, (address,)))
+    first_call(Invite(bytes(32), PEER, (address,)), key)
 
 
 def test_where_a_key_may_be_known_by_name_the_door_is_asked_under_that_key_later(
@@ -131,10 +136,38 @@ def test_where_a_key_may_be_known_by_name_the_door_is_asked_under_that_key_later
 ) -> None:
     address, _ = kept
     Identity(bytes([1]) * 32).save(tmp_path / "key")
-    first_call(Invite(bytes(32), PEER, (address,)), tmp_path / "key")
-    named = Grant(key=Identity(bytes([1]) * 32).peer_id, role="trainer")
-    ticket = Ticket(word=sign_grant(Identity(bytes(32)), bytes(32), named))
-    first_call(Invite(bytes(32), PEER, (address,), ticket=ticket))
+    first_call(Invite(bytes(32), PEER, (address,)), tmp_path / "key", looks=False)
+    with pytest.raises(UsageError, match="the line holds no invitation"):
+        first_call(Invite(bytes(32), PEER, (address,)), tmp_path / "key")
+    first_call(named_invite(address), tmp_path / "key")
+
+
+def named_invite(address: PeerAddress) -> Invite:
+    """For one peer alone."""
+    grant = Grant(key=Identity(bytes([1]) * 32).peer_id)
+    return Invite(bytes(32), PEER, (address,), ticket=Ticket(word=sign_grant(Identity(bytes(32)), bytes(32), grant)))
+
+
+@pytest.mark.parametrize("other", [False, True])
+def test_an_invite_for_another_peer_is_named_before_anybody_is_called(tmp_path: Path, other: bool) -> None:
+    if other:
+        Identity(bytes([2]) * 32).save(tmp_path / "key")
+    with pytest.raises(UsageError, match=r"for the peer 12D3.* alone, whose key is not in the folder here"):
+        first_call(named_invite(EIGHT[0]), tmp_path / "key")
+
+
+def test_an_invite_for_one_peer_is_looked_at_with_its_key(tmp_path: Path) -> None:
+    for_anybody, (named, anybody) = str(Invite(bytes(32), PEER, EIGHT)), (tmp_path / name for name in ("peer", "new"))
+    assert Looking.by_invite(str(named_invite(EIGHT[0])), named, anybody).key == named / IDENTITY_NAME
+    assert Looking.by_invite(for_anybody, named, anybody).key.parent == anybody
+
+
+def test_an_invite_for_looking_is_not_joined_with(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    key = Identity(bytes([3]) * 32)
+    word = sign_grant(Identity(bytes(32)), bytes(32), Grant(key=key.peer_id, role="observer"))
+    line = str(Invite(bytes(32), PEER, EIGHT, ticket=Ticket(word=word, seed=bytes([3]) * 32)))
+    assert main.run(["join", "--yes", "--data", str(tmp_path), line], PYTHON) == 2
+    assert "lets its holder look and not take part" in capsys.readouterr().err
 
 
 @pytest.fixture

@@ -105,7 +105,7 @@ def make_observer(
     monkeypatch.setattr(Network, "open", open_network)
     monkeypatch.setattr("peer.observer.process.fetch_manifest", fetch_manifest)
     address = PeerAddress.parse(f"/ip4/127.0.0.1/tcp/1/p2p/{manifest.organiser}")
-    return Observer(Invite(manifest.run_id, manifest.organiser, (address,)), folder, show, patient)
+    return Observer(Invite(manifest.run_id, manifest.organiser, (address,)), folder / "key", show, patient)
 
 
 def test_an_observer_hears_when_its_network_is_watched_by_nobody_any_more(

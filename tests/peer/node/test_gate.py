@@ -165,6 +165,19 @@ def test_a_joining_peers_door_is_guarded_before_it_knows_its_run(
     assert gate.knows(guest)
 
 
+def test_who_looks_for_our_owner_comes_in_here_and_has_no_part() -> None:
+    ours = core()
+    ours.admission.spec = AdmissionSpec(mode="list")
+    gate = Gate(ours.admission, lambda: 0.0)
+    assert gate.refusal(STRANGER, b"") is Refusal.NO_PASS
+    gate.guests.append(STRANGER)
+    assert gate.refusal(STRANGER, b"") is None
+    assert gate.knows(STRANGER)
+    assert not gate.proves(STRANGER, b"")
+    assert ours.admission.seat_refusal(STRANGER, b"", contributes=True, now=0.0) is Refusal.NO_PASS
+    assert not ours.admission.may_have_states(STRANGER)
+
+
 def test_what_a_manifest_says_of_the_door_holds_from_the_first_moment() -> None:
     club = Club.of(2, real_keys=True)
     closed = club.manifest.model_copy(
