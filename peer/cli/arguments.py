@@ -72,13 +72,13 @@ def device(text: str) -> str:
     return text
 
 
-def founders(texts: Iterable[str]) -> tuple[str, ...]:
-    """Peer ids; raises UsageError if one is none."""
+def peer_ids(texts: Iterable[str]) -> tuple[str, ...]:
+    """Raises UsageError if one is none."""
     for text in texts:
         try:
             public_key_of(PeerId(text))
         except PeerError as error:
-            raise UsageError(f"{text!r} cannot be a founder: {error}") from None
+            raise UsageError(f"{text!r} is no peer id: {error}; its owner gets it with: muster id") from None
     return tuple(texts)
 
 

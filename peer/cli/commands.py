@@ -232,7 +232,7 @@ def host(
         listen_host=listen,
         announce=tuple(announce or ()),
         name=name,
-        founders=arguments.founders(founder or ()),
+        founders=arguments.peer_ids(founder or ()),
         files=LocalFiles(cache=str(paths.token_cache()), base=base),
         tell=ProgressBar(),
         export=None if export is None else ExportOptions(export.absolute(), export_every, push, licence),

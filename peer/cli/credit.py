@@ -110,7 +110,8 @@ def revoke(
     It has no seat and no vote any more. Its work stays.
     """
     told = ask(paths.data_directory(data), "revoke", changes=(peer, reason, *(("everybody",) if everybody else ())))
-    typer.echo(f"{told['peer']} has no part in the run any more; let it in again with: muster readmit {told['peer']}")
+    words = "the invite {} lets in nobody any more" if told["is_invite"] else "{} has no part in the run any more"
+    typer.echo(f"{words.format(told['peer'])}; undo that with: muster readmit {told['peer']}")
 
 
 @app.command(epilog="Example: muster readmit …Xy3kQw")
@@ -120,7 +121,10 @@ def readmit(peer: Peer, data: Data = None) -> None:
     Also one whose invite has expired, was used up or withdrawn.
     """
     told = ask(paths.data_directory(data), "readmit", changes=(peer, ""))
-    typer.echo(f"{told['peer']} may take part again, within a few versions")
+    words = (
+        "the invite {} lets peers in again" if told["is_invite"] else "{} may take part again, within a few versions"
+    )
+    typer.echo(words.format(told["peer"]))
 
 
 @app.command(epilog="Example: muster deputise …Xy3kQw")

@@ -46,7 +46,7 @@ def invite(
     At the organiser's host it can be limited, to so many peers or days.
     """
     if peer is not None:
-        arguments.founders([peer])
+        arguments.peer_ids([peer])
     given = {"uses": uses, "expires": expires, "role": role, "peer": peer, "note": note}
     words = [f"{name}={value}" for name, value in given.items() if value is not None]
     if line is not None and (words or not (check or qr or as_json)):

@@ -95,7 +95,7 @@ class Invitations:
         }
         return found.pop() if len(found) == 1 else None
 
-    def keys(self) -> frozenset[PeerId]:
+    def own_keys(self) -> frozenset[PeerId]:
         """Of the invites given out here, where they have keys of their own."""
         return frozenset(one.key for one in read_invites(self._folder) if one.content.seed is not None)
 

@@ -86,6 +86,10 @@ class Membership:
         self._give([(peer, reason, revoked)])
         return peer
 
+    def is_invite(self, key: PeerId) -> bool:
+        """Whether that is an invite which was given out here, and no peer."""
+        return key in self._invitations.own_keys()
+
     def deputise(self, subject: str) -> tuple[PeerId, str]:
         """A peer, and the word that makes it a co-organiser; raises UsageError if that is not ours to give."""
         peer = self._named(subject)
@@ -148,7 +152,7 @@ class Membership:
         engine = self._driver.engine
         core, rules = engine.core, engine.core.rules
         named = {peer for peer, (_, welcome) in core.admission.shown.items() if welcome.invite is None}
-        outside = self._invitations.keys()  # an order may be about an invite, too
+        outside = self._invitations.own_keys()  # an order may be about an invite, too
         known = {*core.presence.sightings, *core.bans.held, *named} - outside
         return {core.me, rules.organiser, *rules.founders, *_active(engine), *known}
 

@@ -340,7 +340,8 @@ async def _obey(node: Served, requests: ShutdownRequests, request: Request) -> A
     elif command == "accept":
         node.organiser_rights.accept(request.changes[0] if request.changes else "")
     elif command in ("revoke", "readmit"):
-        return {"peer": node.membership.order(*_subject(request), revoked=command == "revoke")}
+        key = node.membership.order(*_subject(request), revoked=command == "revoke")
+        return {"peer": key, "is_invite": node.membership.is_invite(key)}
     else:
         return await _told(node, request)
     return {"ok": True}

@@ -42,7 +42,7 @@ def test_an_id_is_known_before_any_run_and_stays(tmp_path: Path, capsys: pytest.
         assert main.run(["id", "--data", str(tmp_path / "new")], PYTHON) == 0
         shown.append(capsys.readouterr().out)
     assert shown[0] == shown[1]
-    assert arguments.founders([shown[0].strip()]) == (Identity.load(tmp_path / "new" / "identity.key").peer_id,)
+    assert arguments.peer_ids([shown[0].strip()]) == (Identity.load(tmp_path / "new" / "identity.key").peer_id,)
 
 
 def test_limits_are_shown_and_changed_while_no_peer_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -89,7 +89,8 @@ def test_a_wrong_run_file_is_told_in_a_sentence(
     ("arguments", "problem"),
     [
         (["host", "/nowhere/run.toml"], "there is no run file at /nowhere/run.toml"),
-        (["host", "--founder", "me"], "'me' cannot be a founder"),
+        (["host", "--founder", "me"], "'me' is no peer id"),
+        (["invite", "--peer", "you"], "'you' is no peer id"),
         (["host", "--port", "0"], "Invalid value for '--port'"),
         (["join"], "Missing argument"),
         (["join", INVITE[:-9]], "the invite is cut short"),

@@ -156,7 +156,7 @@ def test_who_came_by_a_withdrawn_invite_stays_unless_all_shall_go(home: Home, ev
     assert guest in home.core.admission.shown
     (row,) = (one for one in home.membership.view({}).members if one.peer_id == guest)
     assert row.invite == ticket.grant.key
-    home.membership.order(ticket.grant.key, "leaked", everybody, revoked=True)
+    assert home.membership.is_invite(home.membership.order(ticket.grant.key, "leaked", everybody, revoked=True))
     now = home.world.clock.now
     assert home.core.admission.refusal(guest, shown, now) is (Refusal.SHOWN_OUT if everybody else None)
     assert home.refusal(ticket) is Refusal.WITHDRAWN
@@ -174,6 +174,7 @@ def test_a_named_peer_is_a_member_and_is_shown_out_like_any_other(tmp_path: Path
     home.core.presence.see(guest, presence(1), home.world.clock.now)
     for subject in (f"…{guest[-8:]}", "for Ann"):
         assert home.membership.order(subject, "a quarrel", revoked=True) == guest
+        assert not home.membership.is_invite(guest)
         rows = {one.peer_id: one.out for one in home.membership.view({}).members}
         assert rows[guest] == "shown out by the organiser: a quarrel"
         assert home.refusal(ticket, guest) is Refusal.SHOWN_OUT
