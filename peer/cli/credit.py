@@ -112,6 +112,11 @@ def revoke(
     told = ask(paths.data_directory(data), "revoke", changes=(peer, reason, *(("everybody",) if everybody else ())))
     words = "the invite {} lets in nobody any more" if told["is_invite"] else "{} has no part in the run any more"
     typer.echo(f"{words.format(told['peer'])}; undo that with: muster readmit {told['peer']}")
+    if told["came_by"]:
+        ending = told["came_by"][-12:]
+        typer.echo(
+            f"under a new key its owner could come by the same invite again, until you type: muster revoke …{ending}"
+        )
 
 
 @app.command(epilog="Example: muster readmit …Xy3kQw")
@@ -121,9 +126,7 @@ def readmit(peer: Peer, data: Data = None) -> None:
     Also one whose invite has expired, was used up or withdrawn.
     """
     told = ask(paths.data_directory(data), "readmit", changes=(peer, ""))
-    words = (
-        "the invite {} lets peers in again" if told["is_invite"] else "{} may take part again, within a few versions"
-    )
+    words = "the invite {} works again" if told["is_invite"] else "{} may take part again, within a few versions"
     typer.echo(words.format(told["peer"]))
 
 

@@ -90,6 +90,13 @@ class Membership:
         """Whether that is an invite which was given out here, and no peer."""
         return key in self._invitations.own_keys()
 
+    def open_invite_of(self, peer: PeerId) -> PeerId | None:
+        """The invite by which a peer came, while it lets in others, or the same owner under another key."""
+        core = self._driver.engine.core
+        held = core.admission.shown.get(peer)
+        invite = None if held is None else held[1].invite
+        return None if invite is None or core.bans.orders.is_revoked(invite) else invite
+
     def deputise(self, subject: str) -> tuple[PeerId, str]:
         """A peer, and the word that makes it a co-organiser; raises UsageError if that is not ours to give."""
         peer = self._named(subject)

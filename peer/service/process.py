@@ -341,7 +341,8 @@ async def _obey(node: Served, requests: ShutdownRequests, request: Request) -> A
         node.organiser_rights.accept(request.changes[0] if request.changes else "")
     elif command in ("revoke", "readmit"):
         key = node.membership.order(*_subject(request), revoked=command == "revoke")
-        return {"peer": key, "is_invite": node.membership.is_invite(key)}
+        invite = node.membership.open_invite_of(key)
+        return {"peer": key, "is_invite": node.membership.is_invite(key), "came_by": invite or ""}
     else:
         return await _told(node, request)
     return {"ok": True}

@@ -156,9 +156,11 @@ def test_who_came_by_a_withdrawn_invite_stays_unless_all_shall_go(home: Home, ev
     assert guest in home.core.admission.shown
     (row,) = (one for one in home.membership.view({}).members if one.peer_id == guest)
     assert row.invite == ticket.grant.key
+    assert home.membership.open_invite_of(guest) == ticket.grant.key
     assert home.membership.is_invite(home.membership.order(ticket.grant.key, "leaked", everybody, revoked=True))
     now = home.world.clock.now
     assert home.core.admission.refusal(guest, shown, now) is (Refusal.SHOWN_OUT if everybody else None)
+    assert home.membership.open_invite_of(guest) is None
     assert home.refusal(ticket) is Refusal.WITHDRAWN
     assert ticket.grant.key not in {one.peer_id for one in home.membership.view({}).members}
     home.membership.order(ticket.grant.key, "", revoked=False)
