@@ -27,6 +27,8 @@ def changed_values(base: RunConfig, changes: Mapping[str, object]) -> dict[str, 
             *path, last = key.split(".")
             place: Any = values
             for part in path:
+                if isinstance(place, dict) and part in place and place[part] is None:
+                    place[part] = {}  # a table that the run file leaves out
                 place = place.get(part) if isinstance(place, dict) else None
             if not isinstance(place, dict):
                 raise UsageError(f"{key} is no key of a run file; see docs/reference/config.md")

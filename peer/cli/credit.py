@@ -113,9 +113,9 @@ def revoke(
     words = "the invite {} lets in nobody any more" if told["is_invite"] else "{} has no part in the run any more"
     typer.echo(f"{words.format(told['peer'])}; undo that with: muster readmit {told['peer']}")
     if told["came_by"]:
-        ending = told["came_by"][-12:]
         typer.echo(
-            f"under a new key its owner could come by the same invite again, until you type: muster revoke …{ending}"
+            "its owner could come again under a new key, by the same invite; withdraw that too: "
+            f"muster revoke …{told['came_by'][-12:]}"
         )
 
 

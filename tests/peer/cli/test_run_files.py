@@ -98,6 +98,15 @@ def test_keys_may_be_called_as_the_options_of_the_lab() -> None:
         RunConfig.parse("[pace]\nperiod = 9\nsteps_per_version = 8", "run.toml")
 
 
+def test_a_key_of_a_table_that_the_run_file_leaves_out_is_set() -> None:
+    listed = with_changes(RunConfig(), parse_settings(["admission.mode=list", "about.title=ours"]))
+    assert listed.admission is not None
+    assert listed.about is not None
+    assert (listed.admission.mode, listed.about.title) == ("list", "ours")
+    with pytest.raises(UsageError, match=r"needs trust\.probation_rounds"):
+        with_changes(RunConfig(), parse_settings(["admission.mode=open"]))
+
+
 @pytest.mark.parametrize(
     ("text", "meant"),
     [
