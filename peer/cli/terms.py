@@ -166,7 +166,7 @@ def _disk(config: RunConfig, options: NodeOptions, machine: Machine) -> str:
         return room
     years = ENDURANCE_GIGABYTES / (hourly * HOURS_PER_YEAR)
     return (
-        f"{room}; at most {hourly:g} GB an hour are written, which an SSD that bears 600 TB does for {years:.1f} years"
+        f"{room}; on average at most {hourly:g} GB an hour are written, which an SSD for 600 TB bears {years:.1f} years"
     )
 
 

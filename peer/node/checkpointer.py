@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -26,6 +27,7 @@ from peer.storage.run_directory import Captured, RunDirectory
 CHECKPOINT_SECONDS = 30.0  # between two saves, where neither disk nor learner ask for more
 HELD_SHARE = 0.01  # of its time that saving keeps a learner from its steps
 HELD_SECONDS = 0.05  # that nobody minds
+ASIDE_SHARE = 0.25  # of all that may be written that is for what others fetch; small models leave them more
 LEARNER_SECONDS = 6.0  # beyond a step, that the learner may be silent over its part of what is saved last
 LEARNER_SECONDS_MAX = 12.0
 
@@ -37,10 +39,16 @@ _All = tuple[tuple[SavedFragment, ...], Path | None]
 
 def rest_seconds(written_bytes: float, held_seconds: float, limits: Limits) -> float:
     """How long to wait after a save that has written so much and kept the learner from its steps for so long."""
-    hourly_bytes = limits.written_gigabytes_per_hour * GIGABYTE_BYTES
+    hourly_bytes = (1 - ASIDE_SHARE) * limits.written_gigabytes_per_hour * GIGABYTE_BYTES
     of_disk = HOUR_SECONDS * written_bytes / hourly_bytes if hourly_bytes else 0.0
     of_learner = held_seconds / HELD_SHARE if held_seconds > HELD_SECONDS else 0.0
     return max(CHECKPOINT_SECONDS, of_disk, of_learner)
+
+
+def spare_bytes(seconds: float, written_bytes: float, limits: Limits) -> float:
+    """What else may be written in so many seconds after a save that has written so much."""
+    hourly_bytes = limits.written_gigabytes_per_hour * GIGABYTE_BYTES
+    return hourly_bytes * seconds / HOUR_SECONDS - written_bytes if hourly_bytes else math.inf
 
 
 async def _to_its_end(writing: Awaitable[_T]) -> _T:
@@ -84,12 +92,17 @@ class Checkpointer:
 
     async def run(self) -> None:
         """Save as often as may be until cancelled."""
-        pause_seconds = CHECKPOINT_SECONDS
+        aside, pause_seconds, written_bytes = self._driver.anchors.aside, CHECKPOINT_SECONDS, 0.0
         while True:
+            if aside is not None:
+                aside.allow(spare_bytes(pause_seconds, written_bytes, self._limits()))
             await asyncio.sleep(pause_seconds)
-            self._written_bytes, self._held_seconds = 0, 0.0
-            await self.save()
-            pause_seconds = rest_seconds(self._written_bytes, self._held_seconds, self._limits())
+            self._held_seconds = 0.0
+            await self.save()  # one that fails may have written as much as the one before
+            written_bytes = float(self._written_bytes)
+            if aside is not None:  # a save is put off for those who fetch, but not for ever
+                written_bytes += min(aside.overdrawn_bytes, written_bytes)
+            pause_seconds = rest_seconds(written_bytes, self._held_seconds, self._limits())
 
     async def save(self) -> None:
         """`save_now`, but a failure is only told."""

@@ -17,7 +17,7 @@ from peer.numerics.outer_optimizer import OuterState, state_bytes
 from peer.storage.aside import Aside
 from peer.storage.pins import Pins
 
-STEPS_KEPT = 2  # per fragment at least
+STEPS_KEPT = 2  # per fragment at least, where the disk takes them
 STEPS_SHARE = 0.5  # of an anchor's bytes that steps take at most, if there are more
 STEPS_HELD = 1  # of these in memory at least, the newest
 HELD_SHARE = 0.25  # of an anchor's bytes that they take there at most, if there are more
@@ -52,7 +52,7 @@ class Anchors:
         self._older: OrderedDict[tuple[int, bytes], OuterState] = OrderedDict()
         self._older_kept = len(self.layouts) if older_kept is None else older_kept
         self._fetched: dict[int, HeldState] = {}  # that would be gone if it were not pinned
-        self._aside = aside
+        self.aside = aside
         self._steps: list[OrderedDict[bytes, Buffer]] = [OrderedDict() for _ in self.layouts]
         self._steps_aside: list[OrderedDict[bytes, Buffer]] = [OrderedDict() for _ in self.layouts]
         self._first: list[tuple[bytes, OuterState]] = []
@@ -96,9 +96,9 @@ class Anchors:
             self._fetched[fragment] = HeldState(digest, OuterState(anchor, momentum))
 
     def _laid(self, vector: Tensor) -> Tensor | None:
-        if self._aside is None:
+        if self.aside is None:
             return vector
-        data = self._aside.lay(state_bytes(vector))
+        data = self.aside.lay(state_bytes(vector), needed=True)
         return None if data is None else torch.frombuffer(data, dtype=torch.float32)
 
     def _thin_steps(self, fragment: int, fetched: bool) -> None:
@@ -106,13 +106,11 @@ class Anchors:
         anchor_bytes = FLOAT_BYTES * self.layouts[fragment].elements
         while len(steps) > STEPS_HELD and _total(steps) > HELD_SHARE * anchor_bytes:
             certificate, step = next(iter(steps.items()))
-            laid = step if self._aside is None else self._aside.lay(step)
+            laid = step if self.aside is None else self.aside.lay(step, needed=fetched)
             if laid is not None:
                 aside[certificate] = laid
-            elif len(steps) <= STEPS_KEPT:
-                break  # the disk has no room
             del steps[certificate]
-        until_less = self._aside is None or fetched
+        until_less = self.aside is None or fetched
         most_bytes = self.state_bytes(fragment) if until_less else STEPS_SHARE * anchor_bytes
         while aside and len(aside) + len(steps) > STEPS_KEPT and _total(aside) + _total(steps) > most_bytes:
             aside.popitem(last=False)

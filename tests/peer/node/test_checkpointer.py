@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import math
 import threading
 import weakref
 from collections.abc import Callable, Coroutine
@@ -14,6 +15,8 @@ from typing import Any, cast
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from safetensors.torch import save_file
 
 from dht.errors import LocalError
@@ -22,8 +25,17 @@ from peer.learner.client import LearnerClient
 from peer.learner.messages import Done
 from peer.machine.limits import Limits
 from peer.machine.tasks import Tasks
-from peer.node.checkpointer import CHECKPOINT_SECONDS, HELD_SECONDS, LEARNER_SECONDS, Checkpointer, rest_seconds
+from peer.node.checkpointer import (
+    ASIDE_SHARE,
+    CHECKPOINT_SECONDS,
+    HELD_SECONDS,
+    LEARNER_SECONDS,
+    Checkpointer,
+    rest_seconds,
+    spare_bytes,
+)
 from peer.node.status import advice_of
+from peer.storage.aside import Aside
 from peer.storage.run_directory import RunDirectory
 from tests.peer.rounds.test_driver import Swarm, config_of
 from tests.peer.virtual_loop import run_virtual
@@ -270,12 +282,22 @@ def test_a_vote_that_the_disk_does_not_take_is_told_until_one_is_taken(tmp_path:
 
 
 def test_saves_keep_to_what_may_be_written_and_to_the_learners_time() -> None:
-    limits = Limits(written_gigabytes_per_hour=10)
+    limits = Limits(written_gigabytes_per_hour=10 / (1 - ASIDE_SHARE))
     assert rest_seconds(1e6, 0.0, limits) == CHECKPOINT_SECONDS
-    assert rest_seconds(GIGABYTE_BYTES, 0.0, limits) == 360.0
+    assert rest_seconds(GIGABYTE_BYTES, 0.0, limits) == pytest.approx(360.0)
     assert rest_seconds(GIGABYTE_BYTES, 0.0, Limits(written_gigabytes_per_hour=0)) == CHECKPOINT_SECONDS
     assert rest_seconds(0.0, HELD_SECONDS, limits) == CHECKPOINT_SECONDS
     assert rest_seconds(0.0, 2.0, limits) == 200.0
+
+
+@given(st.floats(0, 1e13), st.floats(0.01, 1e4))
+def test_saves_and_what_others_fetch_are_together_what_may_be_written(written_bytes: float, gigabytes: float) -> None:
+    limits = Limits(written_gigabytes_per_hour=gigabytes)
+    seconds = rest_seconds(written_bytes, 0.0, limits)
+    spare = spare_bytes(seconds, written_bytes, limits)
+    assert spare > 0
+    assert (written_bytes + spare) / GIGABYTE_BYTES == pytest.approx(gigabytes * seconds / 3600)
+    assert spare_bytes(seconds, written_bytes, Limits(written_gigabytes_per_hour=0)) == math.inf
 
 
 def test_five_years_of_saving_are_what_a_disk_bears() -> None:
@@ -283,20 +305,26 @@ def test_five_years_of_saving_are_what_a_disk_bears() -> None:
 
 
 @pytest.mark.usefixtures("_no_threads")
-def test_the_next_save_waits_for_what_the_last_one_wrote(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    saved_at: list[float] = []
+@pytest.mark.parametrize(("beyond", "counted"), [(0, 0), (5, 5), (1000, 10)])
+def test_the_next_save_waits_for_what_was_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, beyond: int, counted: int
+) -> None:
+    """By the last save, and beyond what was allowed for those who fetch; for these not more than twice as long."""
+    saved_at, aside = list[float](), Aside(tmp_path)
 
     def commit(*_: Any) -> int:
         saved_at.append(asyncio.get_running_loop().time())
+        aside.allow(-beyond * GIGABYTE_BYTES)  # as if that much more had been needed
         return 10 * GIGABYTE_BYTES
 
     async def main() -> None:
         swarm, _, checkpointer = await one_peer(tmp_path)
+        swarm.peers[0].driver.anchors.aside = aside
         monkeypatch.setattr(RunDirectory, "commit", commit)
         saving = asyncio.get_running_loop().create_task(checkpointer.run())
-        await asyncio.sleep(2.5 * 3600)
+        await asyncio.sleep(3.5 * 3600 * (10 + counted) / 10)
         saving.cancel()
-        hours = 10 / Limits().written_gigabytes_per_hour
+        hours = (10 + counted) / Limits().written_gigabytes_per_hour / (1 - ASIDE_SHARE)
         assert [later - earlier for earlier, later in pairwise(saved_at)] == pytest.approx([3600 * hours] * 3)
         await swarm.close()
 

@@ -89,6 +89,22 @@ def test_a_disk_that_is_nearly_full_keeps_nothing_for_others(tmp_path: Path, mon
     assert Aside(tmp_path / "missing").lay(b"") is None
 
 
+def test_what_may_not_be_written_is_dropped_unless_somebody_fetches(tmp_path: Path) -> None:
+    anchors = anchors_in(tmp_path)
+    elements = anchors.layouts[0].elements
+    assert anchors.aside is not None
+    anchors.aside.allow(elements)
+    installed(anchors, 4, step_bytes=elements)
+    assert [bool(anchors.step(0, bytes([version]))) for version in range(4)] == [True, False, False, True]
+    anchors.pins.keep(0, b"\x03", ASKER, 0.0)
+    installed(anchors, 4, step_bytes=elements)
+    assert all(anchors.step(0, bytes([version])) for version in range(1, 4))
+    assert anchors.served(0, b"\x03") is not None
+    assert anchors.aside.overdrawn_bytes > 0
+    anchors.aside.allow(0)
+    assert anchors.aside.overdrawn_bytes == 0
+
+
 def test_what_is_laid_aside_is_the_same_and_gone_with_its_last_user(tmp_path: Path) -> None:
     data = os.urandom(10_000)
     before = len(os.listdir("/proc/self/fd"))
