@@ -41,6 +41,11 @@ class Wire(BaseModel):
         """The one canonical encoding of this value."""
         return bytes(msgpack.packb(self, default=_plain, use_bin_type=True))
 
+    @property
+    def encoded_bytes(self) -> int:
+        """Length of that encoding."""
+        return len(self.to_wire())
+
     @classmethod
     def from_wire(cls, data: bytes, bytes_max: int = MESSAGE_BYTES_MAX) -> Self:
         """Decode `data`; raises PeerError unless it is a well-formed encoding of at most `bytes_max` bytes."""

@@ -11,7 +11,7 @@ from coordinator.core.actions import Action, Send, Tell
 from coordinator.engine.branch_rules import changes, followed
 from coordinator.engine.fork_probe import Fork, ForkProbe, follows, is_heard_on
 from coordinator.engine.fragment import FragmentMachine
-from coordinator.engine.gossip import spread
+from coordinator.engine.gossip import is_crowded, spread
 from coordinator.wire.messages import AskChainNote, CertificateNote, ChainNote
 from dht.identity import PeerId
 
@@ -82,7 +82,13 @@ class ForkChoice:
         return [*news, Send(sender, answer)]
 
     def teach(self, peer: PeerId, machine: FragmentMachine, version: int, now: float) -> list[Action]:
-        """A peer that speaks about an old version is shown the certificate that ended it."""
+        """A peer that speaks about an old version is shown the certificate that ended it; in a crowd it is only asked.
+
+        What it says reaches a whole group there, and each member would send it 13 KB. Asked, it hears of the version,
+        and asks back if it lacks it.
+        """
+        if is_crowded(machine.core, now):
+            return self.ask(peer, machine.index, now)
         answering = machine.core.answering
         if not answering.admits(peer, now):
             return []

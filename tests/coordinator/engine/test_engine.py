@@ -114,6 +114,19 @@ def test_whoever_speaks_about_an_old_version_is_shown_the_certificate_that_ended
     assert sent(actions) == [(FRIEND, CertificateNote(certificate=engine.machines[0].chain.certificates[1]))]
 
 
+def test_in_a_crowd_whoever_speaks_about_an_old_version_is_asked_about_it_but_not_all_the_time(monkeypatch):
+    """What it says there reaches a whole group, and 32 certificates would come back; a liar may say any number."""
+    monkeypatch.setattr(gossip, "TOLD_BY_LEADER_MAX", 1)
+    engine = engine_at(EVERYONE)
+    for number, peer in enumerate(CLUB.ids):
+        engine.handle(PresenceSeen(peer, presence(number)), NOW)
+    late = Received(FRIEND, CLUB.join(1, stem()))
+    hint = AskChainNote(fragment=0, version=2, known=known_digests(engine.machines[0].chain))
+    assert sent(engine.handle(late, NOW)) == [(FRIEND, hint)]
+    assert engine.handle(late, NOW + 0.9 * ASK_AGAIN_SECONDS) == []
+    assert sent(engine.handle(late, NOW + ASK_AGAIN_SECONDS)) == [(FRIEND, hint)]
+
+
 def test_whoever_speaks_about_a_newer_version_is_asked_about_it_but_not_all_the_time():
     engine = engine_at()
     news = Received(FRIEND, CLUB.join(1, stem(EVERYONE)))
