@@ -55,7 +55,7 @@ class Board:
         held = self.places.get(place, {})
         for peer in [peer for peer, at in held.items() if now - at > self.lifetime_seconds]:
             del held[peer]
-        return sorted(held)
+        return list(held)
 
 
 def keepers(nodes: int) -> float:

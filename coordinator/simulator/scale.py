@@ -39,6 +39,7 @@ KNOWN_SHARE = 0.95  # of live peers: a version counts as known
 NOTICED_SHARE = 0.7  # of a dead peer's groupmates whose transport tells them
 AWAY_SECONDS = 60.0
 SECONDS_PER_VERSION_MAX = 400.0
+EAGER_SECONDS, EAGER_SHARE = 0.5, 0.25  # as in peer.net.presence_loop
 
 
 @dataclass(slots=True)
@@ -48,42 +49,51 @@ class BoardPeer(VirtualPeer):
     board: Board | None = None
     verifier: CountingVerifier | None = None
     shards: PresenceShards = field(init=False)
+    began: float = 0.0  # this life
+    forgot: float = 0.0  # who had gone silent, last
 
     def start(self) -> None:
         """A new life knows nothing of how many there are."""
-        self.shards = PresenceShards(self.me)
+        self.shards, self.began = PresenceShards(self.me), self.world.clock.now
         VirtualPeer.start(self)
 
     def heartbeat(self) -> None:
         """Report progress, publish presence, read a part of the others'; goes on for the rest of this life."""
-        engine, board, world, life = self.engine, self.board, self.world, self.life
+        engine, board, world, life, me = self.engine, self.board, self.world, self.life, self.me
         if engine is None or board is None:
             return
         now, pace = world.clock.now, world.manifest.config.pace
         steps = self.tensors.learner.steps(now)
         presence, shards = engine.core.presence, self.shards
         needed = active_sets(machine.chain for machine in engine.machines)
-        presence.forget(now, lifetimes=1.0)
+        if now - self.forgot >= pace.presence_seconds:
+            self.forgot = now
+            presence.forget(now, lifetimes=1.0)
         versions = engine.heads()[0]
-        read = board.get(shards.read(needed - presence.live(now), world.random.getrandbits(32)), now)
-        found = sorted({peer for peers in read.values() for peer in peers} - {self.me})
+        missing = [peer for peer in needed if not presence.is_live(peer, now)]
+        read = board.get(shards.read(missing, world.random.getrandbits(32)), now)
         said: dict[PeerId, int | None] = {}
-        for peer in found:
+        ahead: list[PeerId] = []
+        for peer in {peer: None for peers in read.values() for peer in peers if peer != me}:
             seen, at = board.records[peer]
             said[peer] = seen.shard_depth
             presence.see(peer, seen, at)
             if seen.versions > versions:
-                self.handle(PresenceSeen(peer, seen))
+                ahead.append(peer)
+        world.random.shuffle(ahead)  # as the presence loop does
+        for peer in ahead:
+            self.handle(PresenceSeen(peer, board.records[peer][0]))
         shards.found({place: len(peers) for place, peers in read.items()}, said, needed)
         presence.sample(shards.everybody, now)
         if not self.alive:
             return  # that was a trap
         ours = self.presence(steps).model_copy(update={"shard_depth": shards.said})
-        board.put(self.me, ours, shards.written(needed), now)
+        board.put(me, ours, shards.written(needed), now)
         self.handle(Progress(steps, self.tensors.learner.steps_per_second))
         self.handle(Tick())
         again = lambda: self.heartbeat() if self.life == life and self.alive else None  # noqa: E731
-        world.clock.after(pace.presence_seconds, again)
+        seconds = max(EAGER_SECONDS, EAGER_SHARE * (now - self.began))
+        world.clock.after(min(seconds, pace.presence_seconds), again)
 
     def handle(self, event: Event) -> None:
         """Signature checks from here on are ours."""

@@ -101,21 +101,38 @@ class Scene(ScaleRun):
         """Certify so many versions, then let everybody finish; returns them in order."""
         for peer in self.peers:
             self.clock.after(self.random.uniform(0, 1), peer.start)
-        while len(self.meter.certified) < versions + len(self.lost) and self.clock.step(versions * 60.0):
-            pass
+        while len(self.meter.certified) < versions + len(self.lost) or self._line()[-1].version < versions:
+            if not self.clock.step(versions * 60.0):
+                break
         for peer in self.peers:
             if peer.engine is not None:
                 peer.engine.drain()
         end = self.clock.now + 60.0
         while self.clock.step(end):
             pass
-        kept = [one for one in self.meter.certified.values() if one.digest not in self.lost]
-        found = sorted(kept, key=lambda one: one.version)
+        found = self._line()
         assert len(found) >= versions
-        assert [one.version for one in found] == list(range(1, len(found) + 1))  # no fork
+        self._no_fork(found)
         assert not any(one.outcome.minor for one in found)
         assert self.banned <= self.liars
         return found
+
+    def _line(self) -> list[Certificate]:
+        """The versions on which the newest rests, in order."""
+        kept = {digest: one for digest, one in self.meter.certified.items() if digest not in self.lost}
+        newest = max(kept.values(), key=lambda one: one.version)
+        line = [newest]
+        while (before := kept.get(line[0].outcome.parent)) is not None:
+            line.insert(0, before)
+        return line
+
+    def _no_fork(self, line: list[Certificate]) -> None:
+        """Whoever waits in vain for a lost version may go on as a minority, until most have made theirs."""
+        aside = self.meter.certified.keys() - self.lost - {one.digest for one in line}
+        for digest in aside:
+            one = self.meter.certified[digest]
+            assert self.lost
+            assert one.outcome.minor or one.outcome.parent in aside
 
     def workers(self, certificate: Certificate) -> dict[PeerId, int]:
         """Whose steps are in a version, through all cells."""

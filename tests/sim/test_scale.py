@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 
 import pytest
 
+from coordinator.engine.fork_choice import ASKED_AT_ONCE
 from coordinator.run.manifest import PEERS_PER_GROUP_MAX, PaceSpec
 from coordinator.simulator.board import ACQUAINTANCES, PUTS_PER_LIFETIME, REPLICAS, Board, keepers
 from coordinator.simulator.keys import virtual_peer_id
-from coordinator.simulator.scale import KNOWN_SHARE, ScaleRun
+from coordinator.simulator.scale import EAGER_SECONDS, EAGER_SHARE, KNOWN_SHARE, ScaleRun
+from coordinator.wire.messages import AskChainNote
+from coordinator.wire.presence import HEAD_BYTES
 from coordinator.wire.shards import RECORDS_PER_SHARD, ROOT, PresenceShards
+from dht.identity import PeerId
 from dht.table import ENTRIES_PER_KEY_MAX
+from peer.net import presence_loop
 from tests.extra import extra
 
 PACE = PaceSpec(fragments=1, overlap=1, presence_seconds=15.0, presence_lifetime_seconds=45.0, round_seconds=20.0)
@@ -72,3 +78,34 @@ def test_acquaintances_of_earlier_puts_still_hold_a_record(nodes: int) -> None:
     assert keepers(nodes) == pytest.approx(kept / draws, rel=0.01)
     assert keepers(9) == 9
     assert keepers(2) == 2
+
+
+def test_late_comers_do_not_all_ask_the_same_few() -> None:
+    """Who lies first in the order of the keys had to answer everybody, and who mines such keys was asked by all."""
+    crowd = ScaleRun(60, seed=0, deaths_per_version=0.0, pace=PACE)
+    ahead, late = crowd.peers[:40], crowd.peers[40:]
+    for peer in ahead:
+        peer.start()
+        presence, _ = crowd.board.records[peer.me]
+        news = presence.model_copy(update={"versions": (1,), "heads": (bytes(HEAD_BYTES),)})
+        crowd.board.put(peer.me, news, [ROOT], crowd.clock.now)
+    asked: Counter[PeerId] = Counter()
+    crowd.network.filter = lambda _, to, message: asked.update([to] * isinstance(message, AskChainNote)) is None
+    for peer in late:
+        peer.start()
+    assert asked.total() >= len(late) * ASKED_AT_ONCE
+    assert max(asked.values()) < len(late) / 2
+
+
+def test_whoever_starts_looks_often_at_first_as_real_peers_do() -> None:
+    """Else ten thousand that start together find each other minutes later, with every version told in between."""
+    assert (EAGER_SECONDS, EAGER_SHARE) == (presence_loop.EAGER_SECONDS, presence_loop.EAGER_SHARE)
+    crowd = ScaleRun(1, seed=0, deaths_per_version=0.0, pace=PACE)
+    crowd.peers[0].start()
+    while crowd.clock.step(PACE.presence_seconds):
+        pass
+    early = crowd.peers[0].beats
+    while crowd.clock.step(10 * PACE.presence_seconds):
+        pass
+    assert early >= 10
+    assert crowd.peers[0].beats - early < 20
