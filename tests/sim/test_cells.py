@@ -78,7 +78,7 @@ def test_who_loses_its_head_loses_no_work(kind: str) -> None:
     assert len(crowd.workers(certificates[-1])) > 0.7 * PEERS
 
 
-@pytest.mark.parametrize("seed", [0, *extra([1, 2])])  # in each of them it has wards
+@pytest.mark.parametrize("seed", [0, *extra([5, 6])])  # in each of them it has wards
 def test_wards_of_a_head_that_is_gone_bring_their_work_through_another(seed: int) -> None:
     """The version that makes it a head is its last. A ward whose next head hears of that late comes a version later."""
 
