@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import platform
 from dataclasses import dataclass
 from statistics import median
@@ -9,10 +10,10 @@ from typing import Literal
 
 from coordinator.run.manifest import Manifest, RunConfig
 from coordinator.views import quantity
-from dht.units import DAY_SECONDS
+from dht.units import DAY_SECONDS, GIGABYTE_BYTES
 from dht.validation import CLOCK_TOLERANCE_SECONDS
-from peer.cli.terms import Machine, disk_bytes, memory_bytes, step_seconds_known, upload_bytes_per_day, uses_gpu
-from peer.learner.memory_estimate import least_bytes
+from peer.cli import terms
+from peer.cli.terms import Machine
 from peer.machine.limits import Limits
 from peer.machine.pause_policy import Conditions
 from peer.net.probe import gets_through
@@ -63,9 +64,8 @@ def torch_build(release: str, built_for: str | None, device: str | None, has_dri
 
 def memory(config: RunConfig, machine: Machine) -> DiagnosisLine:
     """Whether a learner of this run fits."""
-    needed = memory_bytes(config, machine)
-    text = f"{quantity.size(needed)} needed for {config.name}, {quantity.size(machine.memory_bytes)} free"
-    if needed > machine.memory_bytes:
+    text = f"{config.name} takes {terms.memory_words(config, machine)}"
+    if terms.memory_bytes(config, machine) > machine.memory_bytes:
         return DiagnosisLine("bad", "memory", text, "close other programs, or join a run with a smaller model")
     return DiagnosisLine("ok", "memory", text)
 
@@ -74,9 +74,8 @@ def gpu_memory(config: RunConfig, machine: Machine) -> list[DiagnosisLine]:
     """Whether that learner has room on the GPU, where there is one."""
     if not machine.gpu_bytes:
         return []
-    needed, free = quantity.size(least_bytes(config)), quantity.size(machine.gpu_bytes)
-    text = f"{needed} needed on one card for {config.name}, {free} free or allowed"
-    if uses_gpu(config, machine):
+    text = f"{config.name} takes {terms.gpu_words(config, machine)}"
+    if terms.uses_gpu(config, machine):
         return [DiagnosisLine("ok", "GPU memory", text)]
     advice = "it trains on the processor; end what else runs on the GPU, or raise gpu_memory_share"
     return [DiagnosisLine("note", "GPU memory", text, advice)]
@@ -84,20 +83,20 @@ def gpu_memory(config: RunConfig, machine: Machine) -> list[DiagnosisLine]:
 
 def disk(config: RunConfig, machine: Machine, limits: Limits) -> DiagnosisLine:
     """Whether its checkpoints fit, also within what the owner allows."""
-    needed = disk_bytes(config)
+    needed = terms.disk_bytes(config)
     text = f"{quantity.size(needed)} needed for checkpoints of {config.name}, {quantity.size(machine.disk_bytes)} free"
     if needed > machine.disk_bytes:
         return DiagnosisLine("bad", "disk", text, "make room, or choose another folder with --data")
-    if limits.disk_gigabytes and needed > limits.disk_gigabytes * 1e9:
-        return DiagnosisLine(
-            "bad", "disk", text, f"disk_gigabytes = {limits.disk_gigabytes:g} does not allow it; raise it"
-        )
+    if limits.disk_gigabytes and needed > limits.disk_gigabytes * GIGABYTE_BYTES:
+        least = math.ceil(10 * needed / GIGABYTE_BYTES) / 10  # of 10⁹ bytes, unlike what is told above
+        advice = f"disk_gigabytes = {limits.disk_gigabytes:g} does not allow it; allow at least {least:g}"
+        return DiagnosisLine("bad", "disk", text, advice)
     return DiagnosisLine("ok", "disk", text)
 
 
 def steps(config: RunConfig, machine: Machine) -> list[DiagnosisLine]:
     """Whether its processor, if that trains, is fast enough for the run's rounds."""
-    seconds = step_seconds_known(config, machine)
+    seconds = terms.step_seconds_known(config, machine)
     if seconds is None:
         return []
     text = f"estimated: {step_words(seconds, config.pace)}"
@@ -149,12 +148,15 @@ def reachability(probed: Probed, listen: str, port: int) -> DiagnosisLine:
 
 def upload(config: RunConfig, machine: Machine, probed: Probed, limits: Limits) -> DiagnosisLine:
     """Whether the line carries what this machine would send."""
-    needed = upload_bytes_per_day(config, machine.flops, 0.0) / DAY_SECONDS
+    text = f"{terms.upload_words(config, machine)}, and as much download"
     if probed.upload_bytes_per_second is None:
-        return DiagnosisLine("note", "upload", f"about {needed / MBIT:.1f} Mbit/s will be sent; not measured")
+        return DiagnosisLine("note", "upload", f"{text}; the line was not measured")
     able = min(probed.upload_bytes_per_second, limits.upload_bytes_per_second)
-    text = f"about {needed / MBIT:.1f} Mbit/s will be sent, {able / MBIT:.1f} Mbit/s go through"
-    if able < needed:
+    text = f"{text}; {able / MBIT:.1f} Mbit/s go through"
+    if terms.step_seconds_known(config, machine) is None:
+        least = terms.upload_bytes_per_version(config) / config.pace.steps_per_version / able
+        return DiagnosisLine("ok", "upload", f"{text}, enough for a step every {quantity.rough(least)}")
+    if able < terms.upload_bytes_per_day(config, machine.flops, 0.0) / DAY_SECONDS:
         return DiagnosisLine("note", "upload", text, "it may be late for rounds; its steps count in a later one")
     return DiagnosisLine("ok", "upload", text)
 

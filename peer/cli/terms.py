@@ -104,7 +104,7 @@ def describe(manifest: Manifest, options: NodeOptions, machine: Machine) -> str:
     capped = [f"{limits.upload_mbit:g} Mbit/s"] if limits.upload_mbit else []
     capped += [f"{limits.upload_gigabytes_per_day:g} GB a day"] if limits.upload_gigabytes_per_day else []
     cap = f"; your limit is {' and '.join(capped)}" if capped else ""
-    memory = _memory(config, machine)
+    memory = memory_words(config, machine)
     memory += f"; your limit is {limits.memory_gigabytes:g} GB" if limits.memory_gigabytes else ""
     rows = (
         ("run", f"{config.name} {manifest.run_id.hex()[:12]}, ends after {config.versions} certified versions"),
@@ -113,14 +113,14 @@ def describe(manifest: Manifest, options: NodeOptions, machine: Machine) -> str:
         *_base_row(config),
         ("data", _data(config.data)),
         ("memory", memory),
-        *([("GPU memory", _gpu_memory(config, machine))] if uses_gpu(config, machine) else []),
+        *([("GPU memory", gpu_words(config, machine))] if uses_gpu(config, machine) else []),
         (
             "processor",
             f"{limits.threads(options.threads)} of the cores, niceness {max(options.niceness, limits.niceness)}",
         ),
         *_late_row(config, machine),
         ("disk", _disk(config, options, machine)),
-        ("upload", f"{_upload(config, options, machine)}, and as much download{cap}"),
+        ("upload", f"{upload_words(config, machine, options.step_seconds)}, and as much download{cap}"),
         ("others see", f"this machine's address, a key made for it, {name}its device, progress, loss and traffic"),
         ("code", _code(config)),
     )
@@ -128,7 +128,7 @@ def describe(manifest: Manifest, options: NodeOptions, machine: Machine) -> str:
     return "\n".join(f"  {label:<12}  {printable(text)}" for label, text in (*said, *rows))
 
 
-def _memory(config: RunConfig, machine: Machine) -> str:
+def memory_words(config: RunConfig, machine: Machine) -> str:
     """RAM of the learner, unless that has a GPU, and of the peer beside it."""
     least, free = quantity.size(memory_bytes(config, machine)), quantity.size(machine.memory_bytes)
     beside = f"{quantity.size(footprint(config).bytes_in('host'))} beside the learner"
@@ -137,7 +137,8 @@ def _memory(config: RunConfig, machine: Machine) -> str:
     return f"at least {least}, of {free} free: {learner}{beside}, {programs}"
 
 
-def _gpu_memory(config: RunConfig, machine: Machine) -> str:
+def gpu_words(config: RunConfig, machine: Machine) -> str:
+    """What the learner takes of a GPU."""
     least, free = quantity.size(least_bytes(config)), quantity.size(machine.gpu_bytes)
     return f"at least {least}, of {free} free or allowed: {learner_words(config, on_gpu=True)}"
 
@@ -149,13 +150,14 @@ def learner_words(config: RunConfig, on_gpu: bool) -> str:
     return f"{state} of state, {quantity.size(least.step_bytes)} or more for a step"
 
 
-def _upload(config: RunConfig, options: NodeOptions, machine: Machine) -> str:
-    """A day's, or where nobody knows how fast this machine is, that of a version of every fragment."""
-    if uses_gpu(config, machine) or config.model.is_own:
-        steps = config.pace.steps_per_version
-        return f"{quantity.size(upload_bytes_per_version(config))} every {steps} steps"
-    a_day = upload_bytes_per_day(config, machine.flops, options.step_seconds)
-    return f"about {quantity.size(a_day)} a day at this machine's speed"
+def upload_words(config: RunConfig, machine: Machine, step_seconds: float = 0.0) -> str:
+    """A day's, or where nobody knows how fast this machine is, a version's and that of a day of quick steps."""
+    if step_seconds_known(config, machine) is None:
+        steps, a_version = config.pace.steps_per_version, upload_bytes_per_version(config)
+        a_day = quantity.size(a_version / steps * DAY_SECONDS)
+        return f"{quantity.size(a_version)} every {steps} steps, which is {a_day} a day at a step a second"
+    a_day = quantity.size(upload_bytes_per_day(config, machine.flops, step_seconds))
+    return f"about {a_day} a day at this machine's speed"
 
 
 def _disk(config: RunConfig, options: NodeOptions, machine: Machine) -> str:

@@ -82,11 +82,10 @@ def footprint(
 ) -> Footprint:
     """What a learner and its peer take that bring so many sequences (None: all of a step) through the model at once."""
     elements, precise = _elements(config), DTYPES[config.inner.precision].itemsize
-    rounded = FLOAT_BYTES * (config.inner.precision == "bfloat16")
+    rounded = rounding_bytes_per_parameter(config)
     step = max(activation_bytes(config, sequences, recompute, on_gpu), _copies_bytes(config))
-    withheld = 2 * FLOAT_BYTES * (config.outer.adoption == "eager")
-    own = (precise + rounded + withheld) * elements + optimizer_bytes(config)  # the learner's
-    state, layouts, overlap = _state_bytes(config), layouts_of(config), config.pace.overlap
+    withheld, state = _withheld_bytes(config), _state_bytes(config)
+    layouts, overlap = layouts_of(config), config.pace.overlap
     largest = max(layout.elements for layout in layouts)
     needs = (
         *_base_needs(config),
@@ -102,10 +101,26 @@ def footprint(
         Need("host", "newest steps, for others", int(_steps_bytes(config, STEPS_HELD, HELD_SHARE) * elements), False),
         Need("host", "rounds in flight: what is merged", overlap * _merged_bytes(config, largest), False),
         Need("host", "rounds in flight: what is contributed", overlap * _contributed_bytes(config, largest)),
-        Need("disk", "what was saved last, and what is saved next", KEPT * (state * elements + own)),
-        Need("disk", "earlier steps, for others", int(_steps_bytes(config, STEPS_KEPT, STEPS_SHARE) * elements / 2)),
+        *_disk_needs(config),
     )
     return Footprint(elements, needs)
+
+
+def _disk_needs(config: RunConfig) -> tuple[Need, Need]:
+    """However the model is cut."""
+    elements = _elements(config)
+    kept = DTYPES[config.inner.precision].itemsize + rounding_bytes_per_parameter(config) + _withheld_bytes(config)
+    saved = (_state_bytes(config) + kept) * elements + optimizer_bytes(config)
+    steps = int(_steps_bytes(config, STEPS_KEPT, STEPS_SHARE) * elements / 2)
+    return (
+        Need("disk", "what was saved last, and what is saved next", KEPT * saved),
+        Need("disk", "earlier steps, for others", steps),
+    )
+
+
+def disk_bytes_per_parameter(config: RunConfig) -> float:
+    """What checkpoints and earlier steps take."""
+    return sum(need.size_bytes for need in _disk_needs(config)) / _elements(config)
 
 
 def host_bytes(config: RunConfig) -> int:
@@ -156,6 +171,16 @@ def optimizer_bytes(config: RunConfig) -> int:
 def kept_bytes_per_parameter(config: RunConfig) -> float:
     """What a learner keeps on its device between steps: values, gradients and the optimizer's state."""
     return 2 * DTYPES[config.inner.precision].itemsize + optimizer_bytes(config) / _elements(config)
+
+
+def rounding_bytes_per_parameter(config: RunConfig) -> int:
+    """What a learner keeps beside its device of what bfloat16 cuts off."""
+    return FLOAT_BYTES * (config.inner.precision == "bfloat16")
+
+
+def _withheld_bytes(config: RunConfig) -> int:
+    """What `eager` has a learner keep of each element."""
+    return 2 * FLOAT_BYTES * (config.outer.adoption == "eager")
 
 
 def _state_bytes(config: RunConfig) -> int:

@@ -16,7 +16,6 @@ from peer.plan.population import Flags, Floats, Population
 
 CODEC_BITS = {"fp32": 32.0, "fp16": 16.0, "bf16": 16.0, "int8": 8.25, "int4": 4.25, "e3m0": 4.25, "int2": 2.25}
 ANCHOR_BITS = 32.0  # of a state, and as many for a momentum where there is one
-LEARNER_BYTES = 4 + 4 + 1.1  # per parameter: value, gradient, and the state of the default optimizer
 HANDLE_SECONDS = 0.02  # from a message's arrival to the answer's departure, at a peer whose processor also trains
 ENCODED_PER_SECOND = 1e8  # elements encoded and hashed on one core (docs/research/experiments.md: codecs)
 MERGED_PER_SECOND = 4e7  # elements × members of the default merge on one core (design §7: 0.4 s for 16 × 2²⁰)
@@ -31,6 +30,19 @@ Peers = npt.NDArray[np.intp]
 
 
 @dataclass(frozen=True, slots=True)
+class Kept:
+    """What a peer keeps, in bytes per parameter: as a default run does, with fragments of one size.
+
+    `largest_share`: of the model that is in one tensor, which no number of fragments makes smaller.
+    """
+
+    learner_bytes: float = 4 + 4 + 1.1  # value, gradient, and the state of the optimizer; without activations
+    rounding_bytes: float = 0.0  # beside the learner, of what bfloat16 cuts off
+    disk_bytes: float = 2 * (4 + 4 + 1.1) + 1
+    largest_share: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class Workload:
     """What is trained, and how it is cut and encoded. `parameters` of the whole model, beside a base of an adapter."""
 
@@ -40,7 +52,7 @@ class Workload:
     outer: OuterSpec
     group_max: int = PEERS_PER_GROUP_MAX
     base_bytes: float = 0.0
-    learner_bytes: float = LEARNER_BYTES  # per parameter, without activations
+    kept: Kept = Kept()
 
     @property
     def elements(self) -> float:

@@ -51,6 +51,7 @@ class Prediction:
     cells_captured: CellCapture | None  # None: one level
     learner_bytes: float
     host_bytes: float
+    disk_bytes: float
     alternatives: tuple[Alternative, ...]
 
     def as_json(self) -> dict[str, Any]:
@@ -103,8 +104,9 @@ def predict(
         recovery_seconds=statistics.median(tally.recovery_seconds) if tally.recovery_seconds else None,
         captured=capture(n, hostile_share, len(people)),
         cells_captured=capture_cells(there, hostile_share) if there > work.group_max else None,
-        learner_bytes=work.learner_bytes * work.parameters + work.base_bytes,
+        learner_bytes=work.kept.learner_bytes * work.parameters + work.base_bytes,
         host_bytes=host_bytes(work),
+        disk_bytes=work.kept.disk_bytes * work.parameters,
         alternatives=alternatives(Surface.of(work, people, scenario.timetable, stop)),
     )
 
@@ -120,8 +122,9 @@ def host_bytes(work: Workload) -> float:
     sent, returned = (CODEC_BITS[codec] / 8 for codec in (work.outer.contribution_codec, work.outer.result_codec))
     state = 8.0 if work.outer.momentum else 4.0
     in_flight = SLOT_BYTES + 8.0 + 3 * state + 2 * (2 * sent + returned)
-    each = state + max(STEPS_HELD * returned, 1.0)
-    return each * work.parameters + work.pace.overlap * in_flight * work.elements
+    each = state + work.kept.rounding_bytes + max(STEPS_HELD * returned, 1.0)
+    largest = max(work.elements, work.kept.largest_share * work.parameters)
+    return each * work.parameters + work.pace.overlap * in_flight * largest
 
 
 def scaled(scenario: Scenario, factor: float) -> Scenario:

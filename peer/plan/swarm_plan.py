@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -10,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from coordinator.run.manifest import PEERS_PER_GROUP_MAX, RunConfig
 from coordinator.run.toml_file import parse_toml, read_text
 from dht.errors import UsageError
-from peer.plan.cost import Workload
+from peer.plan.cost import Kept, Workload
 
 PEERS_MAX = 20_000
 HOURS_MAX = 24.0 * 365
@@ -92,21 +93,34 @@ class PlanFile(_Strict):
         except ValidationError as error:
             raise UsageError(f"{source}: {_fault(error)}; see docs/reference/config.md") from None
         tokens = config.tokens_per_step if self.tokens_per_step is None else self.tokens_per_step
-        own, base_bytes, kept_bytes = _sizes(config)
-        parameters, base_bytes = (own, base_bytes) if self.parameters is None else (self.parameters, 0.0)
-        return Workload(parameters, tokens, config.pace, config.outer, self.group_max, base_bytes, kept_bytes)
+        parameters, base_bytes, kept = _sizes(config)
+        if self.parameters is not None:
+            parameters, base_bytes, kept = self.parameters, 0.0, replace(kept, largest_share=0.0)
+        return Workload(parameters, tokens, config.pace, config.outer, self.group_max, base_bytes, kept)
 
 
-def _sizes(config: RunConfig) -> tuple[float, float, float]:
-    """How many parameters are trained, what the base beside them takes, and what a learner keeps of each."""
-    from peer.learner.memory_estimate import kept_bytes_per_parameter
+def _sizes(config: RunConfig) -> tuple[float, float, Kept]:
+    """How many parameters are trained, what the base beside them takes, and what a peer keeps of each."""
+    from peer.learner.memory_estimate import (
+        disk_bytes_per_parameter,
+        kept_bytes_per_parameter,
+        rounding_bytes_per_parameter,
+    )
     from peer.model.build import parameter_specs
     from peer.model.sketch import with_shapes
 
     known = with_shapes(config)
     base = 0.0 if known.adapter is None else float(known.adapter.base_bytes)
-    trained = sum(tensor.elements for tensor in parameter_specs(known.model))
-    return float(trained), base, kept_bytes_per_parameter(known)
+    tensors = parameter_specs(known.model)
+    trained = float(sum(tensor.elements for tensor in tensors))
+    whole = [one.elements for one in tensors if not (known.pace.cut_embeddings and one.embedding)]
+    kept = Kept(
+        kept_bytes_per_parameter(known),
+        rounding_bytes_per_parameter(known),
+        disk_bytes_per_parameter(known),
+        max(whole, default=0) / trained,
+    )
+    return trained, base, kept
 
 
 def _toml(path: Path) -> dict[str, Any]:

@@ -143,6 +143,7 @@ def _cells(work: Workload, found: Prediction) -> list[tuple[str, str]]:
         ("steered through cells", _steered(found)),
         ("memory of the learner", f"{found.learner_bytes / 1e9:,.3g} GB without activations"),
         ("memory beside it", f"{found.host_bytes / 1e9:,.3g} GB"),
+        ("disk", f"{found.disk_bytes / 1e9:,.3g} GB"),
     ]
 
 

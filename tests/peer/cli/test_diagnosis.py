@@ -38,6 +38,23 @@ def test_a_machine_that_is_too_small_is_told_so() -> None:
     assert grade(diagnosis.disk(CONFIG, MACHINE, Limits(disk_gigabytes=1e-6))) == "bad"
 
 
+def test_state_and_steps_are_told_apart() -> None:
+    for device in (
+        diagnosis.memory(CONFIG, MACHINE),
+        *diagnosis.gpu_memory(CONFIG, replace(MACHINE, gpu_bytes=1 << 34)),
+    ):
+        assert " of state, " in device.text
+        assert " or more for a step" in device.text
+
+
+def test_a_limit_of_the_disk_is_told_in_its_own_unit() -> None:
+    large = CONFIG.model_copy(update={"model": MODEL.model_copy(update={"hidden_size": 2048, "layers": 20})})
+    told = diagnosis.disk(large, MACHINE, Limits(disk_gigabytes=0.1))
+    least = float(told.advice.rpartition(" ")[2])
+    assert grade(diagnosis.disk(large, MACHINE, Limits(disk_gigabytes=least))) == "ok"
+    assert grade(diagnosis.disk(large, MACHINE, Limits(disk_gigabytes=least - 0.1))) == "bad"
+
+
 def test_a_processor_that_is_too_slow_for_the_runs_rounds_is_noted() -> None:
     (fast,) = diagnosis.steps(CONFIG, MACHINE)
     assert grade(fast) == "ok"
@@ -78,6 +95,13 @@ def test_a_narrow_line_is_noted_also_if_the_owner_made_it_so() -> None:
     eager = replace(MACHINE, flops=1e15)
     assert grade(diagnosis.upload(CONFIG, eager, fast, Limits(upload_mbit=1.0))) == "note"
     assert "not measured" in diagnosis.upload(CONFIG, MACHINE, Probed(), Limits()).text
+    assert (
+        "a day at this machine's speed, and as much download" in diagnosis.upload(CONFIG, MACHINE, fast, Limits()).text
+    )
+    with_gpu = diagnosis.upload(CONFIG, replace(MACHINE, gpu_bytes=1 << 34), slow, Limits())
+    assert grade(with_gpu) == "ok"
+    assert "a day at a step a second" in with_gpu.text
+    assert "this machine's speed" not in with_gpu.text, "nobody has measured the GPU"
 
 
 @pytest.mark.parametrize(

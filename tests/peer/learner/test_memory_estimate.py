@@ -75,6 +75,22 @@ def test_the_planner_counts_the_same() -> None:
         assert prediction.host_bytes(work) == pytest.approx(footprint(config).bytes_in("host"), rel=0.05)
 
 
+@pytest.mark.parametrize("more", ["", 'precision = "bfloat16"', "[outer]\nmomentum = 0.9"])
+@pytest.mark.parametrize("cut", ["false", "true"])
+def test_the_planner_counts_what_a_run_file_takes(tmp_path: Path, more: str, cut: str) -> None:
+    """Also of a vocabulary that is half of the model."""
+    path = tmp_path / "run.toml"
+    path.write_text(
+        "[model]\nvocabulary = 50304\nhidden_size = 512\nlayers = 10\nheads = 8\nintermediate_size = 1344\n"
+        f"[pace]\nfragments = 24\ncut_embeddings = {cut}\n[inner]\n{more}\n"
+    )
+    taken = footprint(RunConfig.from_toml(path))
+    (tmp_path / "plan.toml").write_text('run = "run.toml"\n[swarm]\npeers = 2\nstep_seconds = 1.0\n')
+    work = PlanFile.load(tmp_path / "plan.toml").workload(tmp_path / "plan.toml")
+    assert prediction.host_bytes(work) == pytest.approx(taken.bytes_in("host"), rel=0.05)
+    assert work.kept.disk_bytes * work.parameters == pytest.approx(taken.bytes_in("disk"))
+
+
 @pytest.mark.parametrize("optimizer", ["muon8bit", "adamw8bit", "adamw"])
 def test_the_planner_counts_the_optimizer_that_the_run_has(tmp_path: Path, optimizer: InnerOptimizer) -> None:
     path = tmp_path / "run.toml"
@@ -83,8 +99,10 @@ def test_the_planner_counts_the_optimizer_that_the_run_has(tmp_path: Path, optim
     kept = footprint(config).bytes_in("device") - footprint(config).step_bytes
     (tmp_path / "plan.toml").write_text('run = "run.toml"\n[swarm]\npeers = 2\nstep_seconds = 1.0\n')
     work = PlanFile.load(tmp_path / "plan.toml").workload(tmp_path / "plan.toml")
-    assert work.learner_bytes * work.parameters == pytest.approx(kept, rel=1e-6)
-    assert work.learner_bytes == pytest.approx({"muon8bit": 9.1, "adamw8bit": 10.1, "adamw": 16}[optimizer], rel=0.01)
+    assert work.kept.learner_bytes * work.parameters == pytest.approx(kept, rel=1e-6)
+    assert work.kept.learner_bytes == pytest.approx(
+        {"muon8bit": 9.1, "adamw8bit": 10.1, "adamw": 16}[optimizer], rel=0.01
+    )
 
 
 def test_a_large_vocabulary_takes_no_more_than_the_logits_of_a_piece() -> None:
