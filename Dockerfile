@@ -12,18 +12,21 @@ FROM ${BASE_IMAGE} AS dependencies
 ARG TORCH_INDEX_URL=https://download.pytorch.org/whl/cpu
 WORKDIR /build
 RUN python3 -m venv --without-pip /opt/muster && python3 -m venv --without-pip /opt/hatchling
-# Wheels in build/wheels, if there are any, are taken instead of an index. Only with TORCH_INDEX_URL empty and without such
-# wheels does all come from PyPI, so that the lock knows every file and its digest is checked. Else, and so by default, the
-# versions are those of constraints.txt, and the indexes are trusted with what is in them.
+# Wheels in build/wheels, if there are any, are taken instead of an index, as they are. Else the lock has the digest of every
+# file, and it is checked. Where TORCH_INDEX_URL names another index, that one is trusted with torch, and with nothing else.
 COPY --from=list /needed.txt .
 COPY constraints.txt requirements.lock build/wheel[s] ./
-RUN if ls ./*.whl >/dev/null 2>&1; then source="--no-index --find-links ."; \
-    else source=${TORCH_INDEX_URL:+--extra-index-url $TORCH_INDEX_URL}; fi \
- && install="install --quiet --no-cache-dir --disable-pip-version-check" \
- && python3 -m pip --python /opt/hatchling/bin/python $install -c constraints.txt $source hatchling \
- && if [ -n "$source" ]; then what="-c constraints.txt $source -r needed.txt"; \
-    else what="--require-hashes -r requirements.lock"; fi \
- && python3 -m pip --python /opt/muster/bin/python $install $what \
+RUN awk '/^[a-z]/ { of_torch = /^(torch|triton|cuda-|nvidia-)/ } !of_torch' requirements.lock > others.lock \
+ && install() { into=$1; shift; python3 -m pip --python /opt/$into/bin/python install --quiet --no-cache-dir \
+        --disable-pip-version-check "$@"; } \
+ && if ls ./*.whl >/dev/null 2>&1; then \
+        install hatchling --no-index --find-links . -c constraints.txt hatchling \
+     && install muster --no-index --find-links . -c constraints.txt -r needed.txt; \
+    else \
+        install hatchling -c constraints.txt hatchling \
+     && if [ -z "$TORCH_INDEX_URL" ]; then install muster --require-hashes -r requirements.lock; \
+        else install muster --no-deps --require-hashes -r others.lock \
+          && install muster --no-deps --index-url "$TORCH_INDEX_URL" -c constraints.txt torch; fi; fi \
  && cd /opt/muster/lib/python3*/site-packages && rm -rf torch/include torch/test \
  && if [ "$(../../../bin/python -c 'import torch; print(torch.version.cuda)')" = None ]; then \
         find bitsandbytes -name 'libbitsandbytes_*.so' ! -name '*_cpu.so' -delete; fi

@@ -80,6 +80,18 @@ def test_every_file_of_the_lock_has_a_digest() -> None:
     assert [entry.splitlines()[0] for entry in entries if "--hash=sha256:" not in entry] == []
 
 
+def test_an_image_with_another_torch_checks_the_digest_of_all_else() -> None:
+    (chosen,) = re.findall(r"RUN awk '([^']+)' requirements\.lock > others\.lock", (ROOT / "Dockerfile").read_text())
+    others = subprocess.run(
+        ["awk", chosen, str(ROOT / "requirements.lock")], check=True, capture_output=True, text=True
+    ).stdout
+    whole = (ROOT / "requirements.lock").read_text()
+    left_out = pins("requirements.lock").keys() - {name.lower() for name, _ in PIN.findall(others)}
+    assert {name.partition("-")[0] for name in left_out} == {"torch", "triton", "cuda", "nvidia"}
+    entries = re.split(r"\n(?=[a-z0-9])", others.split("\n", 2)[2].rstrip())
+    assert all(entry in whole and "--hash=sha256:" in entry for entry in entries)
+
+
 def test_the_image_is_built_with_every_file_that_the_wheel_takes() -> None:
     copied = "\n".join(line for line in (ROOT / "Dockerfile").read_text().splitlines() if line.startswith("COPY"))
     taken = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"]
