@@ -38,7 +38,7 @@ CALLS_REFUSED_MIN = CALLS // 2  # of the others a closed connection or a busy ma
 HELD_MIN = CONNECTIONS // 4
 MEASURED_SECONDS = 120.0
 SHARE_KEPT = 0.95
-MEMORY_BYTES_MAX = 128 << 20  # a held connection costs the daemon 80 to 130 kB; 50 MB is the aim, and not reached
+MEMORY_BYTES_MAX = 50_000_000
 
 
 def _ends_with(machines: Machines, name: str, invite: str, refusal: Refusal) -> None:
