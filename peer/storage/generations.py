@@ -12,6 +12,7 @@ import hashlib
 import os
 import re
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -32,6 +33,7 @@ from peer.storage.tensor_file import write_tensors
 KEPT = 2
 INDEX_BYTES_MAX = 1 << 20
 NAME_MAX = 128
+READING_THREADS_MAX = 4
 
 _INDEX_NAME = re.compile(r"generation-(\d{12})-([0-9a-f]{64})")
 _FILE_NAME = re.compile(r"(?:anchor-\d{4}|learner)-([0-9a-f]{64})\.safetensors")
@@ -101,8 +103,8 @@ class Generations:
         for name in reversed(self._indices()):
             try:
                 index = self._read(name)
-                for file in sorted(index.files):
-                    self._check(file)
+                with ThreadPoolExecutor(READING_THREADS_MAX) as pool:
+                    list(pool.map(self._check, sorted(index.files)))
             except (OSError, PeerError, ValueError) as error:
                 log.warning("checkpoint_damaged", path=str(self._folder / name), error=str(error))
             else:

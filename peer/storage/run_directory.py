@@ -34,7 +34,7 @@ from peer.storage.certificate_log import CertificateLog
 from peer.storage.disk import clear_folder
 from peer.storage.earlier_checkpoint import load_latest
 from peer.storage.evidence_files import EvidenceFiles
-from peer.storage.generations import Generations, Held, SavedFragment
+from peer.storage.generations import READING_THREADS_MAX, Generations, Held, SavedFragment
 from peer.storage.genesis_file import load_genesis
 from peer.storage.record_log import RECORDS_KEPT, VoteLog
 from peer.storage.state_tensors import state_of
@@ -44,7 +44,6 @@ from peer.storage.vote_log import decode_vote
 log = structlog.get_logger(__name__)
 
 MANIFEST_FILE = "manifest.bin"
-LOADING_THREADS_MAX = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,7 +210,7 @@ class RunDirectory:
         try:
             if saved is not None:
                 chains = tuple(self._load_chain(*one) for one in zip(chains, saved.held, saved.heads, strict=True))
-            with ThreadPoolExecutor(min(LOADING_THREADS_MAX, os.cpu_count() or 1)) as pool:
+            with ThreadPoolExecutor(min(READING_THREADS_MAX, os.cpu_count() or 1)) as pool:
                 states = list(pool.map(load, chains))
         except (MusterError, OSError, SafetensorError, KeyError, ValueError) as error:
             raise self._unusable(error) from None
