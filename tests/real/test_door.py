@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import tempfile
 import time
 from collections.abc import Sequence
@@ -24,7 +25,7 @@ from dht.refusal import ADVICE, Refusal
 from dht.statement import digest_of
 from dht.validation import RecordRules
 from tests.dht.eclipse import Clock, Nodes
-from tests.real.conftest import ENDING_SECONDS, Machines, invite_of, version_of
+from tests.real.conftest import ENDING_SECONDS, Machines, invite_of, muster, version_of
 from tests.real.outsiders import Crowd
 
 pytestmark = [pytest.mark.slow, pytest.mark.swarm, pytest.mark.timeout(1500)]
@@ -57,6 +58,7 @@ def test_an_invite_lets_in_as_many_as_it_says_and_nobody_after_it_was_withdrawn(
     machines.wait(host, lambda _: any(one.used == 1 for one in members_of(host).invites))
     _ends_with(machines, "late", limited, Refusal.USED_UP)
     _ends_with(machines, "stranger", str(replace(Invite.parse(usual), ticket=None)), Refusal.NO_PASS)
+    _ends_with(machines, "watcher", str(ask(host, "invite", changes=("role=observer",))["invite"]), Refusal.ONLY_LOOKS)
     ask(host, "revoke", changes=("for Eve", "it leaked", "everybody"))
     assert machines.processes["eve"].wait(ENDING_SECONDS) == 2
     assert "it leaked; ask the run's organiser" in machines.said("eve")
@@ -64,6 +66,36 @@ def test_an_invite_lets_in_as_many_as_it_says_and_nobody_after_it_was_withdrawn(
     now = max(version_of(snapshot(one)) for one in friends)
     for one in friends:
         machines.wait(one, lambda seen: version_of(seen) >= now + 2)
+
+
+def test_a_list_lets_in_whom_it_names_and_shows_each_peer_its_run(machines: Machines) -> None:
+    machines.run += '[admission]\nmode = "list"\n'
+    host = machines.host()
+    assert "name one: muster invite --peer ID" in machines.said("host")
+    lines = {name: _named(machines, host, name) for name in ("ann", "bob", "carl")}
+    ann, bob = [machines.learner(name, lines[name]) for name in ("ann", "bob")]
+    for one in (host, ann, bob):
+        machines.wait(one, lambda now: version_of(now) >= 2)
+    for one in (host, ann):  # each sees all three, by what they publish
+        view = json.loads(muster("top", "--once", "--json", "--data", str(one)))
+        assert {peer["peer_id"] for peer in view["peers"]} == {machines.id_of(data) for data in (host, ann, bob)}
+    assert "for it alone" in muster("invite", "--data", str(ann), code=2)
+    assert "for the peer" in muster("join", "--yes", "--data", str(machines.folder / "eve"), lines["carl"], code=2)
+    looks = str(ask(host, "invite", changes=(f"peer={_id(machines, 'dora')}", "role=observer"))["invite"])
+    view = json.loads(muster("top", "--once", "--json", "--data", str(machines.folder / "dora"), looks))
+    assert len(view["peers"]) == 3
+    muster("revoke", machines.id_of(bob)[-8:], "--data", str(host))
+    assert machines.processes["bob"].wait(ENDING_SECONDS) == 2
+    assert "shown out by the organiser" in machines.said("bob")
+
+
+def _id(machines: Machines, name: str) -> str:
+    return muster("id", "--data", str(machines.folder / name))
+
+
+def _named(machines: Machines, host: Path, name: str) -> str:
+    """An invite for the machine of that name."""
+    return str(ask(host, "invite", changes=(f"peer={_id(machines, name)}", f"note=for {name}"))["invite"])
 
 
 @pytest.mark.hours
