@@ -211,8 +211,8 @@ class HivemindStore:
         with suppress(NetworkError):  # it may be connected by another address, or find its own way to us
             await self._daemon.dial(address)
             connected = True
-        if connected and self._shown and await self._daemon.knock(address.peer_id) is not None:
-            return False
+        if connected and self._shown and not await self._daemon.knock(address.peer_id):
+            return False  # it refuses us, or it takes connections and is too busy, or frozen, for anything else
         met = await self._protocol.call_ping(PeerID.from_base58(address.peer_id), validate=True, strict=False)
         if met is None and connected and not self._shown:
             await self._daemon.knock(address.peer_id)  # which says why

@@ -63,7 +63,8 @@ class Caller:
     async def _meets(self, address: PeerAddress, door: Door) -> bool:
         if not await dial(self._socket, address):
             return False
-        self.refusals.append(await knock(door, self._socket, self._peer_id, address.peer_id, DIAL_SECONDS_MAX))
+        welcome = await knock(door, self._socket, self._peer_id, address.peer_id, DIAL_SECONDS_MAX)
+        self.refusals.append(door.told if welcome is False else None)
         self._met.append(address)
         return True
 

@@ -34,7 +34,6 @@ from dht.guard import Calls, Questions
 from dht.identity import Identity, PeerId
 from dht.invite_reach import silence
 from dht.locks import IdentityLock, RuntimeDirectory
-from dht.refusal import Refusal
 
 __all__ = ["Daemon", "DaemonConfig"]
 
@@ -176,8 +175,8 @@ class Daemon:
         except (*DAEMON_ERRORS, LocalError):
             return []
 
-    async def knock(self, peer: PeerId) -> Refusal | None:
-        """Show a connected peer our pass; why it does not let us in."""
+    async def knock(self, peer: PeerId) -> bool | None:
+        """Show a connected peer our pass; whether it lets us in. None if it does not say."""
         if self._p2p is None:  # the watchdog replaces the daemon while others go on
             return None
         return await knock(self.door, self._p2p, self._peer_id, peer, DIAL_SECONDS_MAX)

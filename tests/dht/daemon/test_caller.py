@@ -51,7 +51,7 @@ def test_a_caller_is_led_through_a_door_to_who_is_there_and_to_nobody_else(short
         other, _ = await running(short_folder, DAVE)
         try:
             await other.dial(address)
-            assert await other.knock(ALICE.peer_id) is None
+            assert await other.knock(ALICE.peer_id)
             async with Caller.start(short_folder) as caller:
                 assert not await caller.meets((GONE,), Door())
                 assert await caller.meets((address,), Door(lambda _: TICKET))

@@ -18,6 +18,7 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
+from hivemind.dht.protocol import DHTProtocol
 from hivemind.proto.p2pd_pb2 import PersistentConnectionResponse
 
 from dht.address_book import AddressBook
@@ -27,6 +28,7 @@ from dht.daemon.config import arguments
 from dht.daemon.p2pd import DaemonProcess
 from dht.daemon.process import Daemon, DaemonConfig
 from dht.daemon.watchdog import WatchdogConfig, WatchdogCore, watch
+from dht.door import Door
 from dht.errors import LocalError, NetworkError, UsageError
 from dht.identity import KeyVerifier
 from dht.node import DhtNode
@@ -263,6 +265,47 @@ def test_a_start_does_not_wait_for_hosts_that_take_calls_and_say_nothing(
                 await carol.close()
 
     runner.run(scenario())
+
+
+def test_a_start_asks_nothing_more_of_who_is_silent_at_its_door(
+    folder: Path, runner: asyncio.Runner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A host that is frozen while its daemon lives: people wait for one silence after the other."""
+
+    over = asyncio.Event()
+
+    async def silence(_: object, __: object, writer: asyncio.StreamWriter) -> None:
+        await over.wait()
+        writer.transport.abort()
+
+    pings: list[object] = []
+
+    async def ping(_: object, peer: object, **__: object) -> None:
+        pings.append(peer)
+
+    async def scenario() -> None:
+        DAVE.save(folder / "frozen")
+        door = Door()
+        monkeypatch.setattr(door, "answer", silence)
+        frozen = await Daemon.start(DaemonConfig(folder / "frozen", runtime_parent=folder, door=door))
+        monkeypatch.setattr("dht.daemon.process.DIAL_SECONDS_MAX", 1.0)
+        monkeypatch.setattr(DHTProtocol, "call_ping", ping)
+        config = DaemonConfig(
+            folder / "carol",
+            initial_peers=await frozen.visible_addresses(),
+            runtime_parent=folder,
+            door=Door(lambda _: b"a pass"),
+            fresh_key=True,
+        )
+        try:
+            with pytest.raises(NetworkError, match="nobody answers at"):
+                await DhtNode.start(config, RULES, time.time)
+        finally:
+            over.set()
+            await frozen.close()
+
+    runner.run(scenario())
+    assert pings == []
 
 
 async def wait_for_connections(server: Any) -> None:
