@@ -9,8 +9,9 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from coordinator.run.faults import fault_of
 from coordinator.run.manifest import RunConfig
-from coordinator.run.toml_file import fault_of, full_name
+from coordinator.run.toml_file import full_name
 from dht.errors import UsageError
 
 

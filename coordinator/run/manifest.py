@@ -15,9 +15,10 @@ from coordinator.run.about import AboutSpec
 from coordinator.run.adapter_spec import AdapterSpec
 from coordinator.run.admission_spec import AdmissionSpec
 from coordinator.run.data_spec import DataSpec
+from coordinator.run.faults import fault_of, nearest
 from coordinator.run.inner_spec import InnerSpec
 from coordinator.run.model_spec import BY_HOST, OWN, RETIRED, Installed, LaterFlag, ModelSpec
-from coordinator.run.toml_file import fault_of, nearest, parse_toml, read_text, with_full_names
+from coordinator.run.toml_file import parse_toml, read_text, with_full_names
 from dht.errors import UsageError
 from dht.identity import PeerId
 from dht.records import RECORD_KINDS

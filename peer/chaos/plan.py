@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal, Self, get_args
+from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from coordinator.run.faults import problem_of, shown
 from coordinator.run.toml_file import parse_toml, read_text
 from dht.errors import UsageError
 from dht.units import DAY_SECONDS
@@ -43,14 +44,6 @@ SECONDS_MAX = 7 * DAY_SECONDS
 REPEATED_SECONDS_MIN = 0.5  # times are good to about so much
 MINUTES_DEFAULT = 5.0
 PEERS_DEFAULT = 4
-
-_MEANT = {
-    "tuple_type": "a list",
-    "model_type": "a table",
-    "int_type": "a whole number",
-    "float_type": "a number",
-    "string_type": "text in quotes",
-}  # by what pydantic calls that it is something else
 
 PeerNumber = int | Literal["host"]
 Side = Annotated[tuple[PeerNumber, ...], Field(strict=False)]  # TOML has lists only
@@ -260,12 +253,7 @@ def _fault(error: ValidationError) -> str:
     if first["type"] == "value_error":  # one of our own
         return f"{place}: {first['ctx']['error']}"
     if first["type"] == "extra_forbidden":
-        return f"{place}: is not a known key"
-    if first["type"] == "literal_error" and place.endswith("do"):
-        return f"{place}: can be {', '.join(get_args(Kind))}"
-    if first["type"] == "missing":
-        return f"{place}: is missing"
-    if first["type"] in _MEANT:
-        meant = 'the number of a peer, or "host"' if "int" in first["loc"] else _MEANT[first["type"]]
-        return f"{place}: has to be {meant}"
-    return f"{place}: {first['msg'].lower()}"
+        return f"{place} is not a known key"
+    if first["type"] == "int_type" and "int" in first["loc"]:
+        return f'{place} has to be the number of a peer, or "host", not {shown(first["input"])}'
+    return f"{place} {problem_of(first)}"

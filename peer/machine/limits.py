@@ -9,7 +9,8 @@ from typing import Any, Self
 
 from pydantic import Field, ValidationError, field_validator
 
-from coordinator.run.toml_file import fault_of, parse_toml, reading
+from coordinator.run.faults import fault_of
+from coordinator.run.toml_file import parse_toml, reading
 from dht.errors import UsageError
 from dht.wire import Wire
 from peer.machine.cores import usable_cores

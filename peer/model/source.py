@@ -13,8 +13,8 @@ from typing import Any
 import structlog
 from pydantic import ValidationError
 
+from coordinator.run.faults import fault_of
 from coordinator.run.model_spec import ModelSpec
-from coordinator.run.toml_file import fault_of
 from dht.errors import UsageError
 from peer.data.hub import HUB, from_hub
 from peer.machine.text import first_line

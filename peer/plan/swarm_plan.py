@@ -8,6 +8,7 @@ from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from coordinator.run.faults import fault_of
 from coordinator.run.manifest import PEERS_PER_GROUP_MAX, RunConfig
 from coordinator.run.toml_file import parse_toml, read_text
 from dht.errors import UsageError
@@ -80,7 +81,7 @@ class PlanFile(_Strict):
         try:
             return cls.model_validate(_toml(path))
         except ValidationError as error:
-            raise UsageError(f"{path}: {_fault(error)}; see docs/how-to/plan.md") from None
+            raise UsageError(f"{path}: {fault_of(error, cls)}; see docs/how-to/plan.md") from None
 
     def workload(self, path: Path) -> Workload:
         """What is trained; `path` is where this file lies. Raises UsageError."""
@@ -91,7 +92,7 @@ class PlanFile(_Strict):
         try:
             config = RunConfig.model_validate(sections)
         except ValidationError as error:
-            raise UsageError(f"{source}: {_fault(error)}; see docs/reference/config.md") from None
+            raise UsageError(f"{source}: {fault_of(error, RunConfig)}; see docs/reference/config.md") from None
         tokens = config.tokens_per_step if self.tokens_per_step is None else self.tokens_per_step
         parameters, base_bytes, kept = _sizes(config)
         if self.parameters is not None:
@@ -125,14 +126,3 @@ def _sizes(config: RunConfig) -> tuple[float, float, Kept]:
 
 def _toml(path: Path) -> dict[str, Any]:
     return parse_toml(read_text(path, "file"), str(path))
-
-
-def _fault(error: ValidationError) -> str:
-    """The first thing that is wrong, in words."""
-    first = error.errors()[0]
-    place = ".".join(map(str, first["loc"]))
-    if first["type"] == "value_error":
-        return str(first["ctx"]["error"])
-    if first["type"] == "extra_forbidden":
-        return f"{place} is not a known key"
-    return f"{place}: {first['msg'].lower()}"

@@ -105,12 +105,12 @@ def test_the_headline_plan_is_the_one_that_was_promised() -> None:
     ("text", "sentence"),
     [
         ("peers = [", "is not valid TOML"),
-        ("speed = 1", "speed: is not a known key"),
-        ("[[event]]\ndo = 'explode'\nat_seconds = 1", "can be kill, stop"),
+        ("speed = 1", "speed is not a known key"),
+        ("[[event]]\ndo = 'explode'\nat_seconds = 1", "event.0.do has to be 'kill', 'stop'"),
         ("[[event]]\ndo = 'kill'\npeer = 1", "needs either at_seconds or at_point"),
         ("[[event]]\ndo = 'kill'\nat_seconds = 1", "kill needs a peer"),
         ("[[event]]\ndo = 'heal'\nat_seconds = 1\npeer = 1", "heal takes no peer"),
-        ("[[event]]\ndo = 'kill'\nat_seconds = -1\npeer = 1", "greater than or equal to 0"),
+        ("[[event]]\ndo = 'kill'\nat_seconds = -1\npeer = 1", "at_seconds has to be at least 0, not -1"),
         ("[[event]]\ndo = 'partition'\nat_seconds = 1", "a partition, and nothing else, has sides"),
         ("[[event]]\ndo = 'delay'\nat_seconds = 1\npeer = 1", "a delay, and nothing else, has delay_seconds"),
         ("[[event]]\ndo = 'heal'\nat_seconds = 1\nfor_seconds = 2", "takes no for_seconds"),
@@ -132,22 +132,25 @@ def test_the_headline_plan_is_the_one_that_was_promised() -> None:
         ("[[event]]\ndo = 'attacker'\npeer = 'host'\nat_seconds = 1\nattack = 'zero'", "not for the host"),
         ("[[event]]\ndo = 'clock_skew'\npeer = 'host'\nat_seconds = 1\nskew_seconds = 60", "not for the host"),
         ("[[event]]\ndo = 'clock_skew'\npeer = 1\nat_seconds = 1", "a clock_skew, and nothing else, has skew_seconds"),
-        ("[[event]]\ndo = 'clock_skew'\npeer = 1\nat_seconds = 1\nskew_seconds = 1e12", "less than or equal"),
+        (
+            "[[event]]\ndo = 'clock_skew'\npeer = 1\nat_seconds = 1\nskew_seconds = 1e12",
+            "skew_seconds has to be at most",
+        ),
         (
             "[kills]\nevery_seconds = 1e-9\nfor_seconds = 1",
-            "kills.every_seconds: input should be greater than or equal",
+            "kills.every_seconds has to be at least",
         ),
-        ("event = 3", "event: has to be a list;"),
-        ("event = [1]", "event.0: has to be a table;"),
-        ("peers = 4.5", "peers: has to be a whole number;"),
-        ("minutes = 'five'", "minutes: has to be a number;"),
-        ("kills = 3", "kills: has to be a table;"),
-        ("[[event]]\ndo = 'partition'\nat_seconds = 1\nsides = [1, 2]", "sides.0: has to be a list;"),
-        ("[[event]]\ndo = 'partition'\nat_seconds = 1\nsides = [['x'], [1]]", 'the number of a peer, or "host";'),
-        ("[[event]]\ndo = 'kill'\nat_seconds = 1\npeer = 'two'", 'peer: has to be the number of a peer, or "host";'),
-        ("[[event]]\ndo = 'kill'\nat_point = 3\npeer = 1", "at_point: has to be text in quotes;"),
-        ("[[event]]\nat_seconds = 1", "event.0.do: is missing;"),
-        ("[stops]\nevery_seconds = 1\nfor_seconds = 1e-9", "stops.for_seconds: input should be greater than or equal"),
+        ("event = 3", "event has to be a list, not 3;"),
+        ("event = [1]", "event.0 has to be a table, not 1;"),
+        ("peers = 4.5", "peers has to be a whole number, not 4.5;"),
+        ("minutes = 'five'", "minutes has to be a number, not 'five';"),
+        ("kills = 3", "kills has to be a table, not 3;"),
+        ("[[event]]\ndo = 'partition'\nat_seconds = 1\nsides = [1, 2]", "sides.0 has to be a list, not 1;"),
+        ("[[event]]\ndo = 'partition'\nat_seconds = 1\nsides = [['x'], [1]]", 'the number of a peer, or "host", not'),
+        ("[[event]]\ndo = 'kill'\nat_seconds = 1\npeer = 'two'", 'peer has to be the number of a peer, or "host", not'),
+        ("[[event]]\ndo = 'kill'\nat_point = 3\npeer = 1", "at_point has to be text in quotes, not 3;"),
+        ("[[event]]\nat_seconds = 1", "event.0.do is missing;"),
+        ("[stops]\nevery_seconds = 1\nfor_seconds = 1e-9", "stops.for_seconds has to be at least"),
     ],
 )
 def test_what_is_no_plan_is_told_in_one_sentence(text: str, sentence: str) -> None:
@@ -181,5 +184,5 @@ def test_a_plan_that_is_not_there_is_told(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="there is no plan at"):
         ChaosPlanFile.load(tmp_path / "none.toml")
     (tmp_path / "binary.toml").write_bytes(b"\xff\xfe")
-    with pytest.raises(UsageError, match="cannot be read as text"):
+    with pytest.raises(UsageError, match="is no text file"):
         ChaosPlanFile.load(tmp_path / "binary.toml")

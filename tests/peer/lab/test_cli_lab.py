@@ -99,7 +99,7 @@ def test_any_key_of_the_run_file_can_be_set(config: Path, tmp_path: Path) -> Non
     ("setting", "words"),
     [
         ("inner.momentum", "--set 'inner.momentum' is not of the form TABLE.KEY=VALUE"),
-        ("inner.momentun=0.9", "inner.momentun: is not a known key"),
+        ("inner.momentun=0.9", "inner.momentun is not a known key"),
         ("innner.momentum=0.9", "innner.momentum is no key of a run file"),
         ("seed.more=1", "seed.more is no key of a run file"),
         ("inner.momentum=2", "inner.momentum"),

@@ -22,11 +22,11 @@ def at(day: int, hour: int, minute: int = 0) -> int:
 def test_settings_that_cannot_be_read_are_named(tmp_path: Path) -> None:
     path = tmp_path / SETTINGS_NAME
     path.write_bytes(b"\xff\xfe")
-    with pytest.raises(UsageError, match=f"^{path} cannot be read as text"):
+    with pytest.raises(UsageError, match=f"^{path} is no text file"):
         PeerSettings.load(tmp_path)
     path.unlink()
     path.mkdir()
-    with pytest.raises(UsageError, match=f"^{path} cannot be read: Is a directory$"):
+    with pytest.raises(UsageError, match=f"^{path} is a folder; name a file$"):
         PeerSettings.load(tmp_path)
 
 
@@ -85,7 +85,7 @@ def test_without_a_file_nothing_is_limited(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "overrides", "problem"),
     [
-        ("[limits]\nupload = 3", [], "upload: is not a known key"),
+        ("[limits]\nupload = 3", [], "upload is not a known key"),
         ("[limits]\nupload_mbit = 0.5", [], "at least 1"),
         ("[limits]\nhours = 'never'", [], "'never' are no hours"),
         ("limits = 3", ["upload_mbit=2"], "limits"),
