@@ -45,6 +45,7 @@ service = typer.Typer(help="Run a peer as a service of this user (systemd).", ri
 app.add_typer(service, name="service")
 
 UNIT_NAME = "muster.service"
+WANTED = "default.target.wants"  # where systemd links what it starts at login
 LINES = Annotated[int, typer.Option("--lines", "-n", min=1, max=100_000, help="How many of the newest lines.")]
 
 
@@ -217,7 +218,8 @@ def service_status(as_json: AsJson = False) -> None:
     """
     unit = _installed()
     if not as_json:
-        _systemctl("status", "--no-pager", UNIT_NAME)
+        if not _does("status", "--no-pager", UNIT_NAME):
+            raise LocalError("the service does not run; start it with: muster service start")
         return
     active, enabled = (_word_of_systemd(question) for question in ("is-active", "is-enabled"))
     print_json({"unit": str(unit), "active": active, "enabled": enabled})
@@ -232,9 +234,13 @@ def uninstall() -> None:
     Key, checkpoints and limits stay.
     """
     unit = _installed()
-    _systemctl("disable", "--now", UNIT_NAME)
+    answers = _answers()
+    if answers:
+        _systemctl("disable", "--now", UNIT_NAME)
     unit.unlink()
-    _systemctl("daemon-reload")
+    (unit.parent / WANTED / UNIT_NAME).unlink(missing_ok=True)
+    if answers:
+        _systemctl("daemon-reload")
     typer.echo("the service is gone; what its peer kept is still there (`muster runs`)")
 
 
@@ -260,7 +266,20 @@ def _word_of_systemd(question: str) -> str:
     return subprocess.run(asked, check=False, stdout=subprocess.PIPE, text=True).stdout.strip() or "unknown"
 
 
+def _answers() -> bool:
+    """Whether systemd works for this user; in a container, or after `su`, it may not."""
+    asked = [_program(), "--user", "show-environment"]
+    return subprocess.run(asked, check=False, capture_output=True).returncode == 0
+
+
 def _systemctl(*arguments: str) -> None:
     """Raise LocalError where there is no systemd or it fails; it says why by itself."""
-    if subprocess.run([_program(), "--user", *arguments], check=False).returncode != 0:
+    if not _does(*arguments):
         raise LocalError(f"systemctl --user {' '.join(arguments)} failed")
+
+
+def _does(*arguments: str) -> bool:
+    """Whether systemd did this; raises LocalError where there is none for this user."""
+    if not _answers():
+        raise LocalError("no systemd answers for this user; run the peer with: muster join INVITE --detach")
+    return subprocess.run([_program(), "--user", *arguments], check=False).returncode == 0

@@ -94,7 +94,7 @@ def test_a_service_is_started_stopped_and_removed_by_systemd(
     systemctl.chmod(0o700)
     assert main.run(["service", "start"], PYTHON) == 0
     assert main.run(["service", "status"], PYTHON) == 1
-    assert "status --no-pager muster.service failed" in capsys.readouterr().err
+    assert "the service does not run; start it with: muster service start" in capsys.readouterr().err
     assert main.run(["service", "status", "--json"], PYTHON) == 1
     told = json.loads(capsys.readouterr().out)
     unit = str(tmp_path / "systemd/user/muster.service")
@@ -102,7 +102,8 @@ def test_a_service_is_started_stopped_and_removed_by_systemd(
     assert main.run(["service", "stop"], PYTHON) == 0
     assert main.run(["service", "uninstall"], PYTHON) == 0
     assert not (tmp_path / "systemd/user/muster.service").exists()
-    assert (tmp_path / "told").read_text().splitlines() == [
+    told = [line for line in (tmp_path / "told").read_text().splitlines() if line != "--user show-environment"]
+    assert told == [
         "--user daemon-reload",
         "--user enable --now muster.service",
         "--user status --no-pager muster.service",
@@ -112,6 +113,21 @@ def test_a_service_is_started_stopped_and_removed_by_systemd(
         "--user disable --now muster.service",
         "--user daemon-reload",
     ]
+
+
+def test_a_service_can_be_removed_where_no_systemd_answers(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    (tmp_path / "systemctl").write_text("#!/bin/sh\nexit 1\n")
+    (tmp_path / "systemctl").chmod(0o700)
+    assert main.run(["service", "install", INVITE, "--data", str(tmp_path / "data")], PYTHON) == 0
+    for command in ("start", "stop", "status"):
+        assert main.run(["service", command], PYTHON) == 1
+        assert "no systemd answers for this user; run the peer with" in capsys.readouterr().err
+    assert main.run(["service", "uninstall"], PYTHON) == 0
+    assert list((tmp_path / "systemd/user").iterdir()) == []
 
 
 def test_a_dry_run_writes_nothing(
