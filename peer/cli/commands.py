@@ -53,7 +53,7 @@ from peer.cli.common import (
     tell,
 )
 from peer.cli.help import GroupedHelp
-from peer.cli.presets import init
+from peer.cli.presets import INIT_HELP, init
 from peer.cli.progress import ProgressBar
 from peer.cli.runs import runs
 from peer.export.options import ExportOptions
@@ -83,7 +83,7 @@ app.add_typer(chaos.app)
 app.command(epilog="Example: muster verify my-model")(cli_export.verify)
 app.add_typer(cli_export.app)
 app.command(epilog="Example: muster credit")(cli_credit.credit)
-app.command(epilog="Example: muster init run.toml")(init)
+app.command(epilog="Example: muster init run.toml --preset invite", help=INIT_HELP)(init)
 app.command(epilog="Example: muster check run.toml")(check)
 app.command(epilog="Example: muster runs")(runs)
 app.add_typer(sample.app)

@@ -1,11 +1,14 @@
-"""`muster --help` in groups: what a person wants to do, then the commands for it."""
+"""What the parser of the command line tells people: `--help` in groups and plain words, and what was typed wrongly."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
 from typer.core import TyperGroup
+
+from coordinator.run.faults import nearest, problem_of
 
 GROUPS: Mapping[str, tuple[str, ...]] = {
     "Take part": (
@@ -17,10 +20,21 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
     "Try out": ("swarm", "lab", "chaos", "plan"),
 }
 OTHERS = "Others"
+TYPES: Mapping[str, str] = {"str": "TEXT", "int": "NUMBER", "float": "NUMBER", "path": "PATH", "dir": "FOLDER"}
+_LIST = re.compile(r"<list\[(.*)\]>")
+_TYPE = re.compile(r"<(\w+)(?: range)?>", re.IGNORECASE)
+_RANGE = re.compile(r"([-\d.]+)<=x<=([-\d.]+)")
+_BOUND = re.compile(r"x([<>])=([-\d.]+)")
+_NO_COMMAND = re.compile(r"No such command '(.*?)'")
+_TOO_MANY = re.compile(r"unexpected extra arguments?\S* \((.*)\)")
 
 
 class GroupedHelp(TyperGroup):
     """Lists the commands by GROUPS, in that order; those that no group names come last."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        _say_plainly(self)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:  # of click, which typer brings in its own copy
         commands = {name: one for name in self.list_commands(ctx) if (one := self.get_command(ctx, name)) is not None}
@@ -32,3 +46,71 @@ class GroupedHelp(TyperGroup):
             if rows:
                 with formatter.section(title):
                     formatter.write_dl(rows)
+
+
+def _say_plainly(command: Any) -> None:
+    """Have this command and those below it show types and ranges of their options in words."""
+    for one in command.params:
+        one.get_help_record = _plain(one, one.get_help_record)
+    for below in getattr(command, "commands", {}).values():
+        _say_plainly(below)
+
+
+def _plain(parameter: Any, record: Any) -> Any:
+    """The same row of the help, with plain words for what programmers call types and ranges."""
+
+    def plainly(context: Any) -> tuple[str, str] | None:
+        row = record(context)
+        if row is None:
+            return None
+        left, right = _LIST.sub(r"<\1>", row[0]), _RANGE.sub(r"\1 to \2", row[1])
+        if parameter.param_type_name == "argument":
+            left = _TYPE.sub("", left).rstrip()
+        left = _TYPE.sub(lambda found: TYPES.get(found[1].lower(), found[1].upper()), left)
+        right = _BOUND.sub(lambda found: f"{'at most' if found[1] == '<' else 'at least'} {found[2]}", right)
+        return left, right
+
+    return plainly
+
+
+def misuse(error: Any) -> str:
+    """What the parser of the command line means by this error of its own, for people."""
+    context = getattr(error, "ctx", None)
+    if context is None:
+        return f"{_said(error)}; see: muster --help"
+    return f"{_wrong(error, context)}; see: {context.command_path} --help"
+
+
+def _wrong(error: Any, context: Any) -> str:
+    command, parameter = context.command_path, getattr(error, "param", None)
+    kind, words = type(error).__name__, str(error.format_message())
+    if kind == "NoSuchOption":
+        known = [name for one in context.command.params if not getattr(one, "hidden", False) for name in one.opts]
+        return f"{command} has no option {error.option_name}{nearest(error.option_name, known)}"
+    if found := _NO_COMMAND.search(words):
+        return f"{command} has no command {found[1]}{nearest(found[1], context.command.list_commands(context))}"
+    if found := _TOO_MANY.search(words):
+        return f"{command} takes no further argument; leave out: {found[1]}"
+    if kind == "MissingParameter" and parameter is not None:
+        example = (context.command.epilog or "").removeprefix("Example: ")
+        return f"{command} needs {_called(parameter).upper()}" + (f", as in: {example}" if example else "")
+    if kind == "BadParameter" and parameter is not None:
+        return _bad_value(error, _called(parameter))
+    return _said(error)
+
+
+def _bad_value(error: Any, name: str) -> str:
+    """What is wrong with a value, which pydantic or we have refused."""
+    faults = getattr(error.__cause__, "errors", None)
+    if faults is not None and faults()[0]["type"] != "value_error":
+        return f"{name} {problem_of(faults()[0])}"
+    return f"{name}: {error.message.removeprefix('Value error, ').rstrip('.')}"
+
+
+def _said(error: Any) -> str:
+    words = str(error.format_message()).rstrip(".")
+    return re.sub(r"^Option '(.*)' requires an argument$", r"\1 needs a value", words)
+
+
+def _called(parameter: Any) -> str:
+    return " / ".join(parameter.opts) if parameter.param_type_name == "option" else str(parameter.name)

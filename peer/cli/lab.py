@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args
 import typer
 
 from coordinator.run.changes import parse_settings
+from coordinator.run.faults import nearest
 from coordinator.run.manifest import LAB
-from coordinator.run.toml_file import nearest, parse_toml, read_text
+from coordinator.run.toml_file import parse_toml, read_text
 from dht.errors import UsageError
 from peer.cli import arguments
 from peer.cli.common import Compiled, Track

@@ -72,10 +72,10 @@ def _explain(error: Exception) -> int:
 
     if isinstance(error, MusterError):
         return _complain(str(error), EXIT_USAGE if isinstance(error, UsageError) else EXIT_FAILED)
-    describe = getattr(error, "format_message", None)  # what the parser of the command line raises
-    if describe is not None:
-        said = describe().replace("Value error, ", "")  # as pydantic begins it
-        return _complain(f"{said} (try: muster --help)", EXIT_USAGE)
+    if hasattr(error, "format_message"):  # what the parser of the command line raises
+        from peer.cli.help import misuse
+
+        return _complain(misuse(error), EXIT_USAGE)
     from peer.machine.log import record_crash
 
     log = record_crash(error)

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from coordinator.run.toml_file import nearest
+from coordinator.run.faults import nearest
 from dht.errors import UsageError
 
 TINY = "tiny"
@@ -22,14 +22,20 @@ PRESETS = {
 }
 _PACKAGED = "presets"
 _CHECKOUT = Path(__file__).resolve().parents[2] / "examples"  # the same files before they are packed into a wheel
-PRESET_HELP = " ".join(f"{name}: {words}." for name, words in PRESETS.items())
+LISTED = "\n".join(f"  {name:<12}{words}" for name, words in PRESETS.items())
+INIT_HELP = f"""Write a commented run file to begin from.
+
+\b
+Presets:
+{LISTED}
+"""
 
 
 def init(
     file: Annotated[Path, typer.Argument(help="The run file to write; it must not exist yet.")] = Path("run.toml"),
-    preset: Annotated[str, typer.Option(help=PRESET_HELP)] = TINY,
+    preset: Annotated[str, typer.Option(metavar="NAME", help="Which of the presets above.")] = TINY,
 ) -> None:
-    """Write a commented run file to begin from."""
+    """Write the preset of this name to `file`."""
     text = preset_text(preset)
     try:
         with file.open("x", encoding="utf-8") as out:

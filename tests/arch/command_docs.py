@@ -73,6 +73,8 @@ def _command(path: str, command: Any) -> Iterator[str]:
     context = command.make_context(path, [], resilient_parsing=True)
     usage = command.get_usage(context).removeprefix("Usage: ")
     text = inspect.cleandoc(command.help or "").replace("\f", "\n")
+    text = re.sub(r"\x08\n(.*)\n", r"\1\n\n", text)  # a list that the terminal does not wrap
+    text = re.sub(r"^  (\S+) +", r"- `\1`: ", text, flags=re.MULTILINE)
     example = inspect.cleandoc(command.epilog or "").removeprefix("Example: ")
     lines = "\n".join(filter(None, (re.sub(r"\s+", " ", usage), f"\n{example}" if example else "")))
     yield f"## {path}\n\n{text}\n\n```\n{lines}\n```\n"
