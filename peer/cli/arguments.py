@@ -77,8 +77,8 @@ def peer_ids(texts: Iterable[str]) -> tuple[str, ...]:
     for text in texts:
         try:
             public_key_of(PeerId(text))
-        except PeerError as error:
-            raise UsageError(f"{text!r} is no peer id: {error}; its owner gets it with: muster id") from None
+        except PeerError:
+            raise UsageError(f"{text!r} is no peer id; its owner gets it with: muster id") from None
     return tuple(texts)
 
 
