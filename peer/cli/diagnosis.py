@@ -62,12 +62,20 @@ def torch_build(release: str, built_for: str | None, device: str | None, has_dri
     )
 
 
-def memory(config: RunConfig, machine: Machine) -> DiagnosisLine:
-    """Whether a learner of this run fits."""
+def memory(config: RunConfig, machine: Machine, limits: Limits) -> DiagnosisLine:
+    """Whether a learner of this run fits, also within what the owner allows."""
+    needed = terms.memory_bytes(config, machine)
     text = f"{config.name} takes {terms.memory_words(config, machine)}"
-    if terms.memory_bytes(config, machine) > machine.memory_bytes:
+    if needed > machine.memory_bytes:
         return DiagnosisLine("bad", "memory", text, "close other programs, or join a run with a smaller model")
+    if limits.memory_gigabytes and needed > limits.memory_gigabytes * GIGABYTE_BYTES:
+        return DiagnosisLine("bad", "memory", text, _allow("memory_gigabytes", limits.memory_gigabytes, needed))
     return DiagnosisLine("ok", "memory", text)
+
+
+def _allow(limit: str, gigabytes: float, needed: int) -> str:
+    least = math.ceil(10 * needed / GIGABYTE_BYTES) / 10  # of 10⁹ bytes, unlike what is told beside it
+    return f"{limit} = {gigabytes:g} does not allow it; allow at least {least:g}"
 
 
 def gpu_memory(config: RunConfig, machine: Machine) -> list[DiagnosisLine]:
@@ -88,9 +96,7 @@ def disk(config: RunConfig, machine: Machine, limits: Limits) -> DiagnosisLine:
     if needed > machine.disk_bytes:
         return DiagnosisLine("bad", "disk", text, "make room, or choose another folder with --data")
     if limits.disk_gigabytes and needed > limits.disk_gigabytes * GIGABYTE_BYTES:
-        least = math.ceil(10 * needed / GIGABYTE_BYTES) / 10  # of 10⁹ bytes, unlike what is told above
-        advice = f"disk_gigabytes = {limits.disk_gigabytes:g} does not allow it; allow at least {least:g}"
-        return DiagnosisLine("bad", "disk", text, advice)
+        return DiagnosisLine("bad", "disk", text, _allow("disk_gigabytes", limits.disk_gigabytes, needed))
     return DiagnosisLine("ok", "disk", text)
 
 

@@ -44,7 +44,7 @@ def check_machine(options: NodeOptions, config: RunConfig) -> list[DiagnosisLine
         _versions(),
         _torch(),
         _arithmetic(),
-        diagnosis.memory(config, machine),
+        diagnosis.memory(config, machine, options.limits),
         *diagnosis.gpu_memory(config, machine),
         *diagnosis.steps(config, machine),
         diagnosis.disk(config, machine, options.limits),

@@ -27,8 +27,8 @@ def grade(finding: DiagnosisLine) -> str:
 
 
 def test_a_machine_that_is_too_small_is_told_so() -> None:
-    assert grade(diagnosis.memory(CONFIG, MACHINE)) == "ok"
-    assert grade(diagnosis.memory(CONFIG, replace(MACHINE, memory_bytes=1000))) == "bad"
+    assert grade(diagnosis.memory(CONFIG, MACHINE, Limits())) == "ok"
+    assert grade(diagnosis.memory(CONFIG, replace(MACHINE, memory_bytes=1000), Limits())) == "bad"
     assert diagnosis.gpu_memory(CONFIG, MACHINE) == []
     for gpu_bytes, expected in ((1 << 34, "ok"), (1000, "note")):
         (card,) = diagnosis.gpu_memory(CONFIG, replace(MACHINE, gpu_bytes=gpu_bytes))
@@ -40,11 +40,19 @@ def test_a_machine_that_is_too_small_is_told_so() -> None:
 
 def test_state_and_steps_are_told_apart() -> None:
     for device in (
-        diagnosis.memory(CONFIG, MACHINE),
+        diagnosis.memory(CONFIG, MACHINE, Limits()),
         *diagnosis.gpu_memory(CONFIG, replace(MACHINE, gpu_bytes=1 << 34)),
     ):
         assert " of state, " in device.text
         assert " or more for a step" in device.text
+
+
+def test_a_limit_of_memory_is_told_with_what_to_allow() -> None:
+    told = diagnosis.memory(CONFIG, MACHINE, Limits(memory_gigabytes=0.1))
+    assert told.advice.startswith("memory_gigabytes = 0.1 does not allow it")
+    least = float(told.advice.rpartition(" ")[2])
+    assert grade(diagnosis.memory(CONFIG, MACHINE, Limits(memory_gigabytes=least))) == "ok"
+    assert grade(diagnosis.memory(CONFIG, MACHINE, Limits(memory_gigabytes=least - 0.1))) == "bad"
 
 
 def test_a_limit_of_the_disk_is_told_in_its_own_unit() -> None:
