@@ -72,6 +72,13 @@ def device(text: str) -> str:
     return text
 
 
+def one_device(text: str) -> str:
+    """A device to evaluate on; raises UsageError."""
+    if "," in device(text):
+        raise UsageError(f"--device {text} names several; a host evaluates on one")
+    return text
+
+
 def peer_ids(texts: Iterable[str]) -> tuple[str, ...]:
     """Raises UsageError if one is none."""
     for text in texts:

@@ -126,6 +126,16 @@ def disk_bytes_per_parameter(config: RunConfig) -> float:
 def host_bytes(config: RunConfig) -> int:
     """What a host takes of its machine's memory: it keeps what all peers keep, and evaluates that where it is."""
     kept = sum(need.size_bytes for need in footprint(config).needs if need.place == "host" and not need.trains)
+    return RUNTIME_BYTES + kept + _evaluation_bytes(config)
+
+
+def evaluator_bytes(config: RunConfig) -> int:
+    """What a host takes of a GPU for an evaluation, with the model in float32."""
+    return FLOAT_BYTES * _elements(config) + _evaluation_bytes(config)
+
+
+def _evaluation_bytes(config: RunConfig) -> int:
+    """Beside the model that is trained."""
     data, model = config.data, config.model
     windows = 8 * 2 * data.evaluation_tokens  # int64, twice
     one_pass = sequences_per_pass(data.context_tokens, model.vocabulary, _elements(config)) * data.context_tokens
@@ -133,7 +143,7 @@ def host_bytes(config: RunConfig) -> int:
     layer = FLOAT_BYTES * one_pass * (16 * model.hidden_size + 5 * model.intermediate_size)
     logits = 3 * FLOAT_BYTES * one_pass * model.vocabulary
     base = sum(need.size_bytes for need in _base_needs(config))
-    return RUNTIME_BYTES + kept + base + windows + layer + logits
+    return base + windows + layer + logits
 
 
 def sequences_per_pass(context_tokens: int, vocabulary: int, parameters: int) -> int:

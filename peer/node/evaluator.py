@@ -10,6 +10,8 @@ from peer.data.token_files import TokenData
 from peer.data.wording import Wording, run_wording
 from peer.export.exported import Exported
 from peer.export.regular import RegularExport
+from peer.learner.devices import choose_devices
+from peer.learner.memory_estimate import evaluator_bytes
 from peer.model.located import located
 from peer.node.checkpointer import Checkpointer
 from peer.node.options import NodeOptions
@@ -39,13 +41,18 @@ class HostEvaluator:
         options: NodeOptions,
         mark: Callable[[], Mark],
     ) -> HostEvaluator:
-        """Build the models that evaluate; raises UsageError if there is no hub to push exports to."""
+        """Build the model that evaluates; raises UsageError if there is no hub to push exports to, or no device."""
         exports, config = options.export, located(driver.engine.core.manifest.config, options.files.base)
 
         def wording() -> Wording | None:
             return run_wording(config, read_tokenizer(checkpointer.folder, config.data))
 
-        evaluations = await asyncio.to_thread(EvaluationLoop, config, data, driver.anchors.all_anchors, wording=wording)
+        def make() -> EvaluationLoop:
+            share = options.limits.gpu_memory_share
+            devices, _ = choose_devices(options.device, lambda _: evaluator_bytes(config), share)
+            return EvaluationLoop(config, data, driver.anchors.all_anchors, wording=wording, device=devices[0])
+
+        evaluations = await asyncio.to_thread(make)
         hosting = cls(evaluations, checkpointer, mark, driver)
         if exports is not None:
             hosting._exports = RegularExport(exports, driver.engine.core.signer, hosting._gather, driver.counters)

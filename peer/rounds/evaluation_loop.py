@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TypeVar
 
+import structlog
 import torch
 from torch import Tensor
 
@@ -20,6 +21,7 @@ from peer.data.token_files import TokenData
 from peer.data.wording import Wording, first_words, run_wording
 from peer.learner.evaluation import Enough, Estimate, Evaluator, never
 from peer.machine.heap import give_back_freed
+from peer.machine.text import first_line
 from peer.rounds.public_status import thinned
 
 Answer = TypeVar("Answer")
@@ -35,7 +37,10 @@ LOOK_SECONDS = 30.0  # after which an evaluation goes by the part of the text th
 SAMPLE_SECONDS = 10.0  # after which a piece of text is long enough
 STALE_BYTES_MIN, STALE_SHARE_MAX = 16 << 20, 0.125  # of a model, that an evaluation keeps of what has given way
 QUICK_SHARE = 8  # evaluations during the run use one in so many of the held-out windows
+PROCESSOR = "cpu"
 EVALUATIONS_KEPT = 1024  # a snapshot holds them all; when there are more, every second one goes
+
+log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +63,7 @@ class EvaluationLoop:
         anchors: Callable[[], list[Tensor]],
         clock: Callable[[], float] = time.monotonic,
         wording: Callable[[], Wording | None] | None = None,
+        device: str = PROCESSOR,
     ) -> None:
         """`wording` says how the run's tokens are read; without it only bytes are."""
         self._config = config
@@ -66,13 +72,20 @@ class EvaluationLoop:
         self._clock = clock
         self._worker = nice_worker("evaluation")
         self._closed = threading.Event()
+        self._heldout = data.heldout
+        self._place(device)
+        self.found: list[Evaluation] = []
+        self.newest_text = ""  # that the model wrote
+
+    def _place(self, device: str) -> None:
+        """Evaluate there from now on."""
+        config = self._config
         quick = config.data.model_copy(
             update={"evaluation_tokens": max(256, config.data.evaluation_tokens // QUICK_SHARE)}
         )
-        self._full = Evaluator(config, data.heldout, abandoned=self._closed)
+        self._device = device
+        self._full = Evaluator(config, self._heldout, device, self._closed)
         self._quick = self._full.on_other(config.model_copy(update={"data": quick}))
-        self.found: list[Evaluation] = []
-        self.newest_text = ""  # that the model wrote
 
     async def run(self, mark: Callable[[], Mark]) -> None:
         """A full evaluation first, then quick ones, now and then with a text; each rests in proportion to its cost."""
@@ -93,11 +106,11 @@ class EvaluationLoop:
 
         That is if others take their place meanwhile: so there is never a second model in memory.
         """
-        evaluator, anchors = (self._full if full else self._quick), self._anchors()
+        anchors = self._anchors()
 
         def look() -> Estimate:
-            late = self._after(LOOK_SECONDS)
-            return _estimate(evaluator, anchors, lambda: late() or self._is_stale(anchors))
+            late, evaluator = self._after(LOOK_SECONDS), (self._full if full else self._quick)
+            return evaluator.estimate(anchors, lambda: late() or self._is_stale(anchors))
 
         found = await self._run(look)
         evaluation = Evaluation(
@@ -118,7 +131,7 @@ class EvaluationLoop:
 
     async def loss(self, anchors: Sequence[Tensor]) -> float:
         """Loss of other anchors, float32[elements] per fragment, on all held-out windows; in nats per token."""
-        return (await self._run(lambda: _estimate(self._full, anchors, never))).loss
+        return (await self._run(lambda: self._full.estimate(anchors, never))).loss
 
     async def sample(self, seconds_max: float = SAMPLE_SECONDS) -> str:
         """A piece of text that the model writes; empty where nobody can read its tokens."""
@@ -143,19 +156,27 @@ class EvaluationLoop:
         return lambda: self._clock() >= ends
 
     async def _run(self, work: Callable[[], Answer]) -> Answer:
-        return await asyncio.get_running_loop().run_in_executor(self._worker, work)
+        return await asyncio.get_running_loop().run_in_executor(self._worker, self._work, work)
+
+    def _work(self, work: Callable[[], Answer]) -> Answer:
+        """On the processor, for good, once a GPU fails: its memory may have become another program's."""
+        try:
+            return work()
+        except RuntimeError as error:
+            if self._device == PROCESSOR:
+                raise
+            log.warning("evaluates_on_the_processor", device=self._device, reason=first_line(error))
+            self._place(PROCESSOR)
+            return work()
+        finally:
+            give_back_freed()
+            if self._device != PROCESSOR:
+                torch.cuda.empty_cache()
 
     def close(self) -> None:
         """An evaluation under way is given up."""
         self._closed.set()
         self._worker.shutdown(wait=True, cancel_futures=True)
-
-
-def _estimate(evaluator: Evaluator, anchors: Sequence[Tensor], enough: Enough) -> Estimate:
-    try:
-        return evaluator.estimate(anchors, enough)
-    finally:
-        give_back_freed()
 
 
 def nice_worker(name: str) -> ThreadPoolExecutor:

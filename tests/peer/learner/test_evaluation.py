@@ -6,6 +6,7 @@ from threading import Event
 
 import pytest
 import torch
+from structlog.testing import capture_logs
 from torch import Tensor, nn
 
 from coordinator.run.data_spec import DataSpec
@@ -119,6 +120,22 @@ def test_what_a_host_says_last_takes_no_longer_with_a_slow_model(looking, evalua
     assert len(asyncio.run(slow.sample())) <= len("def ") + 4
     slower = looking(lambda: anchors, evaluation_loop.LOOK_SECONDS)
     assert asyncio.run(slower.evaluate(here, full=True)).error is not None
+
+
+def test_a_host_goes_on_without_a_device_that_fails(evaluator: Evaluator):
+    """The device `meta` takes everything and gives nothing back, as a GPU whose memory others have."""
+    anchors, here, data = (
+        untrained(evaluator.fragments),
+        evaluation_loop.Mark(0, 0, 0.0, True),
+        TokenData(TEXT, TEXT, bytes(32)),
+    )
+    failing = evaluation_loop.EvaluationLoop(CONFIG, data, lambda: anchors, device="meta")
+    with capture_logs() as logs:
+        found = [asyncio.run(failing.evaluate(here, full=full)) for full in (False, True)]
+    failing.close()
+    assert [entry["event"] for entry in logs] == ["evaluates_on_the_processor"], "once for good"
+    assert found[1].loss == evaluator.loss(anchors)
+    assert math.isfinite(found[0].loss)
 
 
 def test_a_host_writes_while_the_run_goes_on(looking, evaluator: Evaluator, monkeypatch: pytest.MonkeyPatch):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import json
 import shutil
@@ -15,12 +16,14 @@ from pathlib import Path
 
 import pytest
 import torch
+from structlog.testing import capture_logs
 from torch import Tensor
 
 from coordinator.run.data_spec import DataSpec
 from coordinator.run.inner_spec import InnerSpec
 from coordinator.run.manifest import PaceSpec, RunConfig
 from coordinator.run.model_spec import ModelSpec
+from peer.data.token_files import TokenData
 from peer.learner.channel import Channel
 from peer.learner.commands import LearnerCommands
 from peer.learner.device_copies import StreamCopies
@@ -32,6 +35,8 @@ from peer.learner.microbatch import bytes_in_use, measured_peak
 from peer.learner.optimizers.inner_optimizer import assert_quantised, state_bytes
 from peer.learner.setup import fitted
 from peer.learner.shared_memory import SharedSlots
+from peer.rounds.evaluation_loop import EvaluationLoop, Mark
+from peer.storage.anchors import genesis_states
 from tests.real.conftest import ROOT
 
 pytestmark = [
@@ -219,6 +224,22 @@ def test_the_device_is_found() -> None:
     (device,), note = choose_devices("auto", lambda _: 1 << 20, 1.0)
     assert device.startswith("cuda")
     assert note == ""
+
+
+@pytest.mark.timeout(300)
+def test_a_host_evaluates_there_and_gives_the_memory_back() -> None:
+    config = LARGE.model_copy(update={"data": DataSpec(context_tokens=256, evaluation_tokens=2048)})
+    heldout = torch.randint(32000, (50_000,), generator=torch.Generator().manual_seed(0), dtype=torch.int32)
+    anchors, before = [state.anchor for state in genesis_states(config)], bytes_in_use(DEVICE)
+    found = []
+    with capture_logs() as logs:
+        for device in ("cpu", DEVICE):
+            loop = EvaluationLoop(config, TokenData(heldout, heldout, bytes(32)), lambda: anchors, device=device)
+            found.append(asyncio.run(loop.evaluate(Mark(0, 0, 0.0, True), full=True)).loss)
+            loop.close()
+    assert logs == [], "it did not fall back"
+    assert found[1] == pytest.approx(found[0], rel=0.01)
+    assert bytes_in_use(DEVICE) - before < 64 << 20
 
 
 @pytest.mark.slow

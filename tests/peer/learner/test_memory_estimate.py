@@ -20,6 +20,7 @@ from peer.learner.memory_estimate import (
     activation_bytes,
     available_bytes,
     check_memory,
+    evaluator_bytes,
     footprint,
     host_bytes,
     least_bytes,
@@ -66,6 +67,12 @@ def test_eager_keeps_anchors_and_what_it_withholds() -> None:
     more = [footprint(eager).bytes_in(place) - footprint(SMALL).bytes_in(place) for place in get_args(Place)]
     elements = footprint(SMALL).parameters
     assert more == [8 * elements, 0, 8 * elements * KEPT]
+
+
+def test_a_gpu_that_evaluates_holds_the_model_in_float32() -> None:
+    large = SMALL.model_copy(update={"model": LARGE})
+    elements = footprint(large).parameters
+    assert 0 < evaluator_bytes(large) - 4 * elements < host_bytes(large)
 
 
 def test_the_planner_counts_the_same() -> None:
