@@ -174,11 +174,12 @@ class Swarm:
         self._processes[HOST].close_input()
         for number, name in enumerate(self.watch.learners, 1):
             self._launch(name, directories[name], self._peer_arguments(number))
-        self._invite_text = await self._invite(self._processes[HOST])
+        self._invite_text = await self._invite(self._processes[HOST], founders[0])
         for name in self.watch.learners:
             self._processes[name].tell(self._invite_text)
 
-    async def _invite(self, host: PeerProcess) -> str:
+    async def _invite(self, host: PeerProcess, founder: str) -> str:
+        """The line by which the others find the host. In a list it lets in nobody, and founders need no more."""
         deadline = time.monotonic() + START_SECONDS_MAX
         while time.monotonic() < deadline:
             if self._leave.is_set():
@@ -186,7 +187,8 @@ class Swarm:
             if host.exit_code is not None:
                 raise host.failure()
             with suppress(MusterError):
-                return str((await asyncio.to_thread(ask, host.data_directory, "invite"))["invite"])
+                answer = await asyncio.to_thread(ask, host.data_directory, "look", changes=(founder,))
+                return str(answer["invite"])
             self._show("starting")
             await pause(INVITE_POLL_SECONDS, self._leave)
         raise LocalError(f"the host was not ready within {START_SECONDS_MAX:g} seconds; is this machine overloaded?")

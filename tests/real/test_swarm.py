@@ -35,6 +35,13 @@ def test_four_peers_certify_every_version_and_agree(swarm: Swarm) -> None:
     assert swarm.left_behind() == []
 
 
+@pytest.mark.slow
+def test_a_run_that_names_its_peers_is_tried_like_any_other(swarm: Swarm) -> None:
+    swarm.more = '[admission]\nmode = "list"\n'
+    swarm.start(2, 4)
+    assert swarm.finish()["versions_certified"] >= 4
+
+
 @pytest.mark.parametrize(("peers", "points"), [(5, ("reduce", "vote")), *extra([(7, ("scatter", "reduce", "vote"))])])
 def test_deaths_at_every_point_of_a_round_hurt_nobody_else(
     swarm: Swarm, peers: int, points: tuple[str, ...], capsys: pytest.CaptureFixture[str]
