@@ -75,7 +75,7 @@ def dashboard(
         if demo:
             source = ["dashboard.demo", "--peers", str(demo_peers), "--seed", str(demo_seed)]
         else:
-            source = ["peer.observer.process", *_observer(invite, directory, folder / "observer")]
+            source = ["peer.observer.process", *observer_arguments(invite, directory, folder / "observer")]
         source += ["--out", str(view)]
         if public.arguments():
             _publish(source, view, public, folder)
@@ -114,10 +114,12 @@ def _publish(source: Sequence[str], view: Path, public: PublicPage, folder: Path
         _wait(children)
 
 
-def _observer(invite: str | None, directory: Path, folder: Path) -> list[str]:
+def observer_arguments(invite: str | None, directory: Path, folder: Path) -> list[str]:
     """The arguments of an observer with this folder: by the invite, or of the run of the peer here."""
-    looking = looking_at(invite, directory, folder)
-    return ["--invite", str(looking.invite), "--key", str(looking.key), "--data", str(folder)]
+    looking, text = looking_at(invite, directory, folder), folder / "invite"
+    folder.mkdir(exist_ok=True)
+    write_whole(text, str(looking.invite).encode(), 0o600)  # as an argument anybody here could read it, and join
+    return ["--invite-file", str(text), "--key", str(looking.key), "--data", str(folder)]
 
 
 def looking_at(invite: str | None, directory: Path, folder: Path) -> Looking:

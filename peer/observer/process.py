@@ -194,7 +194,9 @@ async def observe(invite: Invite, key: Path, show: Show, patient: bool = True) -
 def main(arguments: list[str]) -> int:
     """Write views into a file; returns an exit code as `muster` does."""
     parser = argparse.ArgumentParser("python -m peer.observer.process", description="Write views of a run into a file.")
-    parser.add_argument("--invite", required=True, help="the line that the host printed")
+    given = parser.add_mutually_exclusive_group(required=True)
+    given.add_argument("--invite", help="the line that the host printed")
+    given.add_argument("--invite-file", type=Path, help="a file with that line: anybody here could read an argument")
     parser.add_argument("--out", required=True, type=Path, help="the file that always holds the newest view (JSON)")
     parser.add_argument("--data", type=Path, help="folder of this observer's key and log; default: a temporary one")
     parser.add_argument("--key", type=Path, help="this observer's key; default: one in its folder")
@@ -211,7 +213,8 @@ def main(arguments: list[str]) -> int:
             log.configure(directory)
             log.silence_libraries()
             key = options.key or directory / OBSERVER_KEY_NAME
-            asyncio.run(observe(Invite.parse(options.invite), key, write))
+            text = options.invite if options.invite_file is None else options.invite_file.read_text()
+            asyncio.run(observe(Invite.parse(text), key, write))
     except MusterError as error:
         sys.stderr.write(f"{error}\n")
         return EXIT_USAGE if isinstance(error, UsageError) else EXIT_FAILED

@@ -63,6 +63,14 @@ def test_the_invite_given_is_the_one_looked_at(tmp_path: Path) -> None:
     assert looking.key.parent == tmp_path
 
 
+def test_no_invite_is_in_an_argument_that_others_here_can_read(tmp_path: Path) -> None:
+    words = cli_dashboard.observer_arguments(INVITE, tmp_path / "peer", tmp_path / "observer")
+    assert not any(INVITE in word for word in words)
+    text = Path(words[words.index("--invite-file") + 1])
+    assert text.read_text() == INVITE
+    assert text.stat().st_mode & 0o077 == 0
+
+
 @pytest.mark.parametrize(("code", "kind"), [(2, UsageError), (1, LocalError)])
 def test_what_a_part_died_of_is_told(code: int, kind: type[Exception], tmp_path: Path) -> None:
     with cli_dashboard.Child(["this_is_no_module"], tmp_path) as child:
