@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence, Set
 from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
 from itertools import count
 from random import SystemRandom
 from typing import Any
@@ -45,9 +46,51 @@ PROBED_PEERS_MAX = 3
 SOUGHT_PEERS_MAX = 3  # lost ones, at each probe
 # hivemind doubles this time for ever: it would avoid the other side of a partition for as long as that has lasted
 AVOIDED_SECONDS = 10.0
+FOUND_SECONDS = 30.0  # for which whoever a search has found is asked again
+PLACES_KEPT = 64
 
 Clock = Callable[[], float]
 Call = Callable[[Any], Awaitable[Any]]  # of a peer, by hivemind's id; None if it does not answer
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    peers: Sequence[Any]
+    met: Sequence[Any]  # whom we had met nearest to the place by then
+    until_seconds: float
+
+
+class FoundPeers:
+    """Whom searches have found, by the place that they were for.
+
+    A search asks as many peers as the read or write that it is made for. So whoever it has found is asked again for a
+    while, unless we have met somebody nearer since, or one of them does not answer.
+    """
+
+    def __init__(self) -> None:
+        self._found: dict[Any, _Found] = {}
+
+    def known(self, place: Any, met: Sequence[Any], now_seconds: float) -> Sequence[Any] | None:
+        """Whom to ask; None if it takes a search. `met` are those nearest to the place that we have met."""
+        found = self._found.get(place)
+        if found is None or found.met != met or now_seconds >= found.until_seconds:
+            return None
+        return found.peers
+
+    def keep(self, place: Any, peers: Sequence[Any], met: Sequence[Any], now_seconds: float) -> None:
+        """A search has found these."""
+        self._found.pop(place, None)
+        self._found[place] = _Found(peers, met, now_seconds + FOUND_SECONDS)
+        if len(self._found) > PLACES_KEPT:
+            del self._found[next(iter(self._found))]
+
+    def forget(self, place: Any) -> None:
+        """One of them does not answer."""
+        self._found.pop(place, None)
+
+    def clear(self) -> None:
+        """Forget all: we are about to be elsewhere."""
+        self._found.clear()
 
 
 class HivemindStore:
@@ -65,6 +108,7 @@ class HivemindStore:
         self._clock = clock
         self._joined: Any = None
         self._searches = count()
+        self._found = FoundPeers()
 
     @classmethod
     async def start(cls, daemon: Daemon, signer: Signer, rules: RecordRules, clock: Clock) -> HivemindStore:
@@ -244,14 +288,15 @@ class HivemindStore:
     async def _ask_nearest(self, place: Any, call: Call) -> list[Any]:
         peers = await self._nearest(place)
         heard = [answer for answer in await asyncio.gather(*map(call, peers)) if answer is not None]
+        if len(heard) < len(peers):
+            self._found.forget(place)
         if peers and not heard:
             raise NetworkError("no other peer answers")
         return heard
 
     def _acquaintances(self, place: Any) -> list[PeerAddress]:
         """Some that are not asked anyway, as far as we know without a search."""
-        nearest = self._protocol.routing_table.get_nearest_neighbors(place, REPLICAS)
-        asked = {PeerId(peer.to_base58()) for _, peer in nearest} | {self._peer_id}
+        asked = {PeerId(peer.to_base58()) for _, peer in self._met(place)} | {self._peer_id}
         return acquaintances(self._daemon.initial_peers, self._daemon.bootstrap_peers, asked)
 
     async def _reach(self, address: PeerAddress, call: Call) -> Any:
@@ -259,8 +304,22 @@ class HivemindStore:
             await self._daemon.dial(address)
         return await call(PeerID.from_base58(address.peer_id))
 
-    async def _nearest(self, place: Any) -> list[Any]:
+    async def _nearest(self, place: Any) -> Sequence[Any]:
         """hivemind ids of the peers responsible for a place; none if we are alone. Raises NetworkError."""
+        now = asyncio.get_running_loop().time()
+        if (known := self._found.known(place, self._met(place), now)) is not None:
+            return known
+        peers = await self._search(place)
+        if peers:
+            self._found.keep(place, peers, self._met(place), now)
+        return peers
+
+    def _met(self, place: Any) -> list[Any]:
+        """Node and peer ids of the nearest to a place in our own table."""
+        return list(self._protocol.routing_table.get_nearest_neighbors(place, REPLICAS))
+
+    async def _search(self, place: Any) -> list[Any]:
+        """As `_nearest`."""
         beside = DHTID(place ^ 1)  # nothing lies there: who is asked the way to a place itself sends all its records
         for attempt in range(2):
             found = await self._node.find_nearest_nodes(
@@ -270,12 +329,13 @@ class HivemindStore:
             if peers or attempt:
                 break
             await self._bootstrap()
-        if not peers and self._protocol.routing_table.get_nearest_neighbors(place, 1):
+        if not peers and self._met(place):
             raise NetworkError("no other peer answers")  # hivemind avoids for a while peers that have just not answered
         return peers
 
     async def _leave(self) -> None:
         node, self._joined = self._joined, None
+        self._found.clear()
         if node is not None and self._daemon.serves(node.p2p):
             with suppress(P2PDaemonError, TimeoutError):
                 async with asyncio.timeout(CLOSE_SECONDS_MAX):
