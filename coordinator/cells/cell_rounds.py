@@ -64,6 +64,11 @@ class CellRounds:
         return self.since is not None and not self.over
 
     @property
+    def is_quiet(self) -> bool:
+        """Whether nothing has begun here, as always in a small swarm: then time alone changes nothing."""
+        return self.since is None and not self.over and self.leading is None and self.joined is None
+
+    @property
     def cell_input(self) -> CellInput | None:
         """What we bring to the group as a head."""
         return None if self.leading is None or self.leading.group.head != self.core.me else self.leading.cell_input

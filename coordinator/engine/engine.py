@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Sequence
+from operator import itemgetter
 
 from coordinator.chain.certificate import Certificate
 from coordinator.chain.chain import Chain
@@ -64,7 +65,8 @@ class Engine:
         self.enforcement = Enforcement(core, self.machines)
         self.auditor = Auditor(core, self.machines, self.enforcement)
         self.opened_at = -math.inf
-        self._due: list[float] = []  # when we may ask into a group, as of the last event
+        self._due: list[float] = []  # of fragments that we may open, as of the last event
+        self._later: list[tuple[float, FragmentMachine]] = []  # the others that are not due yet
 
     # -- the one entrance
 
@@ -229,30 +231,34 @@ class Engine:
 
     # -- opening rounds
 
-    def _candidates(self, now: float) -> list[Candidate]:
+    def _open(self, now: float) -> list[Action]:
+        self._due, self._later = [], []
         if self.in_flight >= self.core.pace.overlap:
             return []
         candidates = []
         for machine in self.machines:
-            if machine.eligibility(now)[0]:
-                pacing = machine.tempo.pacing(machine.chain, now)
-                spaced = self.opened_at + pacing.spacing_seconds
-                due_at = max(pacing.due_at, spaced, machine.rounds.joining.not_before)
+            due_at = self._due_at(machine, now)
+            if due_at > now:  # what it costs to find out whether we may is spent when it is due
+                self._later.append((due_at, machine))
+            elif machine.eligibility(now)[0]:
                 candidates.append(Candidate(machine.index, machine.chain.version, due_at))
-        return candidates
-
-    def _open(self, now: float) -> list[Action]:
-        candidates = self._candidates(now)
         self._due = [candidate.due_at for candidate in candidates]
         if (chosen := next_to_open(candidates, now)) is None:
             return []
         self.opened_at = now
         return self.machines[chosen.fragment].open(now)
 
+    def _due_at(self, machine: FragmentMachine, now: float) -> float:
+        """When the next version of a fragment is due, and may be begun beside the others."""
+        pacing = machine.tempo.pacing(machine.chain, now)
+        return max(pacing.due_at, self.opened_at + pacing.spacing_seconds, machine.rounds.joining.not_before)
+
     def next_deadline(self, now: float) -> float:
         """When to send a `Tick` at the latest; infinity if only events can change anything."""
         ours = (time for machine in self.machines for time in machine.next_deadline(now))
-        return max(min(*ours, *self._due, self.auditor.next_deadline(), math.inf), now + TICK_SECONDS_MIN)
+        later = sorted(self._later, key=itemgetter(0))
+        opens_at = next((due_at for due_at, machine in later if machine.eligibility(now)[0]), math.inf)
+        return max(min(*ours, *self._due, opens_at, self.auditor.next_deadline()), now + TICK_SECONDS_MIN)
 
     # -- for shells
 

@@ -132,13 +132,16 @@ class FragmentMachine:
     def next_deadline(self, now: float) -> list[float]:
         """When there is something to do."""
         again_at = self.state_sync.again_at
-        times = self.rounds.next_deadline(now) + self.cells.next_deadline(now)
+        times = self.rounds.next_deadline(now)
+        times += [] if self.cells.is_quiet else self.cells.next_deadline(now)
         return times + ([] if again_at is None else [again_at])
 
     # -- versions
 
     def settle(self, now: float) -> list[Action]:
         """Move on if one of our groups has certified; leave one from which nothing can come."""
+        if self.rounds.attempt is None and not self.rounds.past and self.cells.is_quiet:
+            return []  # as most fragments are at most events
         for attempt in self.rounds.all():
             certificate = attempt.certificate
             if certificate is not None and not self.rounds.shall_hold(certificate, now):

@@ -265,7 +265,8 @@ class VersionRound:
 
     def next_deadline(self, now: float) -> list[float]:
         """When `tick` has something to do, or a vote stops to bind us."""
-        times = [attempt.next_deadline() for attempt in self.all()] + self.joining.deadlines(now)
+        times = [] if self.joining.since is None else self.joining.deadlines(now)
+        times += [attempt.next_deadline() for attempt in self.all()]
         times += [] if self.attempt is None else [self.attempt.timeline.end]
         free_at = self.vote_locks.at(self.chain.digest).until
         return [*times, free_at] if free_at > now else times

@@ -38,6 +38,10 @@ class Booked:
     first: int
     last: int
 
+    def is_all_of(self, chain: Chain) -> bool:
+        """Whether nothing has changed; asked after every event, so it must be cheap."""
+        return chain is self.chain and chain.version == self.last
+
     def fork(self, chain: Chain) -> int:
         """The newest of these versions that `chain` has too, as far as can be told."""
         shared = self.last if chain is self.chain else last_shared(self.chain, chain)
@@ -79,8 +83,10 @@ class RunCounters:
         What was on a branch that was left is taken back: its peers bring their work again (docs/adr/0027).
         """
         for machine in machines:
-            chain = machine.chain
-            booked = self._booked.get(machine.index) or Booked(chain, chain.version, chain.version)
+            chain, known = machine.chain, self._booked.get(machine.index)
+            if known is not None and known.is_all_of(chain):
+                continue
+            booked = known or Booked(chain, chain.version, chain.version)
             fork = booked.fork(chain)
             for certificate in booked.chain.between(fork, booked.last):
                 self.certify(certificate, -1)

@@ -122,6 +122,7 @@ class RoundDriver:
         self.traces = RoundTraces(self.engine)
         self._tasks: set[asyncio.Task[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
+        self._timer_is_due = False
         self._open_rounds: set[RoundKey] = set()
         self.catch_up = CatchUp(self.requests.states, self.work, lambda: self.engine.chains, self._start, self.feed)
         self.local_work = StaleWork(len(self.engine.machines), core.pace.max_stale)
@@ -148,7 +149,9 @@ class RoundDriver:
         except BaseException as error:  # noqa: BLE001 - a bug in the core must end the peer, not one callback
             self.failed(error)
             return
-        self._set_timer()
+        if not self._timer_is_due:  # once for all that comes in the same turn of the loop
+            self._timer_is_due = True
+            self._loop.call_soon(self._set_timer)
 
     def on_frame(self, sender: PeerId, header: bytes, payload: bytes) -> None:
         """A frame from the transport; what cannot be read is dropped."""
@@ -316,8 +319,11 @@ class RoundDriver:
     # -- time
 
     def _set_timer(self) -> None:
+        self._timer_is_due = False
         if self._timer is not None:
             self._timer.cancel()
+        if self._closed:
+            return
         due = self.engine.next_deadline(self.now)
         if due != float("inf"):
             self._timer = self._loop.call_at(due + CLOCK_EPSILON_SECONDS, self.feed, Tick())

@@ -265,6 +265,33 @@ def test_three_peers_train_one_model(tmp_path: Path) -> None:
     assert len(heads) == 1
 
 
+def test_the_timer_is_set_once_for_all_that_comes_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[float] = []
+    look = Engine.next_deadline
+
+    def noted(engine: Engine, now: float) -> float:
+        asked.append(now)
+        return look(engine, now)
+
+    async def main() -> int:
+        swarm = Swarm(config_of(), 1, tmp_path)
+        await swarm.start()
+        await asyncio.sleep(0.1)
+        asked.clear()
+        for steps in range(3):
+            swarm.peers[0].driver.feed(Progress(steps, 1 / STEP_SECONDS))
+        await asyncio.sleep(0.0)
+        found = len(asked)
+        swarm.peers[0].driver.feed(Progress(3, 1 / STEP_SECONDS))
+        await swarm.close()  # before the timer is set, which must then stay unset
+        await asyncio.sleep(60.0)
+        return found
+
+    monkeypatch.setattr(Engine, "next_deadline", noted)
+    assert run_virtual(main()) == 1
+    assert len(asked) == 1
+
+
 @pytest.mark.slow
 def test_what_either_half_has_certified_is_in_the_model_of_both_afterwards(tmp_path: Path) -> None:
     """Every step of every learner is in one version of each fragment, or still to be brought."""
