@@ -44,6 +44,14 @@ class Leaves:
         size = self.result.leaf_elements
         return slice(min(leaf * size, self.elements), min((leaf + 1) * size, self.elements))
 
+    def windows(self, chosen: Sequence[int]) -> list[slice]:
+        """The same for leaves in ascending order; those that lie side by side are one window."""
+        runs: list[tuple[int, int]] = []
+        for leaf in chosen:
+            first = runs.pop()[0] if runs and runs[-1][1] == leaf else leaf
+            runs.append((first, leaf + 1))
+        return [slice(self.window(first).start, self.window(end - 1).stop) for first, end in runs]
+
     def cut_out(self, data: Buffer, chosen: Sequence[int]) -> bytes:
         """The bytes of these leaves of a result."""
         size = self.result.leaf_bytes
@@ -51,12 +59,15 @@ class Leaves:
 
     def covering(self, leaf: int) -> range:
         """Leaves of a contribution that hold the elements of a leaf of the result."""
-        window, size = self.window(leaf), self.contribution.leaf_elements
+        return self._holding(self.window(leaf))
+
+    def _holding(self, window: slice) -> range:
+        size = self.contribution.leaf_elements
         return range(window.start // size, max(-(-window.stop // size), window.start // size + 1))
 
     def covering_all(self, leaves: Sequence[int]) -> list[int]:
         """The same for several leaves, each once, in ascending order."""
-        return sorted({index for leaf in leaves for index in self.covering(leaf)})
+        return sorted({index for window in self.windows(leaves) for index in self._holding(window)})
 
     @property
     def bytes_each(self) -> int:
@@ -93,14 +104,15 @@ class Look:
     def _decode(self, chosen: tuple[int, ...]) -> list[Tensor]:
         leaves = self.leaves
         own, size = leaves.covering_all(chosen), leaves.contribution.leaf_elements
-        lengths = [leaves.contribution.encoded_bytes(leaves.elements_in(index)) for index in own]
-        elements = sum(leaves.elements_in(index) for index in own)
-        starts = [(own.index(leaves.covering(leaf).start), leaves.covering(leaf).start) for leaf in chosen]
-        slices = [
-            slice((place - index) * size + window.start, (place - index) * size + window.stop)
-            for (place, index), window in zip(starts, map(leaves.window, chosen), strict=True)
-        ]
-        places = [self.indices.index(index) for index in own]
+        counts = [leaves.elements_in(index) for index in own]
+        lengths, elements = [leaves.contribution.encoded_bytes(count) for count in counts], sum(counts)
+        slices = []
+        for window in leaves.windows(chosen):
+            first = window.start // size
+            offset = (own.index(first) - first) * size
+            slices.append(slice(offset + window.start, offset + window.stop))
+        opened_at = {index: place for place, index in enumerate(self.indices)}
+        places = [opened_at[index] for index in own]
         found = []
         for one in self.opened:
             pieces = [one.pieces[place] for place in places]

@@ -52,7 +52,7 @@ class Recomputation:
         """
         if any(not any(inputs.weights) for _, inputs in self.segments):
             return None
-        windows = [look.leaves.window(leaf) for leaf in chosen]
+        windows = look.leaves.windows(chosen)
         try:
             vectors = look.vectors(chosen)
             with np.errstate(all="ignore"):  # a liar may publish coefficients that no float32 holds

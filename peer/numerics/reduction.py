@@ -283,7 +283,7 @@ class MergePlan:
     def windows(self, windows: Sequence[slice]) -> tuple[list[list[np.float32]], list[slice]]:
         """Factors and spans for `combine`, for vectors that hold only these windows' elements, side by side.
 
-        A window is one leaf's elements (`Codec.leaf_elements`) for a spot check, which combines and encodes just
+        A window is the elements of leaves that lie side by side, for a spot check, which combines and encodes just
         these and must find the leaves' bytes (design §6.2 step 8).
         """
         found = [

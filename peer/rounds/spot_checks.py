@@ -193,7 +193,7 @@ class SpotChecker:
             PeerError
         ):  # no honest reducer takes such an input, but of this rule no leaf can be recomputed to prove it
             return False
-        windows = [look.leaves.window(leaf) for leaf in look.chosen]
+        windows = look.leaves.windows(look.chosen)
         samples, first = [], cut.segment_span(action.partition).start
         for index, (span, inputs) in enumerate(segments):
             parts = overlaps(span, windows)

@@ -340,6 +340,16 @@ def test_windows_are_covered(contribution: str, result: str, elements: int) -> N
         assert set(covering) <= set(range(leaves.input_count))
 
 
+@pytest.mark.parametrize("contribution", ["bf16", "int8", "int4"])
+def test_leaves_side_by_side_are_one_window(contribution: str) -> None:
+    leaves = Leaves(5000, CODECS[contribution], CODECS["int8"])
+    chosen = [0, 1, 3, leaves.count - 2, leaves.count - 1]
+    whole, single, last = leaves.windows(range(leaves.count)), leaves.windows([2]), leaves.windows(chosen)
+    assert (whole, single) == ([slice(0, 5000)], [leaves.window(2)])
+    assert last == [slice(0, leaves.window(1).stop), slice(leaves.window(3).start, 5000)]
+    assert leaves.covering_all(chosen) == sorted({index for leaf in chosen for index in leaves.covering(leaf)})
+
+
 def test_a_reduction_of_nothing_passes() -> None:
     """A fragment with fewer rows than partitions."""
     layout = FragmentLayout(0, (TensorSpec("gain", (2, 4)),))
