@@ -57,8 +57,9 @@ class BlobStore:
     def _drop_idle(self, newest: bytes) -> None:
         """The newest may be taken in a moment."""
         idle_bytes = self._bytes - sum(self._taken(root) for root in self.needed if root in self._blobs)
-        for root in [one for one in self._blobs if one != newest and one not in self.needed]:
-            if idle_bytes <= self._idle_bytes_max:
+        while idle_bytes > self._idle_bytes_max:
+            root = next((one for one in self._blobs if one != newest and one not in self.needed), None)
+            if root is None:
                 break
             idle_bytes -= self._taken(root)
             self._drop(root)
