@@ -201,7 +201,7 @@ def test_keys_on_probation_are_newcomers_to_every_group() -> None:
     ("text", "problem"),
     [
         ("[trust]\nprobation_rounds = 3", "newcomers_share of 0.25 at most"),
-        ("[trust]\nprobation_rounds = 15\nnewcomers_share = 0.25", "less than or equal to 14"),
+        ("[trust]\nprobation_rounds = 15\nnewcomers_share = 0.25", "at most 14"),
     ],
 )
 def test_a_run_file_that_cannot_be_kept_is_refused(text: str, problem: str) -> None:
