@@ -43,6 +43,7 @@ class StateAsk(Wire):
     A piece is one leaf of the state's Merkle trees; without an index, all leaf digests are asked for. Indices beyond
     both halves are pieces of the outer step that led there from the version before
     (`peer.numerics.outer_step.step_bytes`).
+    A base that is handed out is asked for in the same way, by the root of its file (`peer.sync.base_file`).
     """
 
     fragment: FragmentIndex

@@ -1,0 +1,174 @@
+"""Real peers fine-tune a base of a hundred million parameters in four bits; one is killed, one lacks the base.
+
+`pytest -s` prints what docs/research/results/adapters.md records: bytes, memory, seconds.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from coordinator.views.control import ask
+from coordinator.views.snapshot import PeerSnapshot
+from peer.cli.terms import parameters, upload_bytes_per_version
+from peer.export.source import known_run
+from peer.model.base import BASE_FILE
+from peer.sync.base_fetch import BASE_FOLDER
+from tests.real.conftest import Machines, invite_of, muster, version_of
+
+pytestmark = [pytest.mark.slow, pytest.mark.swarm, pytest.mark.timeout(1500)]
+
+RANK = 8
+RUN = """
+name = "hundred-million"
+versions = 100000
+[model]
+source = "{base}"
+[adapter]
+rank = {rank}
+alpha = 16
+base_precision = "nf4"
+give_base = true
+[data]
+context_tokens = 32
+sequences_per_step = 1
+evaluation_tokens = 64
+[inner]
+optimizer = "adamw8bit"
+learning_rate = 1e-3
+warmup_steps = 2
+[pace]
+fragments = 2
+steps_per_version = 4
+round_seconds = 60.0
+quorum = 2
+presence_seconds = 2.0
+presence_lifetime_seconds = 8.0
+"""
+GIGABYTE = 1e9
+BYTES_PER_PARAMETER = 40
+
+
+def make_base(folder: Path) -> int:
+    """A model over bytes from a seed, in bfloat16; returns how many parameters it has."""
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    config = AutoConfig.for_model(
+        "llama",
+        vocab_size=256,
+        hidden_size=768,
+        intermediate_size=2048,
+        num_hidden_layers=15,
+        num_attention_heads=12,
+        num_key_value_heads=12,
+        max_position_embeddings=64,
+        bos_token_id=None,
+        eos_token_id=None,
+        tie_word_embeddings=True,
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(1)
+        model = AutoModelForCausalLM.from_config(config)
+    model.to(torch.bfloat16).save_pretrained(folder)
+    return sum(one.numel() for one in model.parameters())
+
+
+def peak_bytes(pid: int) -> int:
+    """Of one process, what it had of memory at most."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    return int(status.partition("VmHWM:")[2].split()[0]) * 1024
+
+
+def join(machines: Machines, name: str, invite: str, *more: str) -> Path:
+    return machines.peer(name, "join", invite, "--yes", "--threads", "1", *more)
+
+
+def trains(now: PeerSnapshot) -> bool:
+    return now.state == "training"
+
+
+def sent_per_cycle(machines: Machines, data: Path, cycles: int) -> float:
+    """Bytes that a peer sends while every fragment gets a version, everything included, over so many cycles."""
+    before = machines.wait(data, lambda now: True)
+    after = machines.wait(data, lambda now: version_of(now) >= version_of(before) + cycles)
+    versions = sum(one.version for one in after.fragments) - sum(one.version for one in before.fragments)
+    return (after.bytes_sent - before.bytes_sent) / (versions / len(after.fragments))
+
+
+def agreed(machines: Machines, host: Path, learners: list[Path]) -> bool:
+    """Whether all stand still at the same versions, and their tensors hash to what is certified."""
+    for data in learners:
+        ask(data, "pause")
+    for data in learners:
+        machines.wait(data, lambda now: now.state == "paused" and not now.rounds_in_flight)
+    peers = [host, *learners]
+    newest = [max(versions) for versions in zip(*(versions_of(machines, one) for one in peers), strict=True)]
+    for data in peers:
+        machines.wait(data, lambda now: [one.held_version for one in now.fragments] == newest)
+    finals = [PeerSnapshot.model_validate(ask(data, "final")["snapshot"]) for data in peers]
+    states = [tuple(one.state for one in final.fragments) for final in finals]
+    return len(set(states)) == 1 and all(final.digests_from_tensors == states[0] for final in finals)
+
+
+def versions_of(machines: Machines, data: Path) -> list[int]:
+    return [one.version for one in machines.wait(data, lambda now: True).fragments]
+
+
+def test_a_base_of_a_hundred_million_in_four_bits(machines: Machines) -> None:
+    base, figures = machines.folder / "base", dict[str, object]()
+    assert make_base(base) >= 100e6
+    machines.run = RUN.format(base=base, rank=RANK)
+    host = machines.host()
+    one = join(machines, "one", invite_of(host), "--base", str(base))
+    two = join(machines, "two", invite_of(host))  # whose owner has no copy
+    machines.wait(two, lambda now: trains(now) and version_of(now) >= 1)
+    config = known_run(host, "").config
+    assert "fetching the base: 100%" in machines.said("two")
+    fetched = next(two.glob(f"run-*/{BASE_FOLDER}"))
+    assert (fetched / BASE_FILE).read_bytes() == (base / BASE_FILE).read_bytes()
+
+    # traffic of two that train, and a host that follows
+    predicted = upload_bytes_per_version(config)
+    figures["bytes a cycle, predicted"] = predicted
+    figures["bytes a cycle"] = sent_per_cycle(machines, two, 3)
+
+    # killed, and back
+    machines.kill("one")
+    stopped_at = version_of(machines.wait(two, lambda now: True))
+    join(machines, "one", invite_of(host), "--base", str(base))
+    machines.wait(one, lambda now: trains(now) and version_of(now) > stopped_at and now.own_tokens > 0)
+
+    # a newcomer that has the base
+    began = time.monotonic()
+    three = join(machines, "three", invite_of(two), "--base", str(fetched))
+    machines.wait(three, trains)
+    figures["seconds until a newcomer trains"] = time.monotonic() - began
+    machines.wait(three, lambda now: now.own_tokens > 0)
+    assert agreed(machines, host, [one, two, three])
+
+    # memory beside the learner
+    trained = parameters(config)
+    allowed = GIGABYTE + BYTES_PER_PARAMETER * trained
+    peaks = {name: peak_bytes(machines.processes[name].pid) for name in ("one", "two", "three")}
+    figures |= {"adapter": trained, "memory beside the learner": peaks, "allowed": allowed}
+    print(json.dumps(figures, indent=1))
+    assert max(peaks.values()) <= allowed
+    assert 0.5 * predicted <= float(str(figures["bytes a cycle"])) <= 1.5 * predicted
+
+    # what comes of it
+    adapter = machines.folder / "adapter"
+    muster("export", str(adapter), "--data", str(host))
+    assert "is whole" in muster("verify", str(adapter))
+    from peft import PeftModel
+    from transformers import AutoModelForCausalLM
+
+    tokens = torch.arange(32).reshape(1, -1)
+    plain = AutoModelForCausalLM.from_pretrained(fetched, dtype=torch.bfloat16)
+    with torch.no_grad():
+        before = plain(input_ids=tokens).logits
+        after = PeftModel.from_pretrained(plain, adapter)(input_ids=tokens).logits
+    assert not torch.equal(before, after)
