@@ -2,8 +2,8 @@
 
 Run `python -m tests.quality.adapter_merges --learners 4 --rank 8 --data own --rates 1e-3,3e-3`; prints one JSON object
 per way and rate. A base of 105 thousand parameters is pretrained on half of the standard library and fine-tuned on the
-other half, which all learners read, or each a slice of its own. Learners merge every 24 steps, all together; the last
-way sees all their windows at every step.
+other half, which all learners read, or each a slice of its own. Learners merge every `--period` steps, all together;
+the last way sees all their windows at every step.
 """
 
 from __future__ import annotations
@@ -112,15 +112,15 @@ def allow(learner: Learner, turn: str) -> None:
             parameter.requires_grad_(turn == "both" or turn in name)
 
 
-def together(learners: Sequence[Learner], way: str, rounds: int) -> list[Tensor]:
+def together(learners: Sequence[Learner], way: str, rounds: int, period: int) -> list[Tensor]:
     """Train and merge; the parameters afterwards, by fragment."""
     merge, turn = WAYS[way]
     for number in range(rounds):
         before = named_of(learners[0])
         for learner in learners:
             allow(learner, (B, A)[number % 2] if turn == "turns" else turn)
-            for step in range(PERIOD):
-                learner.set_progress(number * PERIOD + step)
+            for step in range(period):
+                learner.set_progress(number * period + step)
                 learner.step()
         merged = merge(before, [named_of(learner) for learner in learners])
         for learner in learners:
@@ -136,6 +136,7 @@ def main() -> None:
     parser.add_argument("--rates", default="1e-3,3e-3,9e-3")
     parser.add_argument("--ways", default="", help="separated by semicolons; default: every one")
     parser.add_argument("--rounds", type=int, default=10)
+    parser.add_argument("--period", type=int, default=PERIOD, help="steps between two merges")
     parser.add_argument("--optimizer", default="adamw8bit")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--base", type=Path, help="a folder that keeps the base for the next time")
@@ -156,7 +157,9 @@ def main() -> None:
             for rate in map(float, given.rates.split(",")):
                 found = judged(config, way, rate, given, second.train)
                 loss = Evaluator(found[0], second.heldout).loss(found[1])
-                said = {name: getattr(given, name) for name in ("learners", "rank", "data", "optimizer", "seed")}
+                said = {
+                    name: getattr(given, name) for name in ("learners", "rank", "data", "optimizer", "seed", "period")
+                }
                 print(json.dumps({"way": way, "rate": rate, "loss": round(loss, 5)} | said), flush=True)
 
 
@@ -164,7 +167,7 @@ def judged(
     config: RunConfig, way: str, rate: float, given: argparse.Namespace, text: Tensor
 ) -> tuple[RunConfig, list[Tensor]]:
     """One training; the run that it was, and its parameters."""
-    steps, learners = PERIOD * given.rounds, given.learners
+    steps, learners = given.period * given.rounds, given.learners
     update = {"learning_rate": rate, "weight_decay": 0.0, "warmup_steps": 10, "optimizer": given.optimizer}
     # the schedule of a learner follows the versions of all fragments
     versions = math.ceil(steps * config.pace.fragments / config.pace.steps_per_version)
@@ -176,7 +179,7 @@ def judged(
         for number, one in enumerate(texts)
     ]
     if way != "every step":
-        return run, together([make_learner(run, one) for one in sources], way, given.rounds)
+        return run, together([make_learner(run, one) for one in sources], way, given.rounds, given.period)
     learner = make_learner(run, JointBatches(sources, full_schedule(learners, steps)))
     for step in range(steps):
         learner.set_progress(step)
