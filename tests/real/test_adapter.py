@@ -36,7 +36,7 @@ give_base = true
 [data]
 context_tokens = 32
 sequences_per_step = 1
-evaluation_tokens = 64
+evaluation_tokens = 256
 [inner]
 optimizer = "adamw8bit"
 learning_rate = 1e-3
