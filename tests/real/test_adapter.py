@@ -127,14 +127,14 @@ def test_a_base_of_a_hundred_million_in_four_bits(machines: Machines) -> None:
     two = join(machines, "two", invite_of(host))  # whose owner has no copy
     machines.wait(two, lambda now: trains(now) and version_of(now) >= 1)
     config = known_run(host, "").config
-    assert "fetching the base: 100%" in machines.said("two")
+    assert "fetching the base" in machines.said("two")
     fetched = next(two.glob(f"run-*/{BASE_FOLDER}"))
     assert (fetched / BASE_FILE).read_bytes() == (base / BASE_FILE).read_bytes()
 
     # traffic of two that train, and a host that follows
     predicted = upload_bytes_per_version(config)
     figures["bytes a cycle, predicted"] = predicted
-    figures["bytes a cycle"] = sent_per_cycle(machines, two, 3)
+    figures["bytes a cycle"] = sent = sent_per_cycle(machines, two, 3)
 
     # killed, and back
     machines.kill("one")
@@ -157,9 +157,10 @@ def test_a_base_of_a_hundred_million_in_four_bits(machines: Machines) -> None:
     figures |= {"adapter": trained, "memory beside the learner": peaks, "allowed": allowed}
     print(json.dumps(figures, indent=1))
     assert max(peaks.values()) <= allowed
-    assert 0.5 * predicted <= float(str(figures["bytes a cycle"])) <= 1.5 * predicted
+    assert 0.4 * predicted <= sent <= 1.2 * predicted  # of two, each sends half of what it contributes
 
     # what comes of it
+    machines.end("host")
     adapter = machines.folder / "adapter"
     muster("export", str(adapter), "--data", str(host))
     assert "is whole" in muster("verify", str(adapter))
