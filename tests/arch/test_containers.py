@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tomllib
+from fnmatch import fnmatch
 from typing import Any
 
 import pytest
@@ -28,6 +30,21 @@ def test_the_image_runs_without_rights_keeps_its_key_and_says_how_it_is() -> Non
     assert lines[-1].endswith('CMD ["muster", "status"]')
     assert "USER muster" in lines
     assert any("XDG_DATA_HOME=/data" in line for line in lines)
+
+
+def test_the_engine_gets_every_file_that_the_wheel_is_made_of() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    wheel = project["tool"]["hatch"]["build"]["targets"]["wheel"]
+    given = [line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")]
+    copied = [
+        word
+        for line in (ROOT / "Dockerfile").read_text().splitlines()
+        if line.startswith("COPY ")
+        for word in line.split()
+    ]
+    for file in (*wheel["force-include"], *wheel["packages"], project["project"]["readme"]):
+        assert any(fnmatch(file, pattern) for pattern in given), file
+        assert any(fnmatch(file, pattern) for pattern in copied), file
 
 
 @pytest.mark.parametrize("name", sorted(SERVICES))
