@@ -94,9 +94,8 @@ def headline(view: NetworkView) -> str:
     machines = f"{live} machine" + ("" if live == 1 else "s")
     loss = f"loss {quantity.loss(view.evaluations[-1].loss, view.evaluations[-1].error)}" if view.evaluations else ""
     if view.finished:
-        end = "Finished, with all its versions"
-        where = f"the model is in {plain(view.exports)}" if view.exports else ""
-        return ", ".join(filter(None, (end, loss, where)))
+        where = f". The model is in {plain(view.exports)}." if view.exports else ""
+        return ", ".join(filter(None, ("Finished", loss))) + where
     share = view.versions / view.run.versions_target
     seconds = seconds_to_target(view)
     left = "" if seconds is None else f"about {quantity.rough(seconds)} left"

@@ -113,14 +113,14 @@ def test_the_headline_says_how_far_the_run_is_and_whether_it_learns() -> None:
 def test_a_run_that_has_all_its_versions_is_finished_though_its_peers_are_gone() -> None:
     view = NetworkView(run=RunFacts(versions_target=4), fragments=(FragmentView(version=3), FragmentView(version=1)))
     assert view.finished
-    assert run.headline(view).startswith("Finished, with all its versions")
+    assert run.headline(view).startswith("Finished")
     assert not view.model_copy(update={"run": RunFacts(versions_target=5)}).finished
     assert not NetworkView().finished
 
 
 def test_a_finished_run_says_where_the_model_is() -> None:
     view = NetworkView(run=RunFacts(versions_target=3), fragments=(FragmentView(version=3),), exports="ann/stories")
-    assert run.headline(view) == "Finished, with all its versions, the model is in ann/stories"
+    assert run.headline(view) == "Finished. The model is in ann/stories."
 
 
 def test_what_a_run_says_of_itself_and_who_may_come() -> None:
