@@ -42,7 +42,7 @@ def page(view: NetworkView) -> str:
         f"<h1>{name}</h1>",
         f'<p class="headline">{_text(run.headline(view), 300)}</p>' if view.run_id else "<p>Nothing is known yet.</p>",
         f'<p class="alert">{_text(run.alert(view), 300)}</p>' if run.alert(view) else "",
-        *(f"<p>{escape(line)}</p>" for line in run.about(view)),
+        *(f"<p>{escape(line)}</p>" for line in run.about(view, titled=False)),
         f'<p class="dim">{quantity.count(view.run.parameters)} parameters</p>' if view.run.parameters else "",
         "<h2>Loss on text that nobody trains on</h2>",
         '<p class="dim">In nats per token, against tokens trained and certified; lower is better.</p>',
@@ -111,7 +111,7 @@ def _joining(view: NetworkView) -> str:
     if view.finished:
         return told
     steps = "<pre>muster doctor INVITE\nmuster join INVITE</pre>"
-    return f"{told}{steps}<p>How to install it: <a href='{SOURCE}'>Muster</a>.</p>"
+    return f"{told}{steps}<p>How to get the command muster: <a href='{SOURCE}'>Muster</a>.</p>"
 
 
 def _moment(unix_seconds: float) -> str:

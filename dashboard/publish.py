@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 
 from coordinator.views.view_file import read_view
@@ -50,7 +52,7 @@ def _write(text: bytes, folder: Path) -> None:
 
 
 def main(arguments: list[str]) -> int:
-    """Publish until told to stop."""
+    """Publish until told to stop, and then once more."""
     parser = argparse.ArgumentParser(prog="python -m dashboard.publish", description=__doc__)
     parser.add_argument("--view", type=Path, required=True, help="the file that an observer writes")
     parser.add_argument("--page", type=Path, help="folder of the page")
@@ -67,13 +69,21 @@ def main(arguments: list[str]) -> int:
             return 2
         threading.Thread(target=server.serve_forever, daemon=True).start()
     never = threading.Event()
-    while True:
-        try:
-            written = publish(options.view, options.page, server)
-        except LocalError as error:
-            sys.stderr.write(f"{error}\n")
-            written = True
-        never.wait(REFRESH_SECONDS if written else FIRST_SECONDS)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    with suppress(KeyboardInterrupt):
+        while True:
+            written = _published(options.view, options.page, server)
+            never.wait(REFRESH_SECONDS if written else FIRST_SECONDS)
+    _published(options.view, options.page, server)  # how it ended
+    return 0
+
+
+def _published(view: Path, folder: Path | None, server: PageServer | None) -> bool:
+    try:
+        return publish(view, folder, server)
+    except LocalError as error:
+        sys.stderr.write(f"{error}\n")
+        return True
 
 
 if __name__ == "__main__":

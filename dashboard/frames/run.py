@@ -125,10 +125,12 @@ def alert(view: NetworkView) -> str:
     return f"no new version for {quantity.duration(silent_seconds)}{why}"
 
 
-def about(view: NetworkView) -> list[str]:
-    """What the run says of itself, in a few lines."""
+def about(view: NetworkView, titled: bool = True) -> list[str]:
+    """What the run says of itself, in a few lines; `titled` if its title is to be in them."""
     told = {label: plain(text, 240) for label, text in view.run.about}
-    what = ": ".join(filter(None, (told.get("about"), told.get("purpose"))))
+    purpose = told.get("purpose", "")
+    title = told.get("about", "")
+    what = ": ".join(filter(None, (title, purpose))) if titled else purpose[:1].upper() + purpose[1:]
     rest = (("Run by", "run by"), ("It learns from", "kind of data"), ("Licence of the model", "licence"))
     return [*filter(None, (what,)), *(f"{words}: {told[key]}" for words, key in (*rest, MORE) if key in told)]
 

@@ -20,6 +20,19 @@ PHASE_TERMS = (
     "commit: promise it; scatter: send it; reduce: merge it; check: look into what others merged; "
     "vote: sign it; adopt: take it over."
 )
+LATENCIES = (
+    "How long each phase took in rounds that were certified. Half of them were faster than the bar, and nineteen of "
+    "twenty faster than the mark."
+)
+EVENTS = (
+    "What this dashboard has noticed since it was started. Live: a machine has come; gone: nothing is heard of it any "
+    "more."
+)
+CERTIFICATE_TERMS = (
+    "A certificate is a new version of a fragment with the signatures of those that made and checked it. "
+    "Digest: its fingerprint; roster: the group's members; contributions: of so many it holds work; votes: so many "
+    "signed it; full: enough did; minor: fewer, and it is taken only where nothing else comes."
+)
 OUTCOMES = (
     "Late: came when enough were there already, or did not answer. Void: came to nothing; another attempt follows."
 )
@@ -44,12 +57,13 @@ def page(source: Source) -> None:
         wanted = st.segmented_control("Rounds", ["all", "late", "void"], default="all", key="rounds-listed")
         show_rounds([row for row in rounds.round_table(view) if wanted in (None, "all") or row[wanted]], "rounds")
         st.subheader("Latency by phase")
-        st.text("How long each phase took in rounds that were certified: half of them were faster than the bar.")
+        st.text(LATENCIES)
         show.chart(rounds.latency_rows(view), charts.latency(), "latency", "No round was certified yet.")
         st.subheader("Certificates")
-        st.text("A certificate is a new version of a fragment with the signatures of those that made and checked it.")
+        st.text(CERTIFICATE_TERMS)
         _certificates(rounds.certificate_table(view))
         st.subheader("Events")
+        st.text(EVENTS)
         columns = {"event": show.words("Event"), "count": show.number("How often")}
         show.table(rounds.event_rows(view), columns, "events", "Nothing has happened yet.")
 

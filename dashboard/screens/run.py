@@ -39,7 +39,7 @@ def page(source: Source) -> None:
         _sample(view)
         _joining(view)
         if st.toggle("More figures", key="run-more"):
-            show.figures(_more_figures(found), HELPS)
+            show.figures(_more_figures(view, found), HELPS)
             st.text(run.facts(view))
             _more_charts(view)
 
@@ -105,10 +105,10 @@ def _figures(view: NetworkView, found: run.Figures) -> dict[str, str]:
     }
 
 
-def _more_figures(found: run.Figures) -> dict[str, str]:
+def _more_figures(view: NetworkView, found: run.Figures) -> dict[str, str]:
+    rates = {"Goodput": _share(found.goodput), "Utilisation": _share(found.utilisation)}
     return {
-        "Goodput": _share(found.goodput),
-        "Utilisation": _share(found.utilisation),
+        **({} if view.finished else rates),  # of the last two minutes
         "Not sent": "–" if found.bytes_not_sent is None else quantity.size(found.bytes_not_sent),
         "Traffic saved": "–" if found.bytes_not_sent_share is None else f"{found.bytes_not_sent_share:.1%}",
     }

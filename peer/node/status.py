@@ -148,7 +148,7 @@ def peer_snapshot(
     counters, engine = driver.counters, driver.engine
     return base.model_copy(
         update={
-            "note": note_of(base.note, driver),
+            "note": base.note if base.state == "finished" else note_of(base.note, driver),
             "advice": advice_of(driver),
             "late": slow_advice(engine.core.pace, counters),
             "device": ": ".join(filter(None, (progress.device, progress.use))),

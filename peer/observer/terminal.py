@@ -61,7 +61,7 @@ class Picture:
 
 def labelled(label: str, text: str, style: str = "") -> Text:
     """One line about the whole."""
-    return Text(f"{label:<{LABEL_CHARACTERS}}{text}", style=style)
+    return Text(f"{label:<{LABEL_CHARACTERS - 1}} {text}", style=style)
 
 
 def loss_line(losses: Sequence[float]) -> Text:

@@ -19,13 +19,17 @@ def status_line(snapshot: PeerSnapshot) -> str:
         parts.append(f"held-out loss {_heldout(snapshot.evaluations[-1])}")
     parts += [
         f"versions {quantity.versions(fragment.version for fragment in snapshot.fragments)}",
-        f"{snapshot.peers_live} peers live",
+        _live(snapshot),
         f"sent {quantity.size(snapshot.bytes_sent)}",
         f"received {quantity.size(snapshot.bytes_received)}",
     ]
     parts += ["its steps are too long for the run's rounds: muster status"] if snapshot.late else []
     parts += [warmth] if (warmth := quantity.warmth(snapshot.celsius, snapshot.gpu_watts)) else []
     return printable(", ".join(parts) + (f"; {snapshot.advice}" if snapshot.advice else ""))
+
+
+def _live(snapshot: PeerSnapshot) -> str:
+    return f"{snapshot.peers_live} peer{'' if snapshot.peers_live == 1 else 's'} live"
 
 
 def _losses(snapshot: PeerSnapshot) -> str:
@@ -80,7 +84,7 @@ def status_page(snapshot: PeerSnapshot) -> str:
         f"fragments {quantity.versions(fragment.version for fragment in snapshot.fragments)} (certified versions)",
         *(f"waits     it {why}: fragments {which}" for why, which in _hindrances(snapshot).items()),
         f"certified {certified.versions} versions seen, {quantity.count(certified.tokens)} tokens",
-        f"network   {snapshot.peers_live} peers live, {snapshot.rounds_in_flight} rounds in flight, "
+        f"network   {_live(snapshot)}, {snapshot.rounds_in_flight} rounds in flight, "
         f"sent {quantity.size(snapshot.bytes_sent)}, received {quantity.size(snapshot.bytes_received)}",
     ]
     if not snapshot.dialable:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 from html.parser import HTMLParser
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -42,6 +44,10 @@ def test_the_page_of_a_run_says_how_it_goes_and_who_contributed() -> None:
     assert "<polyline" in text
     assert VIEW.credit[0].name in text
     assert "muster join INVITE" in text
+    told = (("about", "Stories"), ("purpose", "to try it"))
+    about = page(VIEW.model_copy(update={"run": VIEW.run.model_copy(update={"about": told})}))
+    assert about.count("Stories") == 2, "in the title of the page and in that of the text"
+    assert "<p>To try it</p>" in about
     assert all(address not in text for peer in VIEW.peers for address in peer.addresses)
 
 
@@ -83,6 +89,25 @@ def test_it_is_written_whole_once_there_is_a_view(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(LocalError, match="cannot be written"):
         publish(view, tmp_path / "file" / "page")
+
+
+def test_who_is_told_to_stop_writes_how_the_run_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    view, told = tmp_path / "view.json", []
+
+    def end(_: float) -> None:
+        told.append((tmp_path / PAGE).read_text())
+        write_view(view, VIEW.model_copy(update={"run": VIEW.run.model_copy(update={"versions_target": 1})}))
+        signal.raise_signal(signal.SIGTERM)
+
+    write_view(view, VIEW)
+    monkeypatch.setattr("dashboard.publish.threading.Event", lambda: SimpleNamespace(wait=end))
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        assert main(["--view", str(view), "--page", str(tmp_path)]) == 0
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert "This run is finished." not in told[0]
+    assert "This run is finished." in (tmp_path / PAGE).read_text()
 
 
 def test_it_takes_the_options_of_the_command_that_starts_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

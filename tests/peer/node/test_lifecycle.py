@@ -10,12 +10,14 @@ from typing import Any
 
 from coordinator.core.events import PresenceSeen
 from coordinator.engine.engine import Engine
+from coordinator.views.snapshot import PeerSnapshot
 from coordinator.wire.presence import State
 from dht.statement import digest_of
-from peer.machine.pause_policy import Pause
+from peer.learner.work_counters import LearnerProgress
+from peer.machine.pause_policy import Conditions, Pause
 from peer.net.presence_loop import PresenceLoop
 from peer.node.lifecycle import AGREEMENT_LIFETIMES, BY_HAND, ROUNDS_OF_PRESENCE_MIN, STRANGERS_LIFETIMES, Lifecycle
-from peer.node.status import lack_of_company, lack_of_founders, note_of, swarm_loss
+from peer.node.status import lack_of_company, lack_of_founders, note_of, peer_snapshot, swarm_loss
 from peer.rounds.stale_work import StaleWork
 from tests.coordinator.builders import PACE, Club
 from tests.coordinator.builders import presence as presence_of
@@ -138,6 +140,23 @@ def test_whoever_asks_is_told_for_whom_a_run_waits(tmp_path: Path) -> None:
         return note
 
     assert "waits for the run's host" in run_virtual(main())
+
+
+def test_who_has_finished_waits_for_nobody(tmp_path: Path) -> None:
+    async def main() -> list[str]:
+        swarm = Swarm(config_of(), 1, tmp_path)
+        await swarm.start()
+        driver, progress = swarm.peers[0].driver, LearnerProgress()
+        driver.engine.core.manifest = driver.engine.core.manifest.model_copy(update={"founders": (PEERS[9],)})
+        base = PeerSnapshot(peer_id="me", run_id="", name="", role="learner", state="training", pid=0, wall_seconds=0.0)
+        states = (base, base.model_copy(update={"state": "finished"}))
+        notes = [peer_snapshot(one, driver, progress, Conditions(), driver.now).note for one in states]
+        await swarm.close()
+        return notes
+
+    training, finished = run_virtual(main())
+    assert "waits for the run's host" in training
+    assert finished == ""
 
 
 def test_the_loss_of_the_swarm_is_the_median_of_what_learners_say() -> None:

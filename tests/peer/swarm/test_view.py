@@ -14,7 +14,7 @@ from coordinator.views.evaluation import Evaluation
 from coordinator.views.report import ReportedBan
 from coordinator.views.snapshot import CertifiedWork, FragmentStatus, OwnerDay, PeerSnapshot
 from peer.machine.sparkline import BARS, sparkline
-from peer.observer.terminal import AROUND_LINES, LiveView
+from peer.observer.terminal import AROUND_LINES, LiveView, labelled
 from peer.service.status_text import status_line, status_page
 from peer.swarm.report import disagreement, report_of
 from peer.swarm.view import LiveSwarm, PlainLines, picture, plain_line, summary
@@ -173,12 +173,18 @@ def test_what_a_model_writes_cannot_steer_the_terminal() -> None:
     assert "a [2Jb  c d\n e" in shown
 
 
+def test_a_long_label_stands_apart_from_its_text() -> None:
+    assert labelled("kind of data", "stories").plain == "kind of data stories"
+    assert labelled("peers", "5 live").plain == "peers     5 live"
+
+
 def test_a_peer_describes_itself() -> None:
     learner, host = told("peer-1", [13, 12]), swarm(1).latest["host"]
     assert status_line(learner) == (
         "2:31 training, step 123456, loss 2.346 (swarm –), 0 tokens (0%) yours, versions 13 12, 0 peers live, "
         "sent 123 GB, received 999 MB"
     )
+    assert "1 peer live" in status_line(learner.model_copy(update={"peers_live": 1}))
     busy = learner.model_copy(
         update={
             "note": "rounds in flight for fragments 1 (4 peers)",
