@@ -51,6 +51,7 @@ presence_lifetime_seconds = 8.0
 """
 GIGABYTE = 1e9
 BYTES_PER_PARAMETER = 40
+FINAL_SECONDS = 300.0  # a host evaluates once more
 
 
 def make_base(folder: Path) -> int:
@@ -109,7 +110,7 @@ def agreed(machines: Machines, host: Path, learners: list[Path]) -> bool:
     newest = [max(versions) for versions in zip(*(versions_of(machines, one) for one in peers), strict=True)]
     for data in peers:
         machines.wait(data, lambda now: [one.held_version for one in now.fragments] == newest)
-    finals = [PeerSnapshot.model_validate(ask(data, "final")["snapshot"]) for data in peers]
+    finals = [PeerSnapshot.model_validate(ask(data, "final", FINAL_SECONDS)["snapshot"]) for data in peers]
     states = [tuple(one.state for one in final.fragments) for final in finals]
     return len(set(states)) == 1 and all(final.digests_from_tensors == states[0] for final in finals)
 
