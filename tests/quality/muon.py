@@ -44,7 +44,10 @@ GROUPS: dict[str, tuple[Experiment, ...]] = {
             "momentum-0.95-2.25e-2": ("--set", "inner.momentum=0.95", "--inner-lr", "2.25e-2"),
             "outer-0.8": ("--outer-lr", "0.8"),
             "outer-1": ("--outer-lr", "1"),
+            "outer-1.3": ("--outer-lr", "1.3"),
             "outer-0.65-0.3": ("--outer-momentum", "0.3"),
+            "outer-1-0.3": ("--outer-lr", "1", "--outer-momentum", "0.3"),
+            "outer-0.7-0.6": ("--outer-lr", "0.7", "--outer-momentum", "0.6"),
             "eager": ("--adoption", "eager:0.7"),
             "h8": ("--period", "8", "--fragments", "2"),
             "h3": ("--period", "3", "--fragments", "3", "--outer-lr", "0.5", "--adoption", "eager:0.7"),
@@ -55,6 +58,11 @@ GROUPS: dict[str, tuple[Experiment, ...]] = {
             "wsd": ("--set", "inner.schedule=wsd"),
             "depth": ("--set", "model.initial=depth"),
         },
+    ),
+    "muon-outer": seeded(
+        "muon-outer",
+        (*SHIPPED, *MUON, "--inner-lr", "1.5e-2"),
+        {"0.65-0": (), "1-0": ("--outer-lr", "1"), "1-0.3": ("--outer-lr", "1", "--outer-momentum", "0.3")},
     ),
     "muon-state": seeded(
         "muon-state",

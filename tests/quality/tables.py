@@ -362,6 +362,7 @@ TABLES: dict[str, Callable[[Reports], str]] = {
     "parity-m16": parity(16),
     "parity-lengths": lengths,
     "muon": against("muon", "default"),
+    "muon-outer": paired("muon-outer", "0.65-0"),
     "muon-state": paired("muon-state", "float32"),
     "muon-lengths": muon_lengths,
     "muon-sizes": muon_sizes,
