@@ -28,6 +28,8 @@ MUON_SIZES = {  # million parameters: hidden size, layers, feed-forward size, an
     "6": ("512", "2", "1408", "6800"),
 }
 MUON_SIZES_ADAMW: tuple[Rates, ...] = tuple((rate, rate) for rate in ("3e-3", "4.5e-3", "6.75e-3"))
+MUON_TOKENS = (1024, 3072)  # of a learner's step, beside data-parallel Muon
+MULOCO = ("--outer-lr", "0.7", "--outer-momentum", "0.6")  # the outer step of 2505.23725
 DEPTHS, INITIAL = ("2", "8", "24"), ("width", "depth")
 
 GROUPS: dict[str, tuple[Experiment, ...]] = {
@@ -47,7 +49,7 @@ GROUPS: dict[str, tuple[Experiment, ...]] = {
             "outer-1.3": ("--outer-lr", "1.3"),
             "outer-0.65-0.3": ("--outer-momentum", "0.3"),
             "outer-1-0.3": ("--outer-lr", "1", "--outer-momentum", "0.3"),
-            "outer-0.7-0.6": ("--outer-lr", "0.7", "--outer-momentum", "0.6"),
+            "outer-0.7-0.6": MULOCO,
             "eager": ("--adoption", "eager:0.7"),
             "h8": ("--period", "8", "--fragments", "2"),
             "h3": ("--period", "3", "--fragments", "3", "--outer-lr", "0.5", "--adoption", "eager:0.7"),
@@ -62,7 +64,15 @@ GROUPS: dict[str, tuple[Experiment, ...]] = {
     "muon-outer": seeded(
         "muon-outer",
         (*SHIPPED, *MUON, "--inner-lr", "1.5e-2"),
-        {"0.65-0": (), "1-0": ("--outer-lr", "1"), "1-0.3": ("--outer-lr", "1", "--outer-momentum", "0.3")},
+        {
+            "0.65-0": (),
+            "1-0": ("--outer-lr", "1"),
+            "1-0.3": ("--outer-lr", "1", "--outer-momentum", "0.3"),
+            "0.7-0.6": MULOCO,
+        },
+    ),
+    "muon-dp": tuple(
+        pair(f"muon-dp-{tokens}", (4, 480, tokens), SEEDS[0], MUON_BEST, (*MULOCO, *MUON)) for tokens in MUON_TOKENS
     ),
     "muon-state": seeded(
         "muon-state",
