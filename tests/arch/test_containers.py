@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import subprocess
 import tomllib
 from fnmatch import fnmatch
 from typing import Any
@@ -9,6 +11,8 @@ from typing import Any
 import pytest
 import yaml
 
+from dht.addresses import PeerAddress, could_be_of
+from dht.identity import Identity
 from tests.checkout import ROOT
 
 SERVICES: dict[str, dict[str, Any]] = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"]
@@ -43,6 +47,19 @@ def test_the_engine_gets_every_file_that_the_image_is_made_of() -> None:
     wheel = project["tool"]["hatch"]["build"]["targets"]["wheel"]
     for file in (*wheel["force-include"], *wheel["packages"], project["project"]["readme"]):
         assert any(fnmatch(file, pattern) for pattern in copied), file
+
+
+def test_a_peer_announces_an_address_that_others_call() -> None:
+    """Nobody calls a name that a stranger announces (docs/adr/0057)."""
+    (defined,) = re.findall(r"^reachable\(\) .*$", (ROOT / "docker/role").read_text(), flags=re.MULTILINE)
+    said = subprocess.run(
+        ["bash", "-euc", f"PORT=7400; hostname() {{ echo 172.20.0.5; }}; {defined}; reachable"],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.split()
+    announced = PeerAddress.parse(f"{said[said.index('--announce') + 1]}/p2p/{Identity(bytes(32)).peer_id}")
+    assert could_be_of(announced, {"172.20.0.2"})
 
 
 @pytest.mark.parametrize("name", sorted(SERVICES))
