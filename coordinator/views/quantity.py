@@ -15,6 +15,11 @@ def count(value: float) -> str:
     return _scaled(value, 1000, "")
 
 
+def counted(number: int, noun: str) -> str:
+    """`1 peer`, `2 peers`."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
 def size(value_bytes: float) -> str:
     """Bytes with a binary unit: `0 B`, `3.1 MB`."""
     return _scaled(value_bytes, 1024, " ") + "B"

@@ -12,6 +12,7 @@ from importlib.metadata import PackageNotFoundError, version
 import torch
 
 from coordinator.run.manifest import Manifest, RunConfig
+from coordinator.views.quantity import counted
 from dht.addresses import tcp_endpoint
 from dht.daemon.ports import check_ports_free
 from dht.errors import MusterError, PeerError
@@ -68,7 +69,7 @@ def check_run(options: NodeOptions, invite: Invite, called: Callable[[], None]) 
         return [*found, _network(error), *check_machine(options, RunConfig())]
     config, machine = manifest.config, this_machine(options)
     found += [
-        DiagnosisLine("ok", "network", f"run {config.name}, {probed.peers} peers of its invite answer"),
+        DiagnosisLine("ok", "network", f"run {config.name}; {counted(probed.peers, 'peer')} of its invite answered"),
         diagnosis.clock(probed),
         diagnosis.reachability(probed, options.listen_host, port),
         diagnosis.upload(config, machine, probed, options.limits),

@@ -29,7 +29,7 @@ def status_line(snapshot: PeerSnapshot) -> str:
 
 
 def _live(snapshot: PeerSnapshot) -> str:
-    return f"{snapshot.peers_live} peer{'' if snapshot.peers_live == 1 else 's'} live"
+    return f"{quantity.counted(snapshot.peers_live, 'peer')} live"
 
 
 def _losses(snapshot: PeerSnapshot) -> str:
@@ -84,7 +84,7 @@ def status_page(snapshot: PeerSnapshot) -> str:
         f"fragments {quantity.versions(fragment.version for fragment in snapshot.fragments)} (certified versions)",
         *(f"waits     it {why}: fragments {which}" for why, which in _hindrances(snapshot).items()),
         f"certified {certified.versions} versions seen, {quantity.count(certified.tokens)} tokens",
-        f"network   {_live(snapshot)}, {snapshot.rounds_in_flight} rounds in flight, "
+        f"network   {_live(snapshot)}, {quantity.counted(snapshot.rounds_in_flight, 'round')} in flight, "
         f"sent {quantity.size(snapshot.bytes_sent)}, received {quantity.size(snapshot.bytes_received)}",
     ]
     if not snapshot.dialable:

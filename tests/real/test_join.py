@@ -114,7 +114,7 @@ def test_who_says_yes_takes_part_in_the_background_and_the_doctor_finds_the_host
     assert main.run(["doctor", invite, "--data", str(tmp_path / "nobody")], PYTHON) == 0
     findings = capsys.readouterr().out
     for fact in (
-        "1 peers of its invite answer",
+        "1 peer of its invite answered",
         "other peers",
         "others get through to 127.0.0.1 port",
         "the same text",

@@ -184,7 +184,9 @@ def test_a_peer_describes_itself() -> None:
         "2:31 training, step 123456, loss 2.346 (swarm –), 0 tokens (0%) yours, versions 13 12, 0 peers live, "
         "sent 123 GB, received 999 MB"
     )
-    assert "1 peer live" in status_line(learner.model_copy(update={"peers_live": 1}))
+    alone = learner.model_copy(update={"peers_live": 1, "rounds_in_flight": 1})
+    assert "1 peer live" in status_line(alone)
+    assert "network   1 peer live, 1 round in flight" in status_page(alone)
     busy = learner.model_copy(
         update={
             "note": "rounds in flight for fragments 1 (4 peers)",
