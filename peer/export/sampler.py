@@ -33,7 +33,9 @@ class Sampler:
         `base` is the folder of the base, if this one holds an adapter.
         """
         from transformers import AutoModelForCausalLM, AutoTokenizer
+        from transformers.utils import logging as transformers_logging
 
+        transformers_logging.disable_progress_bar()  # it would stand above the text
         if not any((folder / name).is_file() for name in (CONFIG, ADAPTER_CONFIG)):
             # of a name that is no folder here `transformers` asks the Hub
             raise UsageError(f"{folder} holds no model that can write text: it has no {CONFIG}")

@@ -10,6 +10,7 @@ from datetime import datetime
 from pathlib import Path
 
 LOOK_SECONDS = 0.5
+DIGITS = 6  # of a fraction; for people more say nothing
 NOT_SHOWN = frozenset({"timestamp", "level", "event", "logger", "exception"})
 
 
@@ -28,6 +29,8 @@ def in_words(line: str) -> str:
 
 
 def _short(value: object) -> str:
+    if isinstance(value, float):
+        return f"{value:.{DIGITS}g}"
     return value if isinstance(value, str) else json.dumps(value)
 
 

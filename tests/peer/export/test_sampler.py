@@ -26,8 +26,11 @@ def saved(folder: Path, vocabulary: int = 256) -> Path:
     return folder
 
 
-def test_greedy_text_is_that_of_transformers(tmp_path: Path) -> None:
-    sampler = Sampler.load(saved(tmp_path))
+def test_greedy_text_is_that_of_transformers(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    folder = saved(tmp_path)
+    capfd.readouterr()
+    sampler = Sampler.load(folder)
+    assert capfd.readouterr() == ("", ""), "no bar of a library stands above the text"
     given = torch.tensor([list(b"once")])
     wanted = sampler.model.generate(given, max_new_tokens=12, do_sample=False, eos_token_id=None, pad_token_id=0)
     assert sampler.write("once", 12, 0.0, seed=1) == bytes(wanted[0].tolist()).decode(errors="replace")

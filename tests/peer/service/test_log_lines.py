@@ -15,6 +15,7 @@ SAID = {"timestamp": "2026-11-28T10:00:00Z", "level": "warning", "logger": "peer
 def test_a_line_is_told_in_words() -> None:
     told = in_words(json.dumps({**SAID, "seconds": 31.5, "peer": "ann", "exception": "Traceback\n  last line"}))
     assert "WARNING learner hangs seconds=31.5 peer=ann" in told
+    assert "grace_seconds=0.538169" in in_words(json.dumps({**SAID, "grace_seconds": 0.5381688612815015}))
     assert told.endswith("Traceback\n  last line")
     assert "INFO" not in in_words(json.dumps({**SAID, "level": "info"}))
 
