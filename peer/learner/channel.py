@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import select
 import socket
 
 from dht.errors import LocalError
 from peer.learner.messages import LENGTH_BYTES, Message, decode_frame, encode_frame, frame_length
+from peer.machine.descriptors import wait_for
 
 UNSENT_BYTES_MAX = 1 << 20
 RECEIVE_BYTES = 1 << 16
@@ -36,7 +36,7 @@ class Channel:
         Raises PeerGoneError at the end of the stream.
         """
         if wait_seconds is None or wait_seconds > 0:
-            select.select([self._socket], [self._socket] if self._unsent else [], [], wait_seconds)
+            wait_for(self._socket.fileno(), wait_seconds, writable=bool(self._unsent))
         self.flush()
         try:
             while data := self._socket.recv(RECEIVE_BYTES):

@@ -6,7 +6,6 @@ Who stands still has a named pipe in its folder, and goes on as soon as somebody
 from __future__ import annotations
 
 import os
-import select
 import signal
 from contextlib import suppress
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Literal
 
 from dht.errors import UsageError
+from peer.machine.descriptors import wait_for
 
 FAULT_POINTS = (  # in the order of a round (`coordinator.simulator.faults`); roster, bundle, proposal: its leader
     *("join", "roster", "commit", "bundle", "scatter", "reduce"),
@@ -75,7 +75,7 @@ def stand(gate: Path) -> None:
         descriptor = os.open(new, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
         try:
             new.replace(gate)  # from now on it can be seen, and written to
-            select.select([descriptor], [], [], GATE_SECONDS_MAX)
+            wait_for(descriptor, GATE_SECONDS_MAX)
         finally:
             gate.unlink(missing_ok=True)
             os.close(descriptor)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import ctypes
 import os
-import select
 import signal
 import tempfile
 from collections.abc import Awaitable, Callable, Iterator, Sequence
@@ -28,6 +27,7 @@ from dht.identity import PeerId
 from dht.invite import Invite
 from dht.invite_reach import limits_of
 from dht.locks import RuntimeDirectory
+from peer.machine.descriptors import wait_for
 from peer.machine.heap import give_back_large_pieces
 from peer.machine.signals import ENDING, on_signals
 from peer.service.control_server import Answer, ControlServer
@@ -160,7 +160,7 @@ def _wait_for_end(process: int) -> None:
     """Wait until this process has let go of its locks; not for long, if it only looked as if it were dying."""
     with suppress(ProcessLookupError):
         descriptor = os.pidfd_open(process)
-        select.select([descriptor], [], [], PARENT_SECONDS_MAX)
+        wait_for(descriptor, PARENT_SECONDS_MAX)
         os.close(descriptor)
 
 
