@@ -6,7 +6,7 @@ import socket
 
 from dht.errors import LocalError
 from peer.learner.messages import LENGTH_BYTES, Message, decode_frame, encode_frame, frame_length
-from peer.machine.descriptors import wait_for
+from peer.machine.timed_wait import wait_for
 
 UNSENT_BYTES_MAX = 1 << 20
 RECEIVE_BYTES = 1 << 16

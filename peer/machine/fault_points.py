@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Literal
 
 from dht.errors import UsageError
-from peer.machine.descriptors import wait_for
+from peer.machine.timed_wait import wait_for
 
 FAULT_POINTS = (  # in the order of a round (`coordinator.simulator.faults`); roster, bundle, proposal: its leader
     *("join", "roster", "commit", "bundle", "scatter", "reduce"),

@@ -27,9 +27,9 @@ from dht.identity import PeerId
 from dht.invite import Invite
 from dht.invite_reach import limits_of
 from dht.locks import RuntimeDirectory
-from peer.machine.descriptors import wait_for
 from peer.machine.heap import give_back_large_pieces
 from peer.machine.signals import ENDING, on_signals
+from peer.machine.timed_wait import wait_for
 from peer.service.control_server import Answer, ControlServer
 from peer.service.dashboard import PagesAt, PublicPage, dashboard_beside
 from peer.service.status_text import status_line

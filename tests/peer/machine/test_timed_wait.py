@@ -12,7 +12,7 @@ import pytest
 
 from peer.learner.channel import Channel
 from peer.learner.messages import Stop
-from peer.machine.descriptors import wait_for
+from peer.machine.timed_wait import wait_for
 
 HIGH = 1024  # where `select.select` ends
 
