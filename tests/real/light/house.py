@@ -1,0 +1,178 @@
+"""`python -m tests.real.light.house PARENT FOLDER FOUNDER,… NAME…`: light peers, each a whole node, in one process.
+
+The name `host` is that of the run's host, whose invite is said; others read theirs from standard input. They rest until
+the next line there. Says what happens as JSON lines, and ends when the run does, or this parent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, cast
+
+from coordinator.chain.certificate import Certificate
+from coordinator.core.actions import Adopt, Included, IncludedUnseen
+from coordinator.run.manifest import RunConfig
+from dht.errors import MusterError
+from dht.identity import PeerId
+from peer.learner.process import die_with_parent
+from peer.learner.spawn import LearnerSpawn
+from peer.machine import log
+from peer.machine.limits import Limits
+from peer.node.node import Node
+from peer.node.options import NodeOptions
+from peer.rounds.tape_recorder import TapeRecorder
+from peer.service.retry import come_back
+from tests.real.light.stand_in import StandInEnd
+from tests.real.light.town import HOST, log_folder
+
+STEP_SECONDS = 1.0
+LOOK_SECONDS = 0.05
+LIMITS = Limits(pause_on_battery=False, pause_for_gpu_programs=False)
+
+
+def say(event: str, **details: object) -> None:
+    """One line, at once."""
+    sys.stdout.write(json.dumps({"event": event, **details}) + "\n")
+    sys.stdout.flush()
+
+
+class Witness(TapeRecorder):
+    """Says of every version that its peer adopts what is in it."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(PeerId(name))
+
+    def version(self, certificate: Certificate) -> None:
+        outcome = certificate.outcome
+        included = outcome.included()
+        say(
+            "version",
+            name=self._peer,
+            fragment=certificate.fragment,
+            version=certificate.version,
+            digest=certificate.digest.hex(),
+            minor=outcome.minor,
+            roster=outcome.roster,
+            heads=[one.peer for one in included if one.cell is not None],
+            steps=sum(one.steps for one in included),
+        )
+
+    def adoption(self, action: Adopt, step: int, dropped: bool) -> None:
+        ours = action.ours
+        worked = isinstance(ours, IncludedUnseen) or (isinstance(ours, Included) and any(ours.counted))
+        say(
+            "adopted",
+            name=self._peer,
+            fragment=action.certificate.fragment,
+            version=action.certificate.version,
+            worked=worked,
+        )
+
+
+class House:
+    """One process and its peers."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.nodes: dict[str, Node] = {}
+        self._led: set[tuple[str, int, int]] = set()
+
+    async def open(self, names: list[str], founders: tuple[str, ...]) -> None:
+        """Start one after the other; raises MusterError."""
+        invite = ""
+        for name in names:
+            options = NodeOptions(self.folder / name, name=name, step_seconds=STEP_SECONDS, limits=LIMITS)
+            if name == HOST:
+                config = RunConfig.from_toml(self.folder / "run.toml")
+                self._take(name, await Node.host(config, replace(options, founders=founders)))
+                invite = self.nodes[name].invite()
+                say("invite", invite=invite)
+                continue
+            invite = invite or (await asyncio.to_thread(sys.stdin.readline)).strip()
+            self._take(name, await joined(invite, options))
+            await self.nodes[name].pause()
+            say("joined", name=name, peer=self.nodes[name].identity.peer_id)
+
+    def _take(self, name: str, node: Node) -> None:
+        node._parts.driver.tape = Witness(name)
+        self.nodes[name] = node
+
+    async def live(self) -> None:
+        """Until the run is over for all."""
+        looking = asyncio.create_task(self._look())
+        if HOST not in self.nodes:
+            await asyncio.to_thread(sys.stdin.readline)
+        for node in self.nodes.values():
+            await node.resume()
+        await asyncio.gather(*(node.wait() for node in self.nodes.values()))
+        looking.cancel()
+        for name, node in self.nodes.items():
+            last = await node.final_snapshot()
+            say(
+                "end",
+                name=name,
+                versions=[one.version for one in last.fragments],
+                digests=last.digests_from_tensors,
+                events=last.events,
+                sent=last.bytes_sent,
+                answered=node._parts.entered.network.dht.store.answered_bytes,
+                received=last.bytes_received,
+            )
+
+    async def _look(self) -> None:
+        """Say when one of ours begins to lead a cell."""
+        while True:
+            for name, node in self.nodes.items():
+                for machine in node._parts.driver.engine.machines:
+                    cell, place = machine.cells.leading, (name, machine.index, machine.chain.version)
+                    if cell is not None and not cell.over and place not in self._led:
+                        self._led.add(place)
+                        say(
+                            "leads", name=name, fragment=place[1], version=place[2] + 1, members=len(cell.group.members)
+                        )
+            await asyncio.sleep(LOOK_SECONDS)
+
+    async def close(self) -> None:
+        await asyncio.gather(*(node.stop() for node in self.nodes.values()))
+
+
+async def joined(invite: str, options: NodeOptions) -> Node:
+    """As `muster join` does, again where nobody answers in time; raises MusterError."""
+
+    async def join() -> Node:
+        learner = StandInEnd.begin()
+        try:  # whatever is at the other end of that socket will do
+            return await Node.join(invite, replace(options, spawned=cast(LearnerSpawn, learner)))
+        except BaseException:
+            learner.kill()
+            raise
+
+    return await come_back(join, lambda words: say("waits", name=options.name, words=words))
+
+
+async def main(folder: Path, names: list[str], founders: tuple[str, ...]) -> None:
+    house = House(folder)
+    try:
+        await house.open(names, founders)
+        await house.live()
+    finally:
+        await house.close()
+
+
+def arguments() -> dict[str, Any]:
+    parent, folder, founders, *names = sys.argv[1:]
+    die_with_parent(int(parent))
+    return {"folder": Path(folder), "names": names, "founders": tuple(filter(None, founders.split(",")))}
+
+
+if __name__ == "__main__":
+    given = arguments()
+    log.configure(log_folder(given["folder"], given["names"][0]))
+    try:
+        asyncio.run(main(**given))
+    except MusterError as error:
+        sys.exit(str(error))

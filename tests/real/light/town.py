@@ -1,0 +1,202 @@
+"""Houses of light peers, each a process that can be killed, and what they say as it comes."""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+from coordinator.run.manifest import PEERS_PER_GROUP_MAX
+from peer.machine.log import LOG_NAME
+from peer.swarm.processes import make_identity
+from tests.checkout import ROOT
+
+HOST = "host"
+PATIENCE_SECONDS = 420.0
+ENDING_SECONDS = 60.0
+LOOK_SECONDS = 5.0
+TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
+PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+
+Place = tuple[int, int]  # fragment and version
+Line = dict[str, Any]
+
+
+@dataclass(slots=True)
+class Version:
+    """What peers have said of one version, or of several if they disagree."""
+
+    at: float  # seconds after the start, when the first one told us
+    digests: set[str] = field(default_factory=set)
+    roster: frozenset[str] = frozenset()
+    heads: frozenset[str] = frozenset()  # that brought a cell's work
+    minor: bool = False
+    holders: set[str] = field(default_factory=set)
+    workers: set[str] = field(default_factory=set)  # who know that their work is in it
+
+
+@dataclass(slots=True)
+class Usage:
+    """Of all processes with this in their environment: most memory at once, and processor time."""
+
+    mark: str
+    memory_bytes: int = 0
+    seconds: dict[str, float] = field(default_factory=dict)  # by process
+
+    def look(self) -> None:
+        """At those that are there now."""
+        memory_bytes, mark = 0, self.mark.encode()
+        for entry in Path("/proc").iterdir():
+            try:
+                if not entry.name.isdecimal() or mark not in (entry / "environ").read_bytes().split(b"\0"):
+                    continue
+                fields = (entry / "stat").read_text().rpartition(")")[2].split()
+            except OSError:  # it has ended, or is somebody else's
+                continue
+            memory_bytes += int(fields[21]) * PAGE_BYTES
+            self.seconds[entry.name] = (int(fields[11]) + int(fields[12])) / TICKS_PER_SECOND
+        self.memory_bytes = max(self.memory_bytes, memory_bytes)
+
+
+def log_folder(folder: Path, first: str) -> Path:
+    """Where the house logs whose first peer this is."""
+    return folder / f"log-{first}"
+
+
+class Town:
+    """Names of peers go by house; in the first lives the host alone."""
+
+    def __init__(self, folder: Path, houses: int, peers_each: int) -> None:
+        self.folder = folder
+        self.peers = [[HOST], *([f"peer-{house}-{number}" for number in range(peers_each)] for house in range(houses))]
+        self.ids = {name: make_identity(folder / name) for names in self.peers[1:] for name in names}
+        self.versions: dict[Place, Version] = {}
+        self.joined: set[str] = set()
+        self.ended: dict[str, Line] = {}
+        self.usage = Usage(f"TMPDIR={folder}")
+        self.began_at = time.monotonic()
+        self._looked_at = self.began_at
+        self._processes: dict[int, subprocess.Popen[str]] = {}
+        self._lines: queue.Queue[tuple[int, Line]] = queue.Queue()
+
+    # -- houses
+
+    def start(self) -> None:
+        """The host; then everybody joins, house after house; then all train."""
+        for house in range(len(self.peers)):
+            self._build(house, self.peers[house])
+        _, said = self.wait("invite")
+        for house, names in enumerate(self.peers[1:], 1):
+            self._tell(house, said["invite"])
+            self.wait_until(lambda names=names: self.joined >= set(names))  # type: ignore[misc]
+        for house in range(1, len(self.peers)):
+            self._tell(house, "train")
+
+    def _tell(self, house: int, line: str) -> None:
+        stdin = self._processes[house].stdin
+        assert stdin is not None
+        stdin.write(f"{line}\n")
+        stdin.flush()
+
+    def _build(self, house: int, names: list[str]) -> None:
+        founders = ",".join(list(self.ids.values())[:PEERS_PER_GROUP_MAX])
+        with (self.folder / f"house-{house}.txt").open("w") as errors:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "tests.real.light.house", str(os.getpid()), str(self.folder), founders, *names],
+                cwd=ROOT,
+                env={**os.environ, "TMPDIR": str(self.folder), "OMP_NUM_THREADS": "1"},
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
+            )
+        self._processes[house] = process
+        Thread(target=self._read, args=(house, process), daemon=True).start()
+
+    def _read(self, house: int, process: subprocess.Popen[str]) -> None:
+        assert process.stdout is not None
+        for text in process.stdout:
+            self._lines.put((house, json.loads(text)))
+        self._lines.put((house, {"event": "gone"}))
+
+    @property
+    def living(self) -> list[str]:
+        """All peers whose house is there."""
+        return [name for house in self._processes for name in self.peers[house]]
+
+    def kill(self, house: int) -> None:
+        """As kill -9; daemons go with it."""
+        self.usage.look()
+        process = self._processes.pop(house)
+        process.kill()
+        process.wait(ENDING_SECONDS)
+
+    def close(self) -> None:
+        """Whatever becomes of them."""
+        for house in list(self._processes):
+            self.kill(house)
+
+    # -- what they say
+
+    def wait(self, event: str, wanted: Callable[[Line], bool] = lambda _: True) -> tuple[int, Line]:
+        """The next such line, and which house says it."""
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while time.monotonic() < deadline:
+            house, line = self._next()
+            if line["event"] == event and wanted(line):
+                return house, line
+        raise AssertionError(f"no line {event}; at {self.versions.keys()}")
+
+    def wait_until(self, done: Callable[[], bool]) -> None:
+        """Take in what they say until then."""
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while not done():
+            assert time.monotonic() < deadline, f"it does not come to that; at {self.versions.keys()}"
+            self._next()
+
+    def _next(self) -> tuple[int, Line]:
+        if time.monotonic() >= self._looked_at + LOOK_SECONDS:
+            self._looked_at = time.monotonic()
+            self.usage.look()
+        try:
+            house, line = self._lines.get(timeout=LOOK_SECONDS)
+        except queue.Empty:
+            return -1, {"event": "silence"}
+        self._note(house, line)
+        return house, line
+
+    def _note(self, house: int, line: Line) -> None:
+        match line["event"]:
+            case "version":
+                version = self._version(line)
+                version.digests.add(line["digest"])
+                version.holders.add(line["name"])
+                version.roster, version.heads = frozenset(line["roster"]), frozenset(line["heads"])
+                version.minor |= line["minor"]
+            case "adopted" if line["worked"]:
+                self._version(line).workers.add(line["name"])
+            case "joined":
+                self.joined.add(line["name"])
+            case "end":
+                self.ended[line["name"]] = line
+            case "gone" if house in self._processes:
+                code = self._processes[house].wait(ENDING_SECONDS)
+                assert code == 0, f"house {house}: {(self.folder / f'house-{house}.txt').read_text()}"
+
+    def _version(self, line: Line) -> Version:
+        place = line["fragment"], line["version"]
+        return self.versions.setdefault(place, Version(time.monotonic() - self.began_at))
+
+    def logged(self, event: str) -> list[Line]:
+        """All that peers have logged of this, in order."""
+        paths = (log_folder(self.folder, names[0]) / LOG_NAME for names in self.peers)
+        lines = [json.loads(text) for path in paths for text in path.read_text().splitlines()]
+        return sorted((line for line in lines if line["event"] == event), key=lambda line: str(line["timestamp"]))
