@@ -94,21 +94,23 @@ class Relay:
         caller = PeerId(info.peer_id.to_base58())
         try:
             with suppress(*DAEMON_ERRORS, ValueError):
+                async with asyncio.timeout(ASK_SECONDS_MAX):  # also of those refused: an answer to what nobody has read
+                    request = await read_message(reader, MESSAGE_BYTES_MAX)  # is lost when the stream is closed
                 if not self._toll.admits(caller):
                     refused: Status | None = Status.PERMISSION_DENIED
                 elif not self._turns.take(caller, self._clock()):
                     refused = Status.RESOURCE_LIMIT_EXCEEDED
                 else:
-                    refused = await self._circuit(caller, (reader, writer))
+                    refused = await self._circuit(caller, request, (reader, writer))
                 if refused is not None:
                     writer.write(told(refused))  # so little has left us at once
         finally:
             writer.transport.abort()
 
-    async def _circuit(self, caller: PeerId, near: ByteStream) -> Status | None:
+    async def _circuit(self, caller: PeerId, request: bytes, near: ByteStream) -> Status | None:
         """Pass on what these two say to each other, to the end; why not, if it is refused."""
+        target = called(request)
         async with asyncio.timeout(ASK_SECONDS_MAX):
-            target = called(await read_message(near[0], MESSAGE_BYTES_MAX))
             hosts = await self._hosts()
         if isinstance(target, Status):
             return target

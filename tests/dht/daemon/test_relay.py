@@ -21,6 +21,7 @@ from dht.daemon.calls import DAEMON_ERRORS, ByteStream
 from dht.daemon.messages import framed, read_message
 from dht.daemon.process import Daemon
 from dht.daemon.relay import (
+    ASK_SECONDS_MAX,
     CIRCUITS_EACH_MAX,
     CIRCUITS_OF_PAIR_MAX,
     HOP,
@@ -257,14 +258,18 @@ class Exchange:
         stream: Any = pipe.near
         return stream
 
-    async def ask(self, caller: PeerId, target: PeerId) -> tuple[Any, int]:
-        """The caller's end, and what it is told."""
+    def call(self, caller: PeerId) -> Any:
+        """The caller's end of a stream on which it has said nothing yet."""
         pipe, info = Pipe(), SimpleNamespace(peer_id=PeerID.from_base58(caller))
         ours: Any = pipe.near
         self.serving.append(asyncio.create_task(self.relay.serve(info, *ours)))
-        reader, writer = pipe.far
+        return pipe.far
+
+    async def ask(self, caller: PeerId, target: PeerId) -> tuple[Any, int]:
+        """The caller's end, and what it is told."""
+        reader, writer = end = self.call(caller)
         writer.write(framed(asking(target)))
-        return pipe.far, int(Message.FromString(await read_message(reader, MESSAGE_BYTES_MAX)).hopped)
+        return end, int(Message.FromString(await read_message(reader, MESSAGE_BYTES_MAX)).hopped)
 
     async def end(self) -> None:
         for task in self.serving:
@@ -277,6 +282,25 @@ NAMES = [Identity(bytes([number]) * 32).peer_id for number in range(100)]
 
 def name(number: int) -> PeerId:
     return NAMES[number]
+
+
+def test_one_that_is_refused_has_said_what_it_wants(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stream that we close with something unread on it is reset, and what we answered is lost on the way."""
+
+    async def scenario() -> None:
+        place = Exchange(monkeypatch)
+        place.toll.admits = lambda _: False
+        reader, writer = place.call(name(0))
+        await asyncio.sleep(1.0)
+        assert not place.serving[0].done()
+        writer.write(framed(asking(name(1))))
+        told = Message.FromString(await read_message(reader, MESSAGE_BYTES_MAX))
+        assert told.hopped == Status.PERMISSION_DENIED
+        place.call(name(0))  # says nothing at all
+        await asyncio.sleep(ASK_SECONDS_MAX + 1.0)
+        assert all(serving.done() for serving in place.serving)
+
+    run_virtual(scenario())
 
 
 def test_a_peer_has_so_many_circuits_and_has_room_again_when_one_ends(monkeypatch: pytest.MonkeyPatch) -> None:
