@@ -55,8 +55,9 @@ def export(
     from peer.export.hub import open_hub
 
     hub = None if push is None else open_hub(push)
-    put = None if not merged else _merging(base)
-    versions = export_here(directory, paths.data_directory(data), run, licence, tokenizer, put)
+    home = paths.data_directory(data)
+    put = None if not merged else _merging(home, base)
+    versions = export_here(directory, home, run, licence, tokenizer, put)
     proven = directory / "adapter" if merged else directory
     say = partial(typer.echo, err=as_json)  # standard output is for one document only
     say(f"{directory} holds {versions} certified versions; check it with: muster verify {proven}")
@@ -68,10 +69,14 @@ def export(
         print_json({"folder": str(directory), "proven_by": str(proven), "versions": versions, "pushed_to": address})
 
 
-def _merging(base: str) -> Write:
+def _merging(home: Path, base: str) -> Write:
     from peer.export.merged import write_merged
+    from peer.export.source import own_base
 
-    return partial(write_merged, base=base)
+    def write(target: Path, exported: Exported, signer: Signer, unix_seconds: int) -> None:
+        write_merged(target, exported, signer, unix_seconds, own_base(home, exported.manifest, base))
+
+    return write
 
 
 def export_here(
@@ -179,12 +184,13 @@ def evaluate(
 
 def _judge(export: Path | None, data: Path | None, run: str, device: str, base: str) -> Judge:
     from peer.export.judging import Judge
-    from peer.export.source import known_run
+    from peer.export.source import base_of_export, known_run, own_base
 
-    if export is not None:
-        return Judge.of_export(export, device, base)
     home = paths.data_directory(data)
-    return Judge.of_peer(home, known_run(home, run), device, base)
+    if export is not None:
+        return Judge.of_export(export, device, base_of_export(export, home, base))
+    manifest = known_run(home, run)
+    return Judge.of_peer(home, manifest, device, own_base(home, manifest, base))
 
 
 def _line(one: Judged) -> str:

@@ -33,14 +33,16 @@ def sample(
 ) -> None:
     """Print text that the newest certified model writes."""
     from peer.export.sampler import Sampler
+    from peer.export.source import base_of_export
 
+    home = paths.data_directory(data)
     if directory is not None:
-        sampler = Sampler.load(directory, base)
+        sampler = Sampler.load(directory, base_of_export(directory, home, base))
     else:
         with tempfile.TemporaryDirectory(prefix="muster-sample-") as folder:
             place = Path(folder) / "model"
-            export_here(place, paths.data_directory(data), run)
-            sampler = Sampler.load(place, base)
+            export_here(place, home, run)
+            sampler = Sampler.load(place, base_of_export(place, home, base))
     how = (tokens, temperature, seed)
     said = sampler.write(prompt, *how) if chat is None else sampler.answer(chat, *how)
     told = {"prompt": prompt if chat is None else chat, "text": said, "seed": seed, "temperature": temperature}

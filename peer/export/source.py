@@ -12,6 +12,9 @@ from coordinator.views.evaluation import Evaluation
 from dht.errors import LocalError, PeerError, UsageError
 from dht.identity import KeyVerifier
 from peer.export.exported import Exported
+from peer.export.listing import MANIFEST
+from peer.machine.paths import run_path
+from peer.storage.base_place import noted_base
 from peer.storage.credit_book import CREDIT_FILE, saved_report
 from peer.storage.run_directory import MANIFEST_FILE, Captured, RunDirectory
 from peer.storage.tokenizer_file import exported_tokenizer
@@ -57,6 +60,30 @@ def saved_state(
     passed = directory.passed(captured.chains)
     credit = _credit(directory.path, manifest, rules, captured)
     return Exported(manifest, captured, credit, evaluations, licence=licence, tokenizer=content, passed=passed)
+
+
+def own_base(data_directory: Path, manifest: Manifest, given: str) -> str:
+    """Folder or Hub name of an adapter run's base: what the owner says now, else what the peer of this folder has.
+
+    Empty if the run trains no adapter; raises UsageError if the base is nowhere.
+    """
+    if manifest.config.adapter is None or given:
+        return given
+    found = noted_base(run_path(data_directory, manifest.run_id)) or manifest.config.model.source
+    if not found:
+        raise UsageError(
+            f"the peer in {data_directory} has no base of this adapter; name the base's folder with --base"
+        )
+    return found
+
+
+def base_of_export(folder: Path, data_directory: Path, given: str) -> str:
+    """The same for the run that this export is of; `given` if the export does not say."""
+    try:
+        data = (folder / MANIFEST).read_bytes()
+        return own_base(data_directory, read_manifest(data, run_id_of(data)), given)
+    except (OSError, PeerError):
+        return given
 
 
 def _credit(folder: Path, manifest: Manifest, rules: Rules, captured: Captured) -> CreditReport:

@@ -33,6 +33,7 @@ from peer.node.options import NodeOptions
 from peer.node.pause_loop import PauseLoop
 from peer.node.presence import OwnPresence
 from peer.rounds.driver import RoundDriver
+from peer.storage.base_place import note_base
 from peer.storage.run_directory import RunDirectory, RunState
 from peer.sync.base_fetch import ensure_base
 from peer.sync.genesis import ensure_genesis
@@ -133,6 +134,7 @@ async def assemble(entered: Entered, manifest: Manifest) -> Parts:
     options, network, life = entered.options, entered.network, entered.life
     directory = RunDirectory(options.data_directory, manifest.run_id)
     directory.keep_manifest(manifest)
+    note_base(directory.path, manifest.config, options.files.base)
     core = _core(entered, manifest)
     core.answering.strangers = network.throttle.strangers
     held = await asyncio.to_thread(directory.load, manifest, core.rules)

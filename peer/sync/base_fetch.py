@@ -20,11 +20,11 @@ from peer.model.config_table import without_refused
 from peer.model.located import located
 from peer.net.transport import Transport
 from peer.storage.anchors import Anchors
+from peer.storage.base_place import BASE_FOLDER
 from peer.sync.base_file import FileDownload, ServedFile
 from peer.sync.genesis import Holders, begin_client, patiently
 from peer.sync.state_server import StateServer
 
-BASE_FOLDER = "base"
 CONFIG = "config.json"
 
 

@@ -17,7 +17,7 @@ from coordinator.views.snapshot import PeerSnapshot
 from peer.cli.terms import parameters, upload_bytes_per_version
 from peer.export.source import known_run
 from peer.model.base import BASE_FILE
-from peer.sync.base_fetch import BASE_FOLDER
+from peer.storage.base_place import BASE_FOLDER
 from tests.real.conftest import Machines, invite_of, muster, version_of
 
 pytestmark = [pytest.mark.slow, pytest.mark.swarm, pytest.mark.timeout(1500)]
@@ -160,11 +160,13 @@ def test_a_base_of_a_hundred_million_in_four_bits(machines: Machines) -> None:
     assert max(peaks.values()) <= allowed
     assert 0.4 * predicted <= sent <= 1.2 * predicted  # of two, each sends half of what it contributes
 
-    # what comes of it
+    # what comes of it; each command finds the base where the peer has it
+    assert muster("sample", "--data", str(two), "--prompt", "a", "--tokens", "4", "--temperature", "0").startswith("a")
     machines.end("host")
     adapter = machines.folder / "adapter"
     muster("export", str(adapter), "--data", str(host))
     assert "is whole" in muster("verify", str(adapter))
+    muster("export", str(machines.folder / "whole"), "--merged", "--data", str(host))
     from peft import PeftModel
     from transformers import AutoModelForCausalLM
 

@@ -23,11 +23,14 @@ from peer.export.judging import Judge
 from peer.export.listing import CARD, LISTING, STATEMENT_KIND, list_files
 from peer.export.merged import ADAPTER_FOLDER, write_merged
 from peer.export.sampler import Sampler
+from peer.export.source import base_of_export, own_base
 from peer.export.verifier import verify_export
 from peer.learner.evaluation import FlatModel
 from peer.machine.local_files import LocalFiles
 from peer.model.description import describe
 from peer.model.located import located
+from peer.storage.base_place import note_base
+from peer.storage.run_directory import RunDirectory
 from tests.peer.adapting import adapter_run, write_base
 from tests.peer.exporting import KEYS, WRITTEN, CertifiedRun
 
@@ -121,6 +124,25 @@ def test_no_other_base_is_merged(run: CertifiedRun, tmp_path: Path):
     with pytest.raises(UsageError, match=r"is not this run's: model\."):
         write_merged(tmp_path / "model", run.exported(), KEYS[0], WRITTEN, str(other))
     assert not (tmp_path / "model").exists()
+
+
+def test_commands_find_the_base_that_the_peer_of_the_run_has(
+    run: CertifiedRun, whole: Path, base: Path, tmp_path: Path
+):
+    with pytest.raises(UsageError, match="name the base's folder with --base"):
+        own_base(tmp_path, run.manifest, "")
+    assert own_base(tmp_path, run.manifest, "mine") == "mine"
+    note_base(RunDirectory(tmp_path, run.manifest.run_id).path, run.config, str(base))
+    assert own_base(tmp_path, run.manifest, "") == base_of_export(whole, tmp_path, "") == str(base)
+    assert base_of_export(whole, tmp_path, "mine") == "mine"
+    assert base_of_export(tmp_path, tmp_path, "") == ""  # of another's adapter we know nothing
+
+
+def test_commands_find_a_public_base_by_its_name(base: Path, tmp_path: Path):
+    config = describe(adapter_run(base)).config
+    public = CertifiedRun(config.model_copy(update={"model": config.model.model_copy(update={"source": "hub:a/b@c"})}))
+    assert own_base(tmp_path, public.manifest, "") == "hub:a/b@c"
+    assert own_base(tmp_path, CertifiedRun().manifest, "") == ""
 
 
 def test_a_run_without_an_adapter_has_nothing_to_merge(tmp_path: Path):

@@ -1,0 +1,37 @@
+"""Where the base of an adapter run lies on this machine: in the run's folder, or where its owner has said.
+
+The peer notes what its owner said, so that `muster export`, `sample` and `eval` need not be told again.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from pathlib import Path
+
+from coordinator.run.manifest import RunConfig
+from dht.errors import LocalError
+from dht.files import write_whole
+from peer.data.hub import HUB
+
+BASE_FOLDER = "base"  # a base that others of the run gave
+NOTE = "base-is-in"
+
+
+def note_base(folder: Path, config: RunConfig, base: str) -> None:
+    """Remember in the run's folder where its owner has the base, if it has one; raises LocalError."""
+    if config.adapter is None or not base or base.startswith(HUB):
+        return
+    path = folder / NOTE
+    try:
+        write_whole(path, os.fsencode(Path(base).absolute()))
+    except OSError as error:
+        raise LocalError(f"{path} cannot be written: {error.strerror}") from None
+
+
+def noted_base(folder: Path) -> str:
+    """Where the base of the run with this folder lies; empty if it is nowhere."""
+    places = [folder / BASE_FOLDER]
+    with suppress(OSError):
+        places.insert(0, Path(os.fsdecode((folder / NOTE).read_bytes())))
+    return next((str(place) for place in places if any(place.glob("*.safetensors"))), "")
