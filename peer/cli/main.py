@@ -10,6 +10,7 @@ import io
 import logging
 import sys
 
+from peer.learner.imports import refuse_kernels
 from peer.machine.exit_codes import EXIT_FAILED, EXIT_OK, EXIT_USAGE
 
 PYTHON_OLDEST = (3, 11)
@@ -18,6 +19,7 @@ PYTHON_NEWEST = (3, 13)
 
 def main() -> None:
     """Entry point of the `muster` script and of `python -m peer.cli`."""
+    refuse_kernels()
     sys.exit(run(sys.argv[1:], sys.version_info[:2]))
 
 

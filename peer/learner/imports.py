@@ -20,6 +20,15 @@ def stay_on_this_machine() -> None:
         os.environ[f"{library}_SOCKET_IFNAME"] = "lo"
 
 
+def refuse_kernels() -> None:
+    """Have this process find the package `kernels` not installed: it fetches compiled code from the Hub.
+
+    bitsandbytes has it do so when it is imported on some processors, and has no switch for that. transformers does for
+    layers of some families. Both work without it.
+    """
+    sys.modules.setdefault("kernels", None)  # type: ignore[arg-type]  # the language's own way to say so
+
+
 def import_quickly() -> None:
     """Let the imports to come take two thirds of their time.
 

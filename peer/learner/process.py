@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from dht.errors import MusterError, UsageError
 from peer.learner.channel import Channel, PeerGoneError
-from peer.learner.imports import import_ahead, import_quickly
+from peer.learner.imports import import_ahead, import_quickly, refuse_kernels
 from peer.learner.messages import TEXT_MAX, Failed
 from peer.learner.spawn import EXIT_LOST, LearnerLostError
 from peer.machine.heap import is_out_of_memory, keep_freed_memory, lift_memory_limit
@@ -38,6 +38,7 @@ def main(arguments: list[str], attack_named: AttackNamed | None = None) -> int:
 
     `attack_named` makes the attack that `Start` names (`peer.attacks.learner`); an honest learner has none.
     """
+    refuse_kernels()
     connection, memory, parent = (int(argument) for argument in arguments)
     die_with_parent(parent)
     keep_freed_memory()

@@ -16,6 +16,7 @@ import structlog
 from dht.errors import LocalError, MusterError, UsageError
 from peer.learner.attached import AttachedSession
 from peer.learner.channel import Channel, PeerGoneError
+from peer.learner.imports import refuse_kernels
 from peer.learner.messages import TEXT_MAX, Failed, Message, SessionStart
 from peer.machine import log as cli_log
 from peer.machine.limits import PeerSettings
@@ -29,6 +30,7 @@ log = structlog.get_logger(__name__)
 
 def main(arguments: list[str]) -> int:
     """Entry point; 0 once the run is over or the session has left, else 1, and the reason went to the session."""
+    refuse_kernels()
     connection, memory, parent = (int(argument) for argument in arguments)
     ours = socket.socket(fileno=connection)
     channel = Channel(ours.dup())
