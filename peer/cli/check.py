@@ -24,6 +24,7 @@ RAM_SIZES = (4, 8, 16, 32, 64, 128, 256)
 FREE_SHARE = 0.85  # that the rest of the machine leaves
 CUT_SHARE_MAX = 0.9  # of the memory beside a learner that even fragments take, if that is worth a word
 WHOLE_FROM = 10  # Mbit/s that are told without a fraction
+ALWAYS = "for a machine that is on all day among many others,"  # `muster plan swarm` counts hours and groups
 SPREAD = 3  # lines: how many times this much is a line that no round waits for
 
 
@@ -126,7 +127,7 @@ def findings(config: RunConfig, file: Path, step_seconds: float) -> str:
         *_cut_rows(config),
         *_rate_rows(config),
         ("pace", f"a version of each fragment every {steps} steps, about {quantity.rough(need.version_seconds)}"),
-        ("traffic", f"{a_day} a day up and as much down, at {step_seconds:g} s a step"),
+        ("traffic", f"{a_day} a day up and as much down, {ALWAYS} at {step_seconds:g} s a step"),
         ("line", f"{line} Mbit/s each way, so that no round waits for it"),
         ("machines", f"{_machines(need)}; {disk} of disk and {line} Mbit/s each way"),
         ("next", f"try it here: muster lab {file}; begin it: muster host {file} --listen 0.0.0.0 --port 7400"),

@@ -70,11 +70,15 @@ def disk_bytes(config: RunConfig, base: str = "") -> int:
     return footprint(config).bytes_in("disk") + (0 if file is None else file.size_bytes)
 
 
-def upload_bytes_per_version(config: RunConfig) -> int:
-    """Sent per version of all fragments: own contribution in parts, and as reducer a part's result to everybody."""
+def upload_bytes_per_version(config: RunConfig, members: int | None = None) -> int:
+    """Sent per version of all fragments: own contribution in parts, and as reducer a part's result to everybody.
+
+    Of a group of so many, each keeps its own part; by itself the most that it can be, for a group without end.
+    """
     elements = parameters(config)
     codecs = (config.outer.contribution_codec, config.outer.result_codec)
-    return sum(CODECS[codec].encoded_bytes(elements) for codec in codecs)
+    whole = sum(CODECS[codec].encoded_bytes(elements) for codec in codecs)
+    return whole if members is None else whole * (members - 1) // members
 
 
 def step_seconds_at(config: RunConfig, flops: float) -> float:

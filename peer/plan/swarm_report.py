@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from coordinator.views import quantity
 from dht.errors import UsageError
 from dht.units import DAY_SECONDS, HOUR_SECONDS
 from peer.plan.advice import Advice, advise
@@ -126,7 +127,7 @@ def _table(report: PlanReport) -> list[str]:
 
 def _cells(work: Workload, found: Prediction) -> list[tuple[str, str]]:
     pace, codec = work.pace, work.outer.contribution_codec
-    sent, received = found.bytes_sent_per_peer_day / 1e9, found.bytes_received_per_peer_day / 1e9
+    sent, received = map(quantity.size, (found.bytes_sent_per_peer_day, found.bytes_received_per_peer_day))
     return [
         ("H, P, group, codec", f"{pace.steps_per_version}, {pace.fragments}, {work.group_max}, {codec}"),
         ("a round lasts", _seconds(found.round_seconds)),
@@ -136,14 +137,15 @@ def _cells(work: Workload, found: Prediction) -> list[tuple[str, str]]:
         ("utilisation", f"{found.utilisation:.1%} while there"),
         ("certified", f"{found.certified_share:.1%} of all work"),
         ("tokens per day", f"{found.tokens_per_day:,.3g}"),
-        ("sent, received", f"{sent:,.3g}, {received:,.3g} GB per peer and day"),
+        ("sent, received", f"{sent}, {received} per peer and day"),
+        ("a peer is there", f"{found.uptime:.0%} of the day"),
         ("longest gap", _seconds(found.longest_gap_seconds)),
         ("back to contributing", _seconds(found.recovery_seconds)),
         ("group captured", f"a third {found.captured.third:.2g}, half {found.captured.half:.2g}"),
         ("steered through cells", _steered(found)),
-        ("memory of the learner", f"{found.learner_bytes / 1e9:,.3g} GB without activations"),
-        ("memory beside it", f"{found.host_bytes / 1e9:,.3g} GB"),
-        ("disk", f"{found.disk_bytes / 1e9:,.3g} GB"),
+        ("memory of the learner", f"{quantity.size(found.learner_bytes)} without activations"),
+        ("memory beside it", quantity.size(found.host_bytes)),
+        ("disk", quantity.size(found.disk_bytes)),
     ]
 
 
@@ -173,14 +175,14 @@ def _verdict(report: PlanReport) -> str:
 
 
 def _beside(report: PlanReport) -> list[str]:
-    rows = [("the same peers, other ways", "tokens per day", "GB sent per peer and day", "to be trusted")]
+    rows = [("the same peers, other ways", "tokens per day", "sent per peer and day", "to be trusted")]
     found = report.configured
     mine = ("Muster as configured", found.tokens_per_day, found.bytes_sent_per_peer_day, "two thirds of every group")
     others = [
         (one.name, one.tokens_per_second * DAY_SECONDS, one.bytes_sent_per_peer_day, one.trust)
         for one in found.alternatives
     ]
-    rows += [(name, f"{tokens:,.3g}", f"{sent / 1e9:,.3g}", trust) for name, tokens, sent, trust in (mine, *others)]
+    rows += [(name, f"{tokens:,.3g}", quantity.size(sent), trust) for name, tokens, sent, trust in (mine, *others)]
     widths = [max(len(row[column]) for row in rows) for column in range(4)]
     return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
 

@@ -10,10 +10,13 @@ import pytest
 from coordinator.run.changes import parse_settings, with_changes
 from coordinator.run.manifest import RunConfig
 from dht.errors import UsageError
-from peer.cli.check import FREE_SHARE, findings
+from peer.cli.check import FREE_SHARE, Needs, findings
 from peer.cli.presets import PRESETS, init, preset_text
 from peer.cli.terms import upload_bytes_per_version
 from peer.learner.memory_estimate import least_bytes
+from peer.model.sketch import with_shapes
+from peer.plan.swarm_plan import LocalPart, PlanFile
+from peer.plan.swarm_report import report_of
 
 
 @pytest.mark.parametrize("name", PRESETS)
@@ -42,6 +45,21 @@ def test_the_line_that_a_run_needs_follows_from_its_traffic() -> None:
     shown = findings(config, Path("run.toml"), step_seconds=2.0)
     mbit = 3 * 8 * upload_bytes_per_version(config) / (config.pace.steps_per_version * 2.0) / 1e6
     assert f"{mbit:.2g} Mbit/s each way" in shown
+
+
+@pytest.mark.parametrize(("preset", "said_besides"), [("tiny", 0.25), ("gpt2-124m", 0.01)])
+def test_what_it_says_of_traffic_is_what_the_planner_says_of_machines_that_never_leave(
+    tmp_path: Path, preset: str, said_besides: float
+) -> None:
+    (tmp_path / "run.toml").write_text(preset_text(preset), encoding="utf-8")
+    config, members = with_shapes(RunConfig.parse(preset_text(preset), preset)), 4
+    plan = PlanFile(run="run.toml", hours=0.5, local=LocalPart(peers=members, step_seconds=2.0))
+    planned = report_of(plan, tmp_path / "plan.toml").configured.bytes_sent_per_peer_day
+    parts = upload_bytes_per_version(config, members) / upload_bytes_per_version(config)
+    assert parts == pytest.approx(3 / 4)  # each keeps what it reduces itself
+    checked = Needs.of(config, 2.0).upload_bytes_per_day * parts
+    assert checked <= planned <= checked * (1 + said_besides)
+    assert "for a machine that is on all day" in findings(config, Path("run.toml"), step_seconds=2.0)
 
 
 def test_an_organiser_is_told_which_machines_can_join() -> None:
