@@ -39,7 +39,6 @@ class Caller:
         self._socket = socket
         self._peer_id = peer_id
         self.refusals: list[Refusal | None] = []
-        self._met: list[PeerAddress] = []
 
     @classmethod
     @asynccontextmanager
@@ -65,21 +64,12 @@ class Caller:
             return False
         welcome = await knock(door, self._socket, self._peer_id, address.peer_id, DIAL_SECONDS_MAX)
         self.refusals.append(door.told if welcome is False else None)
-        self._met.append(address)
         return True
 
     async def can_find(self, peer_id: PeerId) -> bool:
-        """Whether those we have met lead us to this peer; asks again while we have not yet learnt whom to ask.
-
-        They are called anew: libp2p asks a peer once, when it connects, whether it knows others, and does not ask it
-        again if it was refused then. That was before we showed a pass.
-        """
+        """Whether those we have met lead us to this peer; asks again while we have not yet learnt whom to ask."""
         with suppress(TimeoutError):
             async with asyncio.timeout(FIND_SECONDS_MAX):
-                for address in self._met:
-                    with suppress(*DAEMON_ERRORS):
-                        await calls.disconnect(self._socket, address.peer_id, DIAL_SECONDS_MAX)
-                    await dial(self._socket, address)
                 while True:
                     try:
                         await calls.connect(self._socket, peer_id, [], FIND_SECONDS_MAX)

@@ -72,7 +72,10 @@ def answer(request: bytes, caller: PeerId, places: Mapping[PeerId, tuple[bytes, 
 class Kademlia:
     """Answers every stream of the protocol; refuses, by closing it, peers that open too many or ask too often."""
 
-    def __init__(self, neighbours: Neighbours, clock: Callable[[], float], door: Door, answers: Answers) -> None:
+    def __init__(
+        self, me: PeerId, neighbours: Neighbours, clock: Callable[[], float], door: Door, answers: Answers
+    ) -> None:
+        self._me = me
         self._neighbours = neighbours
         self._given = answers
         self._door = door
@@ -102,8 +105,8 @@ class Kademlia:
         now = self._clock()
         if not self._given.strangers.admits(caller, now) or not self._turns.take(caller, now):
             return False
-        # not refused: libp2p would not ask again, and a peer shows its pass a moment after it has connected
-        places = await self._neighbours.places(_asked(request)) if self._door.knows(caller) else {}
+        # not refused, and not told of nobody: libp2p would ask us no more, and a peer shows its pass only now
+        places = await self._neighbours.places(_asked(request)) if self._door.knows(caller) else {self._me: ()}
         told = answer(request, caller, places)
         if told is None:
             return False

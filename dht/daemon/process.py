@@ -223,7 +223,7 @@ class Daemon:
     async def _close_to_strangers(self, p2p: Any) -> None:
         """Take from the daemon what it does for anybody without a bound (docs/adr/0057); raises LocalError."""
         clock = asyncio.get_running_loop().time
-        kademlia = Kademlia(ConnectedPeers(p2p, self._peer_id, clock), clock, self.door, self.answers)
+        kademlia = Kademlia(self._peer_id, ConnectedPeers(p2p, self._peer_id, clock), clock, self.door, self.answers)
         try:
             relay = Relay(p2p, self.hosts, self.toll, clock)
             await calls.add_handler(p2p, HOP, relay.serve, CONTROL_SECONDS_MAX)

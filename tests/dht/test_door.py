@@ -146,13 +146,16 @@ def test_a_record_of_who_was_let_in_once_is_believed_of_others_and_not_kept(door
     assert SignedRecordValidator(RecordRules(RUN_ID, KeyVerifier(), door)) is not None
 
 
-def test_a_search_of_a_stranger_finds_nobody(door: Door) -> None:
-    def found() -> int:
-        return len(Message.FromString(searched(door, Answers())[1:]).closer)
+def test_a_search_of_a_stranger_finds_only_whom_it_asks(door: Door) -> None:
+    """libp2p searches through nobody whose first answer names nobody, and a pass comes after that."""
 
-    assert found() == 0
+    def found() -> list[tuple[PeerId, list[bytes]]]:
+        closer = Message.FromString(searched(door, Answers())[1:]).closer
+        return [(PeerId(PeerID(one.id).to_base58()), list(one.addrs)) for one in closer]
+
+    assert found() == [(CAROL.peer_id, [])]
     assert door.refusal(BOB.peer_id, TICKET) is None
-    assert found() == 1
+    assert [(peer, bool(addresses)) for peer, addresses in found()] == [(ALICE.peer_id, True)]
 
 
 class Everybody:
@@ -168,7 +171,7 @@ def searched(door: Door, answers: Answers, by: PeerId = BOB.peer_id) -> bytes:
         reader, writer = asyncio.StreamReader(), Wire()
         reader.feed_data(bytes([len(asked)]) + asked)
         reader.feed_eof()
-        kademlia = Kademlia(Everybody(), lambda: 0.0, door, answers)
+        kademlia = Kademlia(CAROL.peer_id, Everybody(), lambda: 0.0, door, answers)
         await kademlia.serve(SimpleNamespace(peer_id=PeerID.from_base58(by)), reader, writer)  # type: ignore[arg-type]
         return writer.written
 
