@@ -109,6 +109,7 @@ class HivemindStore:
         self._joined: Any = None
         self._searches = count()
         self._found = FoundPeers()
+        self._traversing: set[asyncio.Future[Any]] = set()
 
     @classmethod
     async def start(cls, daemon: Daemon, signer: Signer, rules: RecordRules, clock: Clock) -> HivemindStore:
@@ -236,7 +237,7 @@ class HivemindStore:
             if self._daemon.initial_peers:
                 raise NetworkError(silence(self._daemon.initial_peers))
             return
-        await self._node.find_nearest_nodes([self._node.node_id], beam_size=BEAM_NODES, k_nearest=REPLICAS)
+        await find_nearest(self._node, self._node.node_id, self._traversing)
 
     async def _seek_lost(self) -> None:
         """Call some peers that we once knew and that nobody leads us to: after a partition, neither side is led over.
@@ -322,10 +323,7 @@ class HivemindStore:
         """As `_nearest`."""
         beside = DHTID(place ^ 1)  # nothing lies there: who is asked the way to a place itself sends all its records
         for attempt in range(2):
-            found = await self._node.find_nearest_nodes(
-                [beside], k_nearest=REPLICAS, beam_size=BEAM_NODES, exclude_self=True
-            )
-            peers = list(found[beside].values())
+            peers = await find_nearest(self._node, beside, self._traversing)
             if peers or attempt:
                 break
             await self._bootstrap()
@@ -340,6 +338,16 @@ class HivemindStore:
             with suppress(P2PDaemonError, TimeoutError):
                 async with asyncio.timeout(CLOSE_SECONDS_MAX):
                     await node.shutdown()
+
+
+async def find_nearest(node: Any, place: Any, running: set[asyncio.Future[Any]]) -> list[Any]:
+    """hivemind's search, which goes on if it is given up: cancelled, it leaves a task of each of its workers behind."""
+    search = asyncio.ensure_future(
+        node.find_nearest_nodes([place], k_nearest=REPLICAS, beam_size=BEAM_NODES, exclude_self=True)
+    )
+    running.add(search)
+    search.add_done_callback(running.discard)
+    return list((await asyncio.shield(search))[place].values())
 
 
 def acquaintances(

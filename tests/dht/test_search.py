@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from dht.identity import KeyVerifier
 from dht.records import presence_key
 from dht.validation import RecordRules
 from tests.dht.conftest import ALICE, BOB, CAROL, RUN_ID
-from tests.dht.eclipse import Clock, Nodes, address_of
+from tests.dht.eclipse import Clock, Nodes, address_of, delay
 
 KEY = presence_key(RUN_ID)
 RULES = RecordRules(RUN_ID, KeyVerifier())
@@ -104,6 +105,21 @@ def test_who_is_gone_is_not_asked_for_long(searcher: Searcher, runner: asyncio.R
         await carol._daemon.close()
         await searcher.look()
         assert CAROL.peer_id not in [peer.to_base58() for peer in await searcher.bob._nearest(place_of(KEY))]
+
+    runner.run(scenario())
+
+
+def test_a_search_that_is_given_up_leaves_nothing_behind(searcher: Searcher, runner: asyncio.Runner) -> None:
+    """Ten lines each in the log of a peer that waits for slow ones: "Task was destroyed but it is pending"."""
+
+    async def scenario() -> None:
+        complaints: list[object] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context["message"]))
+        delay(searcher.alice, 0.5)
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(searcher.bob._search(place_of(KEY)), 0.1)
+        gc.collect()
+        assert not complaints
 
     runner.run(scenario())
 
