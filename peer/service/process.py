@@ -27,7 +27,7 @@ from dht.identity import PeerId
 from dht.invite import Invite
 from dht.invite_reach import limits_of
 from dht.locks import RuntimeDirectory
-from peer.machine.heap import give_back_large_pieces
+from peer.machine.heap import allow_more_descriptors, give_back_large_pieces
 from peer.machine.signals import ENDING, on_signals
 from peer.machine.timed_wait import wait_for
 from peer.service.control_server import Answer, ControlServer
@@ -128,6 +128,7 @@ def run(prepare: Callable[[], Start], options: ServiceOptions, say: Callable[[st
     """
     requests = ShutdownRequests(tethered=options.parent is not None)
     log.info("peer_begins", process=os.getpid())
+    allow_more_descriptors()
     give_back_large_pieces()
 
     def try_to_say(line: str) -> None:

@@ -21,6 +21,7 @@ from dht.identity import PeerId
 from peer.learner.process import die_with_parent
 from peer.learner.spawn import LearnerSpawn
 from peer.machine import log
+from peer.machine.heap import allow_more_descriptors
 from peer.machine.limits import Limits
 from peer.node.node import Node
 from peer.node.options import NodeOptions
@@ -171,6 +172,7 @@ def arguments() -> dict[str, Any]:
 
 if __name__ == "__main__":
     given = arguments()
+    allow_more_descriptors()
     log.configure(log_folder(given["folder"], given["names"][0]))
     try:
         asyncio.run(main(**given))
