@@ -8,6 +8,7 @@ from dht.addresses import PeerAddress, Reach
 
 WIDEST_FIRST = (Reach.PUBLIC, Reach.PRIVATE, Reach.LOOPBACK)
 PLACES_SHOWN = 3
+EVERYWHERE = ("0.0.0.0", "::")
 
 
 def widest(addresses: Sequence[PeerAddress]) -> Reach:
@@ -16,11 +17,19 @@ def widest(addresses: Sequence[PeerAddress]) -> Reach:
     return next((reach for reach in WIDEST_FIRST if reach in found), Reach.LOOPBACK)
 
 
-def limits_of(addresses: Sequence[PeerAddress]) -> str:
-    """Why an invite to them is of no use elsewhere, and what the host does about it; empty if it may work anywhere."""
+def limits_of(addresses: Sequence[PeerAddress], listens_at: str = "") -> str:
+    """Why an invite to them is of no use elsewhere, and what the host does about it; empty if it may work anywhere.
+
+    `listens_at` is what the host was told to listen at, as far as that is known.
+    """
     reach = widest(addresses)
     if reach is Reach.LOOPBACK:
-        return "this invite works on the host's own machine only; for others, start the host with --listen 0.0.0.0"
+        advice = "connect the host to a network"
+        if listens_at in EVERYWHERE:
+            advice += "; a minute later `muster invite` prints one with its address"
+        else:
+            advice += " and start it with --listen 0.0.0.0"
+        return f"this invite works on the host's own machine only; for others, {advice}"
     if reach is Reach.PRIVATE:
         return (
             "this invite works in the host's own network only; for others, forward the host's port in the router, and "

@@ -48,6 +48,7 @@ from peer.cli.common import (
     StepSeconds,
     Track,
     Verbose,
+    given_ports,
     serve,
     serve_several,
     tell,
@@ -225,8 +226,7 @@ def host(
         raise UsageError("--export-every, --push and --licence say how to export; say where to with --export")
     fresh = None if invite is None else Invite.parse(invite)
     pages, public = pages_at(dashboard_port, dashboard_listen), PublicPage(page, pages_at(page_port, page_listen))
-    if pages is not None and public.at is not None and pages.port == public.at.port:
-        raise UsageError(f"the dashboard and the page cannot both have port {pages.port}; choose another for one")
+    given_ports(context, 1)
     options = NodeOptions(
         data_directory=paths.data_directory(data),
         port=port,
@@ -243,6 +243,7 @@ def host(
     drawn = tracking(track, options.data_directory)
     served = ServiceOptions(options.data_directory, stay, True, parent=die_with_parent, pages=pages, page=public)
     served = replace(served, metrics_port=metrics_port, metrics_listen=metrics_listen, tracking=drawn)
+    served = replace(served, listens_at=listen)
     with options.sharers or nullcontext():
         serve(lambda: _prepared(described, options, fresh), served, verbose)
 

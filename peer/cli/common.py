@@ -164,6 +164,27 @@ def given_options(context: typer.Context, without: Collection[str]) -> list[str]
     return words
 
 
+def given_ports(context: typer.Context, runs: int) -> dict[str, int]:
+    """The ports of this command line by option, each the first of as many as there are runs.
+
+    Raises UsageError if any overlap.
+    """
+    ports = {
+        option.opts[0]: context.params[option.name]
+        for option in context.command.params
+        if option.name in PORTS and context.params.get(option.name)
+    }
+    taken = [port + index for port in ports.values() for index in range(runs)]
+    if len(set(taken)) == len(taken):
+        return ports
+    if runs == 1:
+        raise UsageError(f"{', '.join(ports)} need a port each; choose another for one of them")
+    raise UsageError(
+        f"{runs} runs take {runs} ports in a row for each of {', '.join(ports)}, and these overlap; "
+        "choose ports that are further apart"
+    )
+
+
 def serve_several(
     context: typer.Context, runs: Mapping[str, tuple[Sequence[str], str]], data: Path, share: Path | None
 ) -> None:
@@ -173,17 +194,7 @@ def serve_several(
     """
     from peer.service.several import PeerChild, run_several
 
-    ports = {
-        option.opts[0]: context.params[option.name]
-        for option in context.command.params
-        if option.name in PORTS and context.params.get(option.name) is not None
-    }
-    taken = [port + index for port in ports.values() for index in range(len(runs))]
-    if len(set(taken)) < len(taken):
-        raise UsageError(
-            f"{len(runs)} runs take {len(runs)} ports in a row for each of {', '.join(ports)}, and these overlap; "
-            "choose ports that are further apart"
-        )
+    ports = given_ports(context, len(runs))
     own = {*PORTS, "data", "share_limits", "die_with_parent", "yes"}
     words = [*given_options(context, own), "--share-limits", str(share or data), "--die-with-parent", str(os.getpid())]
     children = []

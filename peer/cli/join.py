@@ -41,6 +41,7 @@ from peer.cli.common import (
     Track,
     Verbose,
     given_options,
+    given_ports,
     serve,
     serve_several,
 )
@@ -110,7 +111,7 @@ def join(
 
     It first says what that takes from this machine, and asks. Several invites are several peers, which share limits.
     """
-    _check_readable(invite)
+    _check_given(context, invite)
     folder = paths.data_directory(data)
     drawn = tracking(track, folder)
     options = NodeOptions(
@@ -143,7 +144,9 @@ def join(
         serve(lambda: _prepare(agreed, replace(options, spawned=spawned)), served, verbose)
 
 
-def _check_readable(invites: Sequence[str]) -> None:
+def _check_given(context: typer.Context, invites: Sequence[str]) -> None:
+    """Raise UsageError for an invite that cannot be read, and for two things at one port."""
+    given_ports(context, 1)
     for text in invites:
         if text != "-":
             Invite.parse(text)

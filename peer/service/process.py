@@ -88,6 +88,7 @@ class ServiceOptions:
     data_directory: Path
     stay: bool = False  # also after the run is over, until told to stop
     show_invite: bool = False
+    listens_at: str = ""
     status_seconds: float = 15.0
     parent: int | None = None
     metrics_port: int | None = None
@@ -200,16 +201,8 @@ async def _serve_started(
     try:
         control = await ControlServer.start(options.data_directory, lambda request: _obey(node, requests, request))
         try:
-            if device := node.snapshot().device:
-                say(f"it trains on {device}")
-                say(f"it takes {takes(node.manifest.config)}")
-            if options.show_invite:
-                _show_invite(node, say)
-            served = [] if options.pages is None else options.pages.arguments()
-            public = options.page.arguments()
-            drawn = tracked(options.tracking, node.manifest.config.name, node.snapshot, say)
-            async with _metrics(node, options), _pages(options, served, say), _pages(options, public, say), drawn:
-                await _live(node, requests, options, say)
+            async with _metrics(node, options):  # before an invite is shown, since its port may be taken
+                await _show_and_live(node, options, requests, say)
         finally:
             await control.close()
     finally:
@@ -222,14 +215,29 @@ async def _serve_started(
             await _stop(node)
 
 
-def _show_invite(node: Served, say: Callable[[str], None]) -> None:
+async def _show_and_live(
+    node: Served, options: ServiceOptions, requests: ShutdownRequests, say: Callable[[str], None]
+) -> None:
+    if device := node.snapshot().device:
+        say(f"it trains on {device}")
+        say(f"it takes {takes(node.manifest.config)}")
+    if options.show_invite:
+        _show_invite(node, options.listens_at, say)
+    served = [] if options.pages is None else options.pages.arguments()
+    public = options.page.arguments()
+    drawn = tracked(options.tracking, node.manifest.config.name, node.snapshot, say)
+    async with _pages(options, served, say), _pages(options, public, say), drawn:
+        await _live(node, requests, options, say)
+
+
+def _show_invite(node: Served, listens_at: str, say: Callable[[str], None]) -> None:
     """Show it, and in the next line why it would be of no use elsewhere, if it would not; or why there is none."""
     try:
         text = node.invite()
     except UsageError as error:
         return say(str(error))
     say(f"invite: {text}")
-    if limits := limits_of(Invite.parse(text).addresses):
+    if limits := limits_of(Invite.parse(text).addresses, listens_at):
         say(limits)
 
 

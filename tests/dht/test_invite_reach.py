@@ -24,7 +24,7 @@ def at(*places: str) -> list[PeerAddress]:
 @pytest.mark.parametrize(
     ("places", "reach", "said"),
     [
-        ((LOCAL,), Reach.LOOPBACK, "the host's own machine only; for others, start the host with --listen 0.0.0.0"),
+        ((LOCAL,), Reach.LOOPBACK, "the host's own machine only; for others, connect the host to a network and"),
         ((LOCAL, HOME), Reach.PRIVATE, "the host's own network only"),
         ((LOCAL, HOME, OUT), Reach.PUBLIC, None),
         ((NAMED,), Reach.PUBLIC, None),
@@ -34,6 +34,13 @@ def test_the_best_address_says_from_where(places: tuple[str, ...], reach: Reach,
     assert widest(at(*places)) is reach
     assert bool(limits_of(at(*places))) == (said is not None)
     assert (said or "") in limits_of(at(*places))
+
+
+@pytest.mark.parametrize(("listens_at", "start"), [("", True), ("127.0.0.1", True), ("0.0.0.0", False), ("::", False)])
+def test_a_host_that_listens_everywhere_is_not_told_to_do_so(listens_at: str, start: bool) -> None:
+    said = limits_of(at(LOCAL), listens_at)
+    assert "connect the host to a network" in said
+    assert ("--listen 0.0.0.0" in said) is start
 
 
 def test_who_gets_no_answer_is_told_where_was_called_and_what_to_do() -> None:

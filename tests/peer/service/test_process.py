@@ -6,6 +6,7 @@ import asyncio
 import errno
 import os
 import signal
+import socket
 import tempfile
 import threading
 import time
@@ -203,6 +204,20 @@ def test_a_host_without_an_invite_for_anybody_says_why_and_goes_on(tmp_path: Pat
     run = Run(tmp_path, kind=Listed)
     assert run(lambda: os.kill(os.getpid(), signal.SIGTERM)) == ["drain", "stop"]
     assert run.lines[0] == "name one"
+
+
+def test_an_invite_is_shown_only_once_the_metrics_have_their_port(tmp_path: Path, alarms: list[int]) -> None:
+    """It may have been taken since the start, or be the one that this peer listens at."""
+    said: list[str] = []
+
+    async def start() -> Stand:
+        return Stand()
+
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        options = ServiceOptions(tmp_path, show_invite=True, metrics_port=taken.getsockname()[1])
+        with pytest.raises(UsageError, match="metrics cannot be served at"):
+            process.run(lambda: start, options, said.append)
+    assert said == []
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
