@@ -96,6 +96,19 @@ class PeerAddress:
             return Reach.LOOPBACK
         return Reach.PUBLIC if address.is_global else Reach.PRIVATE
 
+    @property
+    def public_name(self) -> str:
+        """The DNS name to call, if it is one that everybody can look up; else empty."""
+        is_name = ip_of(self.host) is None and not self.relayed
+        return self.host if is_name and self.reach is Reach.PUBLIC else ""
+
+    def at(self, hosts: Iterable[str]) -> list[PeerAddress]:
+        """The same at these IP addresses in place of the name, which may allow one version of IP only."""
+        (protocol, _), *rest = self._parts()
+        addresses = [address for host in hosts if (address := ip_of(host)) is not None]
+        parts = [(f"ip{one.version}", str(one)) for one in addresses if protocol in ("dns", f"dns{one.version}")]
+        return [PeerAddress(_join([first, *rest]), self.peer_id) for first in parts]
+
     def _parts(self) -> tuple[Part, ...]:
         return _parts_of(self.text)
 
@@ -147,8 +160,8 @@ def could_be_of(address: PeerAddress, hosts: Iterable[str]) -> bool:
     """Whether a stranger can be at the address that it claims, for somebody whom these IP addresses call or answer.
 
     A public IP address can be anybody's. One of this machine or of a private network is where one of the hosts is in
-    the same network; a name is nobody's, since only its resolver knows where it leads. Nor is one over UDP: nobody
-    here listens there, and the daemon's QUIC is full of known holes (docs/adr/0057).
+    the same network; a name is nobody's, since only its resolver knows where it leads (`dht.daemon.dns_names`). Nor is
+    one over UDP: nobody here listens there, and the daemon's QUIC is full of known holes (docs/adr/0057).
     """
     if not address.over_tcp:
         return False

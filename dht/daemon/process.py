@@ -21,6 +21,7 @@ from dht.daemon import calls
 from dht.daemon.caller import DIAL_SECONDS_MAX, Caller, dial
 from dht.daemon.calls import DAEMON_ERRORS
 from dht.daemon.config import DaemonConfig, arguments, control_address
+from dht.daemon.dns_names import Names
 from dht.daemon.kademlia import PROTOCOL as KADEMLIA_PROTOCOL
 from dht.daemon.kademlia import Kademlia
 from dht.daemon.knocking import knock
@@ -56,6 +57,7 @@ class Daemon:
         self._book = AddressBook(config.address_book)
         self.answers = Answers()  # also of the daemons before this one
         self.toll = Toll()
+        self.names = Names()
 
     @classmethod
     async def start(cls, config: DaemonConfig) -> Daemon:

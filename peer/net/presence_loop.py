@@ -13,6 +13,7 @@ import structlog
 from coordinator.wire.presence import Presence
 from coordinator.wire.shards import PresenceShards
 from dht.addresses import PeerAddress, could_be_of
+from dht.daemon.dns_names import Names
 from dht.daemon.own_hosts import hosts_behind
 from dht.daemon.process import Daemon
 from dht.errors import NetworkError, PeerError, UsageError
@@ -101,7 +102,7 @@ class PresenceLoop:
         """Who else is there; raises NetworkError."""
         places = self.shards.read(self._readers.missing(needed), secrets.randbits(32))
         read = await read_places(self._store, self._run_id, places)
-        found = presences(distinct(read), self._daemon, await self._daemon.hosts())
+        found = await presences(distinct(read), self._daemon, await self._daemon.hosts())
         said = {record.sender: presence.shard_depth for record, presence in found}
         self.shards.found({place: len(records) for place, records in read.items()}, said, needed)
         LOT.shuffle(found)  # whoever is behind asks the first that it sees ahead: not all the same, by their keys
@@ -131,39 +132,40 @@ async def present_peers(store: RecordStore, daemon: Daemon, run_id: bytes) -> li
     """Who says to be in this run now, for somebody who is not yet; nobody if the record store does not answer."""
     try:
         records = await store.get(presence_key(run_id))
-        found = presences(records, daemon, await daemon.hosts())
+        found = await presences(records, daemon, await daemon.hosts())
     except NetworkError as error:
         log.info("presence_not_read", reason=str(error))
         return []
     return [(record.sender, presence) for record, presence in found]
 
 
-def presences(
+async def presences(
     records: list[StoredRecord], daemon: Daemon, hosts: Mapping[PeerId, str]
 ) -> list[tuple[StoredRecord, Presence]]:
     """What others say of themselves; the daemon remembers where they are, for when it has to start again.
 
     `hosts` are the IP addresses from which peers are connected. An address that its peer could not itself have is left
     out, and one that many claim is kept for a few: nobody has us call a machine of our own network, a name, or somebody
-    who has nothing to do with the run again and again. The place of a relay is never called, and may be any. We believe
-    that a peer is on this machine only if it calls us from here, or if we reach somebody here who led us into the run.
-    In a private network we also believe peers that say so, if we are there.
+    who has nothing to do with the run again and again. A name stands for the public addresses that it leads to. The
+    place of a relay is never called, and may be any. We believe that a peer is on this machine only if it calls us from
+    here, or if we reach somebody here who led us into the run. In a private network we also believe peers that say so,
+    if we are there.
     """
     led = {host for one in daemon.bootstrap_peers if (host := hosts.get(one.peer_id))}
     near_all = daemon.home_hosts.union(*map(hosts_behind, led))
     heard: list[tuple[StoredRecord, Presence]] = []
-    claimed: dict[PeerId, list[PeerAddress]] = {}
     for record in records:
         try:
             presence = Presence.from_wire(record.payload)
         except PeerError:
             continue  # another version's presence, or nonsense: not somebody we could work with
         if record.sender != daemon.peer_id:
-            near = near_all | hosts_behind(hosts.get(record.sender, ""))
-            claims = _parsed(presence.addresses, record.sender)
-            usable = [one for one in claims if one.relayed or could_be_of(one, near)]
-            claimed[record.sender] = usable
             heard.append((record, presence))
+    claims = {record.sender: _parsed(presence.addresses, record.sender) for record, presence in heard}
+    claimed: dict[PeerId, list[PeerAddress]] = {}
+    for peer, own in (await _without_names(claims, daemon.names)).items():
+        near = near_all | hosts_behind(hosts.get(peer, ""))
+        claimed[peer] = [one for one in own if one.relayed or could_be_of(one, near)]
     minute = max((int(record.issued_unix_seconds) for record, _ in heard), default=0) // CLAIM_SECONDS
     crowded = _crowded(claimed, hosts, minute)
     called = {peer: [one for one in usable if one not in crowded] for peer, usable in claimed.items()}
@@ -172,6 +174,19 @@ def presences(
         (record, presence.model_copy(update={"addresses": tuple(map(str, called[record.sender]))}))
         for record, presence in heard
     ]
+
+
+async def _without_names(
+    claims: Mapping[PeerId, Sequence[PeerAddress]], names: Names
+) -> dict[PeerId, list[PeerAddress]]:
+    """The addresses, with what a name leads to in its place. Only the first name of each peer is looked up."""
+    first = {next(filter(None, (one.public_name for one in own)), "") for own in claims.values()}
+    hosts = await names.hosts(first - {""})
+
+    def led(one: PeerAddress) -> list[PeerAddress]:
+        return one.at(hosts.get(one.public_name, ())) if one.public_name else [one]
+
+    return {peer: [to for one in own for to in led(one)] for peer, own in claims.items()}
 
 
 def _crowded(

@@ -155,7 +155,7 @@ class Observer:
                 self._note = ""
             except NetworkError as error:
                 read, self._note = {}, str(error)
-            found = presences(distinct(read), network.dht.daemon, await network.dht.daemon.hosts())
+            found = await presences(distinct(read), network.dht.daemon, await network.dht.daemon.hosts())
             survey.found([presence.shard_depth for _, presence in found])
             heard = [HeardPresence(record.sender, one, record.issued_unix_seconds) for record, one in found]
             self._set_clock(observation.chains)

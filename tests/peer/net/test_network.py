@@ -12,6 +12,7 @@ import pytest
 from coordinator.run.manifest import Manifest
 from coordinator.views.network_view import NetworkView
 from dht.addresses import PeerAddress
+from dht.daemon.dns_names import Names
 from dht.errors import NetworkError, UsageError
 from dht.identity import Identity, PeerId
 from dht.invite import Invite
@@ -150,6 +151,7 @@ class Quiet(Unwatched):
         self.daemon = self
         self.bootstrap_peers: tuple[PeerAddress, ...] = ()
         self.home_hosts: frozenset[str] = frozenset()
+        self.names = Names()
 
     async def get(self, _: bytes) -> list[StoredRecord]:
         return []

@@ -18,6 +18,7 @@ from coordinator.wire.shards import ROOT, PresenceShards, shard_of
 from dht.addresses import PeerAddress
 from dht.daemon import own_hosts
 from dht.daemon import process as daemons
+from dht.daemon.dns_names import Names
 from dht.hivemind_store import why_refused
 from dht.identity import Identity, KeyVerifier, PeerId
 from dht.records import presence_key
@@ -41,6 +42,13 @@ class Daemon:
     peer_id = ME.peer_id
     bootstrap_peers: tuple[PeerAddress, ...] = ()
     home_hosts: frozenset[str] = frozenset()
+
+    def __init__(self) -> None:
+        self.names = Names(self.look_up)
+
+    async def look_up(self, name: str) -> list[str]:
+        """Names of example.org are our own router, of example.com one public machine."""
+        return ["93.184.216.34"] if name.endswith(".example.com") else ["192.168.1.1", "127.0.0.1"]
 
     async def hosts(self) -> dict[PeerId, str]:
         return {}
@@ -156,7 +164,7 @@ def test_only_addresses_that_a_peer_could_have_are_called(
     What else an invite names does not matter.
     """
     monkeypatch.setattr(own_hosts, "is_own", lambda one: one == OWN)
-    claimed = [LOOPBACK, HOME, PUBLIC, ELSEWHERE, "/dns4/router.example/tcp/80", "/ip4/0.0.0.0/tcp/1"]
+    claimed = [LOOPBACK, HOME, PUBLIC, ELSEWHERE, "/dns4/router.example.org/tcp/80", "/ip4/0.0.0.0/tcp/1"]
     claimed += ["/ip4/93.184.216.34/udp/7400/quic-v1", "/ip4/93.184.216.34/udp/7400/quic-v1/webtransport"]
     theirs = presence(1).model_copy(update={"addresses": tuple(f"{one}/p2p/{OTHER.peer_id}" for one in claimed)})
     daemon: Any = Daemon()
@@ -165,7 +173,7 @@ def test_only_addresses_that_a_peer_could_have_are_called(
     daemon.bootstrap_peers = tuple(PeerAddress.parse(f"{place}/p2p/{HOST.peer_id}") for place in invited)
     hosts = {peer: place for peer, place in ((HOST.peer_id, host), (OTHER.peer_id, connected)) if place}
     record: Any = SimpleNamespace(sender=OTHER.peer_id, payload=theirs.to_wire(), issued_unix_seconds=UNIX)
-    ((_, found),) = presences([record], daemon, hosts)
+    ((_, found),) = asyncio.run(presences([record], daemon, hosts))
     assert {one.removesuffix(f"/p2p/{OTHER.peer_id}") for one in found.addresses} == believed
 
 
@@ -183,7 +191,36 @@ def called_for(place: str, unix_seconds: float, hosts: dict[PeerId, str] | None 
         for peer in CROWD
     ]
     daemon: Any = Daemon()
-    return {record.sender for record, found in presences(records, daemon, hosts or {}) if found.addresses}
+    heard = asyncio.run(presences(records, daemon, hosts or {}))
+    return {record.sender for record, found in heard if found.addresses}
+
+
+def test_a_peer_with_a_name_only_is_called_where_that_leads() -> None:
+    """As a home whose router gets another address each night. The name is not called: libp2p would look it up anew."""
+    places = ("/dns4/home.example.com/tcp/7400", "/dns4/other.example.com/tcp/7400", "/dns4/nas.example.org/tcp/80")
+    for place, called in zip(places, ("/ip4/93.184.216.34/tcp/7400", "/ip4/93.184.216.34/tcp/7400", None), strict=True):
+        theirs = presence(1).model_copy(update={"addresses": (f"{place}/p2p/{OTHER.peer_id}",)})
+        record: Any = SimpleNamespace(sender=OTHER.peer_id, payload=theirs.to_wire(), issued_unix_seconds=UNIX)
+        daemon: Any = Daemon()
+        daemon.home_hosts = frozenset({"192.168.1.7"})
+        ((_, found),) = asyncio.run(presences([record], daemon, {OTHER.peer_id: "192.168.1.9"}))
+        assert found.addresses == (() if called is None else (f"{called}/p2p/{OTHER.peer_id}",))
+
+
+def test_only_the_first_name_of_a_peer_is_looked_up() -> None:
+    asked: list[str] = []
+
+    async def look_up(name: str) -> list[str]:
+        asked.append(name)
+        return []
+
+    claimed = tuple(f"/dns4/{one}.example.com/tcp/1/p2p/{OTHER.peer_id}" for one in "abc")
+    theirs = presence(1).model_copy(update={"addresses": claimed})
+    record: Any = SimpleNamespace(sender=OTHER.peer_id, payload=theirs.to_wire(), issued_unix_seconds=UNIX)
+    daemon: Any = Daemon()
+    daemon.names = Names(look_up)
+    asyncio.run(presences([record], daemon, {}))
+    assert asked == ["a.example.com"]
 
 
 def test_a_place_that_many_claim_is_called_for_a_few_of_them_in_turn() -> None:
@@ -194,6 +231,10 @@ def test_a_place_that_many_claim_is_called_for_a_few_of_them_in_turn() -> None:
     assert called_for(PUBLIC, UNIX) == first
     everybody = [called_for(PUBLIC, UNIX + minute * CLAIM_SECONDS) for minute in range(200)]
     assert set.union(*everybody) == set(CROWD)  # the peer that is there, too, if it has not called us first
+
+
+def test_names_that_lead_to_one_place_are_that_place() -> None:
+    assert len(called_for("/dns4/some.example.com/tcp/7400", UNIX)) == CLAIMANTS_MAX
 
 
 def test_who_calls_from_a_place_is_called_there_whoever_else_claims_it() -> None:
