@@ -62,7 +62,7 @@ def memory_bytes(config: RunConfig, machine: Machine) -> int:
 
 
 def disk_bytes(config: RunConfig, base: str = "") -> int:
-    """What the checkpoints of this run take: those kept, and the one being written with the learner's part twice.
+    """What the checkpoints of this run take at most, while the learner's part lies there twice.
 
     With the base, if that is given, and not here as a folder of the owner's own.
     """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
@@ -232,9 +232,9 @@ class LearnerClient:
         )
         return (await self._ask(command, slots))[0].at_step
 
-    async def load_all(self, anchors: Sequence[Tensor]) -> None:
-        """Have a learner that makes no steps start from float32[elements] of every fragment, in order."""
-        for fragment, anchor in enumerate(anchors):
+    async def load(self, anchors: Mapping[int, Tensor]) -> None:
+        """Have a learner that makes no steps start from float32[elements] of these fragments."""
+        for fragment, anchor in anchors.items():
             await self.adopt(fragment, anchor, None)
 
     def lay_out(self, anchors: Sequence[Tensor]) -> None:

@@ -106,14 +106,14 @@ def footprint(
     return Footprint(elements, needs)
 
 
-def _disk_needs(config: RunConfig) -> tuple[Need, Need]:
-    """However the model is cut."""
+def _disk_needs(config: RunConfig) -> tuple[Need, ...]:
+    """However the model is cut. Saves take turns (`peer.node.checkpointer`), and the learner's writes most."""
     elements = _elements(config)
     kept = DTYPES[config.inner.precision].itemsize + rounding_bytes_per_parameter(config) + _withheld_bytes(config)
-    saved = (_state_bytes(config) + kept) * elements + optimizer_bytes(config)
     steps = int(_steps_bytes(config, STEPS_KEPT, STEPS_SHARE) * elements / 2)
     return (
-        Need("disk", "what was saved last, and what is saved next", KEPT * saved),
+        Need("disk", "states as they were saved last", _state_bytes(config) * elements),
+        Need("disk", "the learner's part, and the one before it", KEPT * (kept * elements + optimizer_bytes(config))),
         Need("disk", "earlier steps, for others", steps),
     )
 

@@ -1,4 +1,7 @@
-"""Saving a peer's run regularly and at its end, without ever stopping the learner for it (design §8)."""
+"""Saving a peer's run regularly and at its end, without ever stopping the learner for it (design §8).
+
+Each save renews a part of what lies on disk, in turn, so that one part alone lies there twice (docs/adr/0070).
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,8 @@ import asyncio
 import math
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -24,7 +29,8 @@ from peer.storage.credit_book import CreditBook
 from peer.storage.generations import SavedFragment
 from peer.storage.run_directory import Captured, RunDirectory
 
-CHECKPOINT_SECONDS = 30.0  # between two saves, where neither disk nor learner ask for more
+CHECKPOINT_SECONDS = 30.0  # between two saves of the same, where neither disk nor learner ask for more
+MOMENTUM_TURNS = 2  # of fragments whose states have a momentum: half of them take no more than a learner's part
 HELD_SHARE = 0.01  # of its time that saving keeps a learner from its steps
 HELD_SECONDS = 0.05  # that nobody minds
 ASIDE_SHARE = 0.25  # of all that may be written that is for what others fetch; small models leave them more
@@ -33,16 +39,34 @@ LEARNER_SECONDS_MAX = 12.0
 
 
 _T = TypeVar("_T")
-_All = tuple[tuple[SavedFragment, ...], Path | None]
-"""The peer's states as they were staged, and the file that the learner has written."""
 
 
-def rest_seconds(written_bytes: float, held_seconds: float, limits: Limits) -> float:
-    """How long to wait after a save that has written so much and kept the learner from its steps for so long."""
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """What one save renews: the states of these fragments, and the learner's part."""
+
+    fragments: range
+    learner: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Written:
+    """The peer's states as they were staged, the file that the learner has written, and of which versions it is."""
+
+    staged: tuple[SavedFragment, ...]
+    learner_file: Path | None = None
+    learner_heads: tuple[bytes, ...] | None = None
+
+
+def rest_seconds(written_bytes: float, limits: Limits, turns: int = 1) -> float:
+    """How long to wait after a save that has written so much, if there are so many turns."""
     hourly_bytes = (1 - ASIDE_SHARE) * limits.written_gigabytes_per_hour * GIGABYTE_BYTES
-    of_disk = HOUR_SECONDS * written_bytes / hourly_bytes if hourly_bytes else 0.0
-    of_learner = held_seconds / HELD_SHARE if held_seconds > HELD_SECONDS else 0.0
-    return max(CHECKPOINT_SECONDS, of_disk, of_learner)
+    return max(CHECKPOINT_SECONDS / turns, HOUR_SECONDS * written_bytes / hourly_bytes if hourly_bytes else 0.0)
+
+
+def learner_rest_seconds(held_seconds: float) -> float:
+    """How long a learner makes steps before it writes again, after it made none for so long."""
+    return held_seconds / HELD_SHARE if held_seconds > HELD_SECONDS else 0.0
 
 
 def spare_bytes(seconds: float, written_bytes: float, limits: Limits) -> float:
@@ -78,10 +102,11 @@ class Checkpointer:
         self._own_presence = presence
         self._limits = limits
         self._written_bytes = 0  # by the last save
-        self._held_seconds = 0.0  # for which the learner was kept from its steps for it
+        self._held_seconds = 0.0  # for which the learner was kept from its steps by the last of its own
         self._credit = CreditBook(directory.path, manifest.run_id, len(manifest.genesis))
-        self._turn = asyncio.Lock()
-        self._capturing: asyncio.Task[_All] | None = None
+        self._momentum = manifest.config.outer.momentum > 0
+        self._saving = asyncio.Lock()
+        self._capturing: asyncio.Task[_Written] | None = None
         self.learner: LearnerClient | None = None
         self._learner_seconds: float | None = None  # in which it has to answer, or to have written more
 
@@ -92,22 +117,40 @@ class Checkpointer:
 
     async def run(self) -> None:
         """Save as often as may be until cancelled."""
-        aside, pause_seconds, written_bytes = self._driver.anchors.aside, CHECKPOINT_SECONDS, 0.0
-        while True:
+        loop, aside = asyncio.get_running_loop(), self._driver.anchors.aside
+        written_bytes = learner_from = 0.0
+        for number in count():
+            turns = self._turns()
+            turn = turns[number % len(turns)]
+            pause_seconds = rest_seconds(written_bytes, self._limits(), len(turns))
+            if turn.learner:
+                pause_seconds = max(pause_seconds, learner_from - loop.time())
             if aside is not None:
                 aside.allow(spare_bytes(pause_seconds, written_bytes, self._limits()))
             await asyncio.sleep(pause_seconds)
-            self._held_seconds = 0.0
-            await self.save()  # one that fails may have written as much as the one before
+            await self.save(turn)  # one that fails may have written as much as the one before
             written_bytes = float(self._written_bytes)
+            if turn.learner:
+                learner_from = loop.time() + learner_rest_seconds(self._held_seconds)
             if aside is not None:  # a save is put off for those who fetch, but not for ever
                 written_bytes += min(aside.overdrawn_bytes, written_bytes)
-            pause_seconds = rest_seconds(written_bytes, self._held_seconds, self._limits())
 
-    async def save(self) -> None:
+    def _turns(self) -> list[Turn]:
+        """What saves renew, one after the other; the first in a folder saves all states, too.
+
+        States come last, so that after the last save older ones lie there still, in case a drive loses the newest.
+        """
+        fragments = len(self._driver.engine.machines)
+        if self.learner is None and not self._directory.has_learner:  # a host: this is less than what peers have
+            return [Turn(range(fragments))]
+        parts = min(fragments, MOMENTUM_TURNS if self._momentum else 1)
+        turns = [Turn(range(first, fragments, parts)) for first in range(parts)]
+        return turns if self.learner is None else [Turn(range(0), learner=True), *turns]
+
+    async def save(self, *turns: Turn) -> None:
         """`save_now`, but a failure is only told."""
         with suppress(MusterError):
-            await self.save_now()
+            await self.save_now(*turns)
 
     async def save_last(self) -> None:
         """`save_now`. A learner that neither answers nor writes is ended, and LocalError raised, all else saved.
@@ -124,32 +167,33 @@ class Checkpointer:
                 "contributed is lost; all else is saved, and another one goes on from what it had saved before"
             )
 
-    async def save_now(self) -> Path:
-        """States, certificates, credit and learner of one moment, into the folder that is returned.
+    async def save_now(self, *turns: Turn) -> Path:
+        """States, certificates, credit and learner, into the folder that is returned; or what these turns renew.
 
         Raises LocalError if they cannot be written; then the owner is told until they can.
         """
         try:
-            folder = await self._save()
+            async with self._saving:
+                for turn in turns or self._turns():
+                    if turn.fragments or self.learner is not None:  # it may have been ended meanwhile
+                        await self._save(turn)
         except LearnerGoneError:
             raise  # the disk has refused nothing
         except MusterError as error:
             self._driver.counters.refuse("checkpoint", str(error))
             raise
         self._driver.counters.take("checkpoint")
-        return folder
+        return self._directory.path
 
-    async def _save(self) -> Path:
-        async with self._turn:
-            try:
-                await self._finish_capturing()
-                staged, learner_file = await self._patiently(self._capture_all())
-            except (TimeoutError, MusterError):
-                if self._learner_seconds is None:
-                    raise
-                staged, learner_file = await self._capture_rest(), None
-            await _to_its_end(asyncio.to_thread(self._commit, staged, learner_file, self._follow_credit()))
-            return self._directory.path
+    async def _save(self, turn: Turn) -> None:
+        try:
+            await self._finish_capturing()
+            written = await self._patiently(self._capture(turn))
+        except (TimeoutError, MusterError):
+            if self._learner_seconds is None:
+                raise
+            written = await self._capture_rest(turn)
+        await _to_its_end(asyncio.to_thread(self._commit, written, self._follow_credit()))
 
     async def _finish_capturing(self) -> None:
         """What a save that was cancelled has asked of the learner goes on there, in the folder that we are to clear."""
@@ -157,10 +201,11 @@ class Checkpointer:
             with suppress(MusterError):
                 await self._patiently(self._capturing)
 
-    async def _patiently(self, capture: Coroutine[Any, Any, _All] | asyncio.Task[_All]) -> _All:
+    async def _patiently(self, capture: Coroutine[Any, Any, _Written] | asyncio.Task[_Written]) -> _Written:
         """Wait for the learner's part; raises TimeoutError once nothing more of it has been written for too long."""
         self._capturing, seen = asyncio.ensure_future(capture), self._directory.written()
-        while not (await asyncio.wait([self._capturing], timeout=self._learner_seconds))[0]:
+        patience_seconds = None if self.learner is None else self._learner_seconds
+        while not (await asyncio.wait([self._capturing], timeout=patience_seconds))[0]:
             before, seen = seen, self._directory.written()
             if seen == before:
                 self._capturing.cancel()
@@ -168,38 +213,47 @@ class Checkpointer:
                 raise TimeoutError
         return self._capturing.result()
 
-    def _commit(self, staged: Sequence[SavedFragment], learner_file: Path | None, chains: Sequence[Chain]) -> None:
-        self._written_bytes = self._directory.commit(staged, learner_file)
+    def _commit(self, written: _Written, chains: Sequence[Chain]) -> None:
+        self._written_bytes = self._directory.commit(written.staged, written.learner_file, written.learner_heads)
         self._credit.save(chains)
         give_back_freed()
 
-    async def _capture_all(self) -> _All:
-        if self.learner is not None:
+    async def _capture(self, turn: Turn) -> _Written:
+        learner = self.learner if turn.learner else None
+        if learner is not None:
             await asyncio.to_thread(self._directory.make_room)
         # at once, since rounds make new states meanwhile and these are held until they are on disk
-        staging = asyncio.ensure_future(asyncio.to_thread(self._directory.stage, await self.capture()))
-        if self.learner is None:  # a host, or one whose learner is not ready yet
-            return await _to_its_end(staging), None
+        staging, heads = self._stage(await self.capture(), turn)
+        if learner is None:
+            return _Written(await _to_its_end(staging))
         learner_file = self._directory.learner_file
         try:
             # nothing was awaited since `capture`: the learner gets this before any later adoption
-            done = await self.learner.save(learner_file)
+            done = await learner.save(learner_file)
         finally:
             staged = await _to_its_end(staging)
         self._held_seconds = done.seconds
         await self._driver.tape.checkpoint(done.at_step, learner_file)
-        return staged, learner_file
+        return _Written(staged, learner_file, heads)
 
-    async def _capture_rest(self) -> tuple[SavedFragment, ...]:
+    def _stage(
+        self, captured: Captured, turn: Turn
+    ) -> tuple[asyncio.Task[tuple[SavedFragment, ...]], tuple[bytes, ...]]:
+        """Begin to write what was captured, and forget it; gives what names its versions."""
+        staging = asyncio.create_task(asyncio.to_thread(self._directory.stage, captured, turn.fragments))
+        return staging, captured.heads
+
+    async def _capture_rest(self, turn: Turn) -> _Written:
         """End the learner, for whose answers adoptions wait."""
         learner, self.learner, self._driver.learner = self.learner, None, None
         if learner is not None:
             await learner.kill()
-        return await _to_its_end(asyncio.to_thread(self._directory.stage, await self.capture()))
+        staging, _ = self._stage(await self.capture(), turn)
+        return _Written(await _to_its_end(staging))
 
     async def credit(self) -> CreditReport:
         """Who has contributed how much, up to now."""
-        async with self._turn:
+        async with self._saving:
             return await asyncio.to_thread(self._credit.report, self._follow_credit())
 
     def _follow_credit(self) -> list[Chain]:

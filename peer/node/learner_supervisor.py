@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,6 +12,7 @@ import structlog
 
 from coordinator.core.events import Progress
 from dht.errors import LocalError
+from dht.statement import DIGEST_BYTES
 from peer.learner.client import LearnerClient
 from peer.learner.messages import Steps
 from peer.learner.spawn import LearnerLostError
@@ -24,17 +26,17 @@ from peer.node.live_limits import LiveLimits
 from peer.node.options import NodeOptions
 from peer.node.slow_steps import watch_steps
 from peer.rounds.driver import RoundDriver
-from peer.storage.run_directory import RunDirectory
+from peer.storage.run_directory import RunDirectory, head_of
 
 log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Starting:
-    """A process that is on its way. `fresh`: it has to begin with what the peer holds."""
+    """A process that is on its way; `heads` name the versions that its parameters are of, none if nobody knows."""
 
     learner: asyncio.Task[LearnerClient]
-    fresh: bool
+    heads: Sequence[bytes]
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,9 +73,12 @@ class LearnerSupervisor:
         self._dependents = dependents
         self._standstill = HangDetector()
 
-    def prepare(self, state: Path | None, behind: bool = False) -> Starting:
-        """Start a process, paused, that goes on from this state; `behind`: versions have been certified since."""
-        return Starting(self._tasks.begin(self._start(state)), fresh=behind or state is None)
+    def prepare(self, state: Path | None, heads: Sequence[bytes] = ()) -> Starting:
+        """Start a process, paused, that goes on from this state, whose versions have these heads, or from version 0."""
+        config = self._driver.engine.core.manifest.config
+        if state is None:  # what is given, and not drawn, it does not have
+            heads = () if config.model.weights == "given" else [bytes(DIGEST_BYTES)] * config.pace.fragments
+        return Starting(self._tasks.begin(self._start(state)), heads)
 
     async def begin(self, starting: Starting) -> None:
         """Take part with the process, as soon as it is ready; raises what `start_learner` does."""
@@ -101,11 +106,13 @@ class LearnerSupervisor:
         await driver.adoptions.settle()  # of what was fetched while the learner started
         driver.learner, learner.on_obeyed = learner, driver.tape.obeyed
         self._dependents.take(learner)
-        config, machines = driver.engine.core.manifest.config, driver.engine.machines
-        loads = starting.fresh and (any(one.held for one in machines) or config.model.weights == "given")
-        driver.tape.life(learner.ready, driver.anchors.all_newest(), loads)
-        if loads:
-            await learner.load_all(driver.anchors.all_anchors())
+        heads = [head_of(machine.held_chain.certificates) for machine in driver.engine.machines]
+        others = dict(enumerate(driver.anchors.all_anchors()))
+        for fragment, (ours, its) in enumerate(zip(heads, starting.heads, strict=False)):
+            if ours == its:
+                del others[fragment]
+        driver.tape.life(learner.ready, driver.anchors.all_newest(), bool(others))
+        await learner.load(others)
         learner.follow(*certified_progress(driver.engine))
         self._tasks.spawn(self._until_ended(learner))
 
@@ -165,4 +172,4 @@ class LearnerSupervisor:
         await work.run(work.snapshots.clear)  # the next one does not hold what was in them
         self._options = replace(self._options, spawned=None, limits=self._dependents.limits.in_force)
         saved = await asyncio.to_thread(self._dependents.directory.saved_learner)
-        await self._take_part(self.prepare(saved, behind=True))
+        await self._take_part(self.prepare(saved))

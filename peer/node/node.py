@@ -106,7 +106,7 @@ class Node:
         learning = None if entered.role == "host" else _supervisor(parts)
         starting = None  # of the learner's process, while we ask others
         if learning is not None:
-            starting = learning.prepare(parts.held.learner_state, parts.held.learner_behind)
+            starting = learning.prepare(parts.held.learner_state, parts.held.learner_heads)
         await begin_at_invite(parts.driver.engine, invite, entered.network, entered.known.met.keys())
         evaluator = None
         if learning is None and data is not None:

@@ -3,7 +3,8 @@
 A file's name ends in the SHA-256 of its content, and so does that of the index, which is written last. Everything is
 written in a folder beside the others, forced to disk and renamed. So at every moment there is an index all of whose
 files are whole; where one was torn or changed later the generation before it is used. Two follow each other that share
-what did not change, and while one is written there is only the one before it. One process writes a folder at a time.
+what did not change, and while one is written there is only the one before it. So where each renews a part of what is
+saved (docs/adr/0070), that part alone lies there twice. One process writes a folder at a time.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -53,12 +54,26 @@ class SavedFragment(Wire):
 
 
 class Index(FormatVersion):
-    """What belongs together. `learner` is empty where there is none; `learner_behind`: it is of an earlier moment."""
+    """What belongs together. `learner` is empty where there is none; `learner_behind`: it is of another moment.
+
+    `learner_heads` are those of the moment that it is of, none if they are not known.
+    """
 
     run_id: Digest
     fragments: tuple[SavedFragment, ...] = Field(max_length=FRAGMENTS_MAX)
     learner: str = Field("", max_length=NAME_MAX)
     learner_behind: bool = False
+    learner_heads: tuple[Digest, ...] = Field((), max_length=FRAGMENTS_MAX)
+
+    @property
+    def heads(self) -> tuple[bytes, ...]:
+        """Of all fragments in order."""
+        return tuple(one.head for one in self.fragments)
+
+    @property
+    def heads_of_learner(self) -> tuple[bytes, ...]:
+        """`learner_heads`, which earlier versions did not write: theirs had the fragments', or was behind."""
+        return self.learner_heads if self.learner_heads or self.learner_behind else self.heads
 
     @property
     def files(self) -> set[str]:
@@ -98,58 +113,90 @@ class Generations:
     def newest(self) -> Generation | None:
         """The newest one that is whole; damaged ones are passed over with a warning.
 
-        Raises UsageError if it was written by another major version.
+        If none is, the newest whose states are, without its learner. Raises UsageError if it was written by another
+        major version.
         """
+        found: Generation | None = None
         for name in reversed(self._indices()):
             try:
                 index = self._read(name)
+                states = index.model_copy(update={"learner": ""})
                 with ThreadPoolExecutor(READING_THREADS_MAX) as pool:
-                    list(pool.map(self._check, sorted(index.files)))
+                    list(pool.map(self._check, sorted(states.files)))
+                found = found or Generation(name, states)
+                if index.learner:
+                    self._check(index.learner)
             except (OSError, PeerError, ValueError) as error:
                 log.warning("checkpoint_damaged", path=str(self._folder / name), error=str(error))
             else:
-                self._newest = Generation(name, index)
-                return self._newest
-        return None
+                found = Generation(name, index)
+                break
+        self._newest = found
+        return found
+
+    @property
+    def last(self) -> Generation | None:
+        """`newest`, read once."""
+        return self._newest or self.newest()
 
     def keep_newest(self) -> None:
         """Make room for the next one, of which a part is to be written before `save`. Raises LocalError."""
         with disk_errors(f"{self._folder} cannot be written"):
-            self._remove_all_but(self._newest or self.newest())
+            self._remove_all_but(self.last)
 
     @property
     def unfinished(self) -> Path:
         """Where files are written before they get their names."""
         return self._folder / "unfinished"
 
-    def stage(self, fragments: Sequence[Held]) -> tuple[SavedFragment, ...]:
-        """Write the states that are new, for the `commit` that follows. Raises LocalError."""
+    def stage(self, fragments: Sequence[Held], only: Container[int] | None = None) -> tuple[SavedFragment, ...]:
+        """Write the states that are new, for the `commit` that follows. Raises LocalError.
+
+        `only` of these fragments, if anything was saved before: the others stay as they were saved.
+        """
         with disk_errors(f"no checkpoint can be written to {self._folder} (earlier ones are untouched)"):
-            before = self._newest or self.newest()
+            before = self.last
             self._remove_all_but(before)
             with empty_folder(self.unfinished) as folder:
-                return tuple(self._stage_fragment(folder, at, one, before) for at, one in enumerate(fragments))
+                return tuple(
+                    self._stage_fragment(folder, at, one, before)
+                    if before is None or only is None or at in only
+                    else before.index.fragments[at]
+                    for at, one in enumerate(fragments)
+                )
 
-    def commit(self, staged: Sequence[SavedFragment], learner: Path | None, learner_behind: bool = False) -> int:
+    def commit(
+        self,
+        staged: Sequence[SavedFragment],
+        learner: Path | None,
+        learner_behind: bool = False,
+        learner_heads: Sequence[bytes] | None = None,
+    ) -> int:
         """Make what was staged last the newest; it is on disk when this returns how many bytes were new.
 
         Raises LocalError, and then the newest one is untouched.
 
         `learner` is a file that is taken away; None for none, or with `learner_behind` for the one that was saved last.
+        `learner_heads` are of the moment at which it was written, None if that is the moment of all that was staged.
         """
         with disk_errors(f"no checkpoint can be written to {self._folder} (earlier ones are untouched)"):
-            before = self._newest or self.newest()
+            before, heads = self.last, tuple(one.head for one in staged)
             with empty_folder(self.unfinished) as folder:
-                name = "" if learner is None else self._take(learner)
-                if learner is None and learner_behind:
-                    name = self._earlier_learner(folder) if before is None else before.index.learner
+                name, of_learner = "", heads if learner_heads is None else tuple(learner_heads)
+                if learner is not None:
+                    name = self._take(learner)
+                elif learner_behind and before is not None:
+                    name, of_learner = before.index.learner, before.index.heads_of_learner
+                elif learner_behind:
+                    name, of_learner = self._earlier_learner(folder), ()
                 index = Index(
                     protocol_major=PROTOCOL_MAJOR,
                     protocol_minor=PROTOCOL_MINOR,
                     run_id=self._run_id,
                     fragments=tuple(staged),
                     learner=name,
-                    learner_behind=learner_behind,
+                    learner_behind=of_learner != heads,
+                    learner_heads=of_learner,
                 )
                 after = self._publish_index(folder / "index", index)
             self._newest = after
@@ -221,8 +268,8 @@ class Generations:
         """What no index names goes, and what an earlier version wrote as soon as there is one."""
         kept = [one for one in generations if one is not None]
         names = {one.name for one in kept}.union(*(one.index.files for one in kept))
-        if kept and kept[0].index.learner_behind:
-            names.add(LEARNER_FILE)
+        if kept and kept[0].index.learner_behind and not kept[0].index.learner_heads:
+            names.add(LEARNER_FILE)  # of which that learner's part is a copy
         if not self._folder.is_dir():
             return
         for path in sorted(self._folder.iterdir()):

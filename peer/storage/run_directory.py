@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -26,6 +26,7 @@ from coordinator.run.compatibility import read_manifest
 from coordinator.run.manifest import Manifest, run_id_of
 from dht.errors import LocalError, MusterError, PeerError, UsageError
 from dht.files import write_whole
+from dht.statement import DIGEST_BYTES
 from peer.machine.paths import run_path
 from peer.numerics.outer_optimizer import OuterState
 from peer.storage.anchors import Anchors, genesis_state, layouts_of
@@ -50,7 +51,7 @@ MANIFEST_FILE = "manifest.bin"
 class RunState:
     """Everything a peer starts a life with.
 
-    `learner_state` is a file that the learner loads, None for a fresh one; `learner_behind`: of an earlier moment.
+    `learner_state` is a file that the learner loads, None for a fresh one; `learner_heads`: of which versions it is.
     """
 
     chains: tuple[Chain, ...]
@@ -58,7 +59,7 @@ class RunState:
     anchors: Anchors
     votes: tuple[VoteRecord, ...]
     learner_state: Path | None
-    learner_behind: bool = False
+    learner_heads: tuple[bytes, ...] = ()  # of all fragments, as `head_of`; none if they are not known
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +70,11 @@ class Captured:
     states: tuple[OuterState, ...]
     chains: tuple[PackedHistory, ...]  # that end at the held version
 
+    @property
+    def heads(self) -> tuple[bytes, ...]:
+        """What names the held versions."""
+        return tuple(map(head_of, self.chains))
+
 
 @dataclass(frozen=True, slots=True)
 class _Saved:
@@ -78,7 +84,12 @@ class _Saved:
     heads: tuple[bytes | None, ...]
     tensors: Callable[[int], Mapping[str, Tensor]]
     learner: Callable[[], Path | None]
-    learner_behind: bool
+    learner_heads: tuple[bytes, ...] | None  # as in `RunState`; None for those of what is held
+
+
+def head_of(chain: PackedHistory) -> bytes:
+    """The digest of a chain's newest certificate; zeros at version 0, which has none."""
+    return chain.digests[-1] if chain else bytes(DIGEST_BYTES)
 
 
 def known_manifest(data_directory: Path, run_id: bytes) -> Manifest | None:
@@ -160,7 +171,9 @@ class RunDirectory:
         held = tuple(chain.version for chain in chains)
         if saved is None:
             return RunState(chains, held, anchors, votes, None)
-        return RunState(chains, held, anchors, votes, saved.learner(), saved.learner_behind)
+        heads = tuple(head_of(chain.certificates) for chain in chains)
+        of_learner = heads if saved.learner_heads is None else saved.learner_heads
+        return RunState(chains, held, anchors, votes, saved.learner(), of_learner)
 
     def read_certified(self, manifest: Manifest, rules: Rules) -> Captured:
         """What was saved last, for another process than the peer's: nothing is written.
@@ -181,10 +194,10 @@ class RunDirectory:
             index, path = newest.index, self._generations.path
             return _Saved(
                 tuple(one.version for one in index.fragments),
-                tuple(one.head for one in index.fragments),
+                index.heads,
                 lambda fragment: map_tensors(path(index.fragments[fragment].file)),
                 lambda: path(index.learner) if index.learner else None,
-                index.learner_behind,
+                index.heads_of_learner,
             )
         earlier = load_latest(self.path)
         if earlier is None or earlier.run_id != self._run_id:
@@ -193,9 +206,8 @@ class RunDirectory:
             held, heads = earlier.held
         except PeerError as error:
             raise self._unusable(error) from None
-        return _Saved(
-            held, heads, earlier.state_tensors, lambda: earlier.unpack_learner(self.path), earlier.learner_behind
-        )
+        of_learner = () if earlier.learner_behind else None
+        return _Saved(held, heads, earlier.state_tensors, lambda: earlier.unpack_learner(self.path), of_learner)
 
     def _certified(self, saved: _Saved | None, manifest: Manifest, rules: Rules) -> tuple[tuple[Chain, ...], Anchors]:
         chains = tuple(Chain(rules, fragment, digest) for fragment, digest in enumerate(manifest.genesis))
@@ -237,6 +249,12 @@ class RunDirectory:
     # -- saving
 
     @property
+    def has_learner(self) -> bool:
+        """Whether a learner's part was saved last."""
+        last = self._generations.last
+        return last is not None and last.index.learner != ""
+
+    @property
     def learner_file(self) -> Path:
         """Where the learner writes its part of a checkpoint before it is packed with the rest."""
         return self.path / "learner-new" / "learner.safetensors"
@@ -260,20 +278,27 @@ class RunDirectory:
                     found += [about.st_ino, about.st_size, about.st_blocks, about.st_mtime_ns]
         return tuple(found)
 
-    def stage(self, captured: Captured) -> tuple[SavedFragment, ...]:
-        """Write certificates and states, which nobody has to hold for the `commit` that follows. Raises LocalError."""
-        for fragment, certificates in enumerate(captured.chains):
-            self._log(fragment).add(certificates)
-        heads = (chain[-1].digest if chain else bytes(32) for chain in captured.chains)
-        fragments = [Held(*one) for one in zip(captured.held, heads, captured.states, strict=True)]
-        return self._generations.stage(fragments)
+    def stage(self, captured: Captured, only: Container[int] | None = None) -> tuple[SavedFragment, ...]:
+        """Write certificates and states, which nobody has to hold for the `commit` that follows. Raises LocalError.
 
-    def commit(self, staged: Sequence[SavedFragment], learner_file: Path | None) -> int:
+        `only` of these fragments, if anything was saved before.
+        """
+        only = None if self._generations.last is None else only
+        for fragment, certificates in enumerate(captured.chains):
+            if only is None or fragment in only:
+                self._log(fragment).add(certificates)
+        fragments = [Held(*one) for one in zip(captured.held, captured.heads, captured.states, strict=True)]
+        return self._generations.stage(fragments, only)
+
+    def commit(
+        self, staged: Sequence[SavedFragment], learner_file: Path | None, learner_heads: Sequence[bytes] | None = None
+    ) -> int:
         """Save what was staged last together with the learner; returns how many bytes were new.
 
-        Without a file, the learner's part is what was saved last. Raises LocalError, and then the old ones remain.
+        Without a file, the learner's part is what was saved last. `learner_heads` are of the moment at which it was
+        written, None if that is the moment of all that was staged. Raises LocalError, and then the old ones remain.
         """
-        written_bytes = self._generations.commit(staged, learner_file, learner_behind=learner_file is None)
+        written_bytes = self._generations.commit(staged, learner_file, learner_file is None, learner_heads)
         for log in self._logs.values():
             log.cut()
         return written_bytes

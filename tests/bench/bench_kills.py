@@ -40,7 +40,7 @@ class Found:
 
     promised: int
     step: int
-    whole: bool  # all values of the checkpoint are of one step
+    whole: bool  # all states are of this step or of the next one, whose learner is not there yet
     votes: tuple[int, ...]
     files: int
 
@@ -77,15 +77,27 @@ def _life(directory: Path, draw: random.Random) -> Found:
 
 
 def _newest(directory: Path) -> tuple[int, bool]:
-    """The step of the newest generation, 0 without one; and whether all that it holds is of this step."""
+    """The step of the newest learner's part, 0 without one; and whether all that lies beside it is as it has to be."""
     generations = Generations(directory, RUN_ID)
     found = generations.newest()
-    if found is None:
+    if found is None or not found.index.learner:
         return 0, False
     step = int(map_tensors(generations.path(found.index.learner))["step"])
     values = [(one.version, map_tensors(generations.path(one.file))["anchor"]) for one in found.index.fragments]
     whole = all(bool((anchor == version).all()) for version, anchor in values)
-    return step, whole and [version for version, _ in values] == [step, step // OFTEN + 1]
+    whole &= found.index.heads_of_learner == tuple(one.head for one in _states(step))
+    return step, whole and [one for one, _ in values] in [_versions(step), _versions(step + 1)]
+
+
+def _versions(step: int) -> list[int]:
+    """Of both fragments."""
+    return [step, step // OFTEN + 1]
+
+
+def _states(step: int) -> list[Held]:
+    """Both fragments at this step."""
+    states = [(one, OuterState.begin(torch.full((VALUES,), float(one)), 0.0)) for one in _versions(step)]
+    return [Held(one, one.to_bytes(32, "big"), state) for one, state in states]
 
 
 def _write_until_killed(directory: Path, saved: int) -> NoReturn:
@@ -95,11 +107,11 @@ def _write_until_killed(directory: Path, saved: int) -> NoReturn:
     while True:
         step += 1
         votes.append(step.to_bytes(8, "big"))
+        held = _states(step)
+        generations.commit(generations.stage(held), None, learner_behind=True)
         write_tensors(learner, {"step": torch.tensor(step)})
-        states = [OuterState.begin(torch.full((VALUES,), float(one)), 0.0) for one in (step, step // OFTEN + 1)]
-        versions = [step, step // OFTEN + 1]
-        held = [Held(one, bytes(32), state) for one, state in zip(versions, states, strict=True)]
-        generations.commit(generations.stage(held), learner)
+        heads = [one.head for one in held]
+        generations.commit(generations.stage(held, range(0)), learner, learner_heads=heads)
         os.write(saved, step.to_bytes(8, "big"))
 
 
@@ -109,8 +121,8 @@ def check(found: Found) -> None:
     assert found.promised <= found.step <= found.promised + 1, found
     assert sorted(set(found.votes)) == list(range(1, max(found.votes) + 1)), "a vote is missing"
     assert max(found.votes) >= found.step, found
-    # two generations of two fragments, a learner and an index, and the votes; and as much of one that is being written
-    assert found.files <= 9 + 4, found
+    # two generations of which a part differs: two fragments' states, or a learner's part; their indices, and the votes
+    assert found.files <= 7 + 4, found
 
 
 def main(kills: int) -> None:

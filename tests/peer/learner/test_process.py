@@ -177,7 +177,7 @@ def test_a_conversation_with_a_learner(tmp_path: Path):
         with pytest.raises(LocalError, match="refused"):
             await learner.save(tmp_path / "missing" / "inner.safetensors")
         assert (await learner.save(state_path)).at_step == at_step
-        await learner.load_all(anchors)
+        await learner.load(dict(enumerate(anchors)))
         assert torch.equal((await learner.snapshot(0))[0], anchors[0])
         with pytest.raises(ValueError, match="another size"):
             await learner.adopt(0, anchors[0][:-1], None)

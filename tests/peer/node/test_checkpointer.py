@@ -7,6 +7,7 @@ import gc
 import math
 import threading
 import weakref
+from collections import Counter
 from collections.abc import Callable, Coroutine
 from itertools import pairwise
 from pathlib import Path
@@ -19,6 +20,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import save_file
 
+from coordinator.run.manifest import RunConfig
 from dht.errors import LocalError
 from dht.units import GIGABYTE_BYTES
 from peer.learner.client import LearnerClient
@@ -31,12 +33,13 @@ from peer.node.checkpointer import (
     HELD_SECONDS,
     LEARNER_SECONDS,
     Checkpointer,
+    learner_rest_seconds,
     rest_seconds,
     spare_bytes,
 )
 from peer.node.status import advice_of
 from peer.storage.aside import Aside
-from peer.storage.run_directory import RunDirectory
+from peer.storage.run_directory import RunDirectory, head_of
 from tests.peer.rounds.test_driver import Swarm, config_of
 from tests.peer.virtual_loop import run_virtual
 
@@ -53,9 +56,9 @@ def _no_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(asyncio, "to_thread", at_once)
 
 
-async def one_peer(folder: Path) -> tuple[Swarm, RunDirectory, Checkpointer]:
+async def one_peer(folder: Path, config: RunConfig | None = None) -> tuple[Swarm, RunDirectory, Checkpointer]:
     """Of a swarm of its own, with the folder that it saves into."""
-    swarm = Swarm(config_of(), 1, folder)
+    swarm = Swarm(config or config_of(), 1, folder)
     await swarm.start()
     driver = swarm.peers[0].driver
     directory = RunDirectory(folder, driver.engine.core.manifest.run_id)
@@ -119,6 +122,11 @@ def test_what_a_learner_that_was_ended_leaves_is_removed_before_the_next_one_sav
     run_virtual(main())
 
 
+def heads_of(swarm: Swarm) -> tuple[bytes, ...]:
+    """Of what its first peer holds."""
+    return tuple(head_of(machine.held_chain.certificates) for machine in swarm.peers[0].driver.engine.machines)
+
+
 def learner_with(save: Callable[[Path], Coroutine[Any, Any, Done]]) -> LearnerClient:
     """A learner that does nothing but save."""
 
@@ -143,7 +151,7 @@ def test_the_last_save_waits_for_a_learner_for_as_long_as_it_writes(tmp_path: Pa
         core = swarm.peers[0].driver.engine.core
         held = directory.load(core.manifest, core.rules)
         assert held.learner_state is not None
-        assert not held.learner_behind
+        assert held.learner_heads == heads_of(swarm)
         await swarm.close()
 
     run_virtual(main())
@@ -176,7 +184,7 @@ def test_the_last_save_waits_for_a_learner_that_still_writes_what_nobody_waits_f
         await tasks.end()
         await checkpointer.save_last()
         core = swarm.peers[0].driver.engine.core
-        assert not directory.load(core.manifest, core.rules).learner_behind
+        assert directory.load(core.manifest, core.rules).learner_heads == heads_of(swarm)
         await swarm.close()
 
     run_virtual(main())
@@ -193,7 +201,7 @@ def test_the_last_save_does_without_a_learner_that_cannot_save(tmp_path: Path) -
         with pytest.raises(LocalError, match="all else is saved"):
             await checkpointer.save_last()
         core = swarm.peers[0].driver.engine.core
-        assert directory.load(core.manifest, core.rules).learner_behind
+        assert directory.load(core.manifest, core.rules).learner_state is None
         await swarm.close()
 
     run_virtual(main())
@@ -224,6 +232,65 @@ def test_states_that_are_on_disk_are_not_held_for_as_long_as_the_learner_writes(
 
     run_virtual(main())
     assert held == [False] * 2
+
+
+@pytest.mark.usefixtures("_no_threads")
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+def test_a_part_of_what_is_saved_lies_there_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, momentum: float
+) -> None:
+    """All states and the learner's part did, so a disk had to hold twice of everything."""
+    most: list[Counter[str]] = []
+
+    def commit(directory: RunDirectory, *arguments: Any) -> int:
+        written_bytes = write(directory, *arguments)
+        most.append(Counter(path.name.split("-")[0] for path in directory.path.iterdir() if path.is_file()))
+        return written_bytes
+
+    async def save(path: Path) -> Done:
+        save_file({"theta": torch.rand(3)}, path)
+        return DONE
+
+    async def main() -> None:
+        config = config_of(fragments=4)
+        config = config.model_copy(update={"outer": config.outer.model_copy(update={"momentum": momentum})})
+        swarm, directory, checkpointer = await one_peer(tmp_path, config)
+        core = swarm.peers[0].driver.engine.core
+        checkpointer.learner = learner_with(save)
+        saving = asyncio.get_running_loop().create_task(checkpointer.run())
+        for _ in range(6):
+            await swarm.train(8)  # two versions of each fragment
+            await asyncio.sleep(CHECKPOINT_SECONDS / 2)
+        saving.cancel()
+        await checkpointer.save_now()
+        held = directory.load(core.manifest, core.rules)
+        assert list(held.held) == swarm.peers[0].versions
+        assert held.learner_heads == heads_of(swarm)
+        await swarm.close()
+
+    write = RunDirectory.commit
+    monkeypatch.setattr(RunDirectory, "commit", commit)
+    run_virtual(main())
+    assert len(most) >= 6
+    assert max(one["learner"] for one in most) == 2
+    assert max(one["anchor"] for one in most) == (6 if momentum else 8)
+    assert max(one["anchor"] for one in most if one["learner"] == 2) == 4
+
+
+@pytest.mark.usefixtures("_no_threads")
+def test_a_host_saves_the_states_of_one_moment(tmp_path: Path) -> None:
+    async def main() -> None:
+        config = config_of()
+        config = config.model_copy(update={"outer": config.outer.model_copy(update={"momentum": 0.9})})
+        swarm, directory, checkpointer = await one_peer(tmp_path, config)
+        core = swarm.peers[0].driver.engine.core
+        for _ in range(2):
+            await swarm.train(8)
+            await checkpointer.save(*checkpointer._turns()[:1])
+            assert list(directory.load(core.manifest, core.rules).held) == swarm.peers[0].versions
+        await swarm.close()
+
+    run_virtual(main())
 
 
 @pytest.mark.parametrize("part", ["stage", "commit"])
@@ -283,17 +350,18 @@ def test_a_vote_that_the_disk_does_not_take_is_told_until_one_is_taken(tmp_path:
 
 def test_saves_keep_to_what_may_be_written_and_to_the_learners_time() -> None:
     limits = Limits(written_gigabytes_per_hour=10 / (1 - ASIDE_SHARE))
-    assert rest_seconds(1e6, 0.0, limits) == CHECKPOINT_SECONDS
-    assert rest_seconds(GIGABYTE_BYTES, 0.0, limits) == pytest.approx(360.0)
-    assert rest_seconds(GIGABYTE_BYTES, 0.0, Limits(written_gigabytes_per_hour=0)) == CHECKPOINT_SECONDS
-    assert rest_seconds(0.0, HELD_SECONDS, limits) == CHECKPOINT_SECONDS
-    assert rest_seconds(0.0, 2.0, limits) == 200.0
+    assert rest_seconds(1e6, limits) == CHECKPOINT_SECONDS
+    assert rest_seconds(1e6, limits, 2) == CHECKPOINT_SECONDS / 2, "each of two turns as often"
+    assert rest_seconds(GIGABYTE_BYTES, limits, 2) == pytest.approx(360.0)
+    assert rest_seconds(GIGABYTE_BYTES, Limits(written_gigabytes_per_hour=0)) == CHECKPOINT_SECONDS
+    assert learner_rest_seconds(HELD_SECONDS) == 0.0
+    assert learner_rest_seconds(2.0) == 200.0
 
 
 @given(st.floats(0, 1e13), st.floats(0.01, 1e4))
 def test_saves_and_what_others_fetch_are_together_what_may_be_written(written_bytes: float, gigabytes: float) -> None:
     limits = Limits(written_gigabytes_per_hour=gigabytes)
-    seconds = rest_seconds(written_bytes, 0.0, limits)
+    seconds = rest_seconds(written_bytes, limits)
     spare = spare_bytes(seconds, written_bytes, limits)
     assert spare > 0
     assert (written_bytes + spare) / GIGABYTE_BYTES == pytest.approx(gigabytes * seconds / 3600)
@@ -302,6 +370,38 @@ def test_saves_and_what_others_fetch_are_together_what_may_be_written(written_by
 
 def test_five_years_of_saving_are_what_a_disk_bears() -> None:
     assert Limits().written_gigabytes_per_hour * 24 * 365.25 * 5 == pytest.approx(600e3, rel=0.01)
+
+
+@pytest.mark.usefixtures("_no_threads")
+def test_states_do_not_wait_for_the_time_that_a_learner_is_left(tmp_path: Path) -> None:
+    learner_at, all_at = list[float](), list[float]()
+
+    async def save(path: Path) -> Done:
+        learner_at.append(asyncio.get_running_loop().time())
+        save_file({"theta": torch.rand(3)}, path)
+        return DONE.model_copy(update={"seconds": 2.0})
+
+    async def main() -> None:
+        swarm, _, checkpointer = await one_peer(tmp_path)
+        checkpointer.learner = learner_with(save)
+        take = swarm.peers[0].driver.counters.take
+        swarm.peers[0].driver.counters.take = lambda what: (
+            all_at.append(asyncio.get_running_loop().time()),
+            take(what),
+        )
+        saving = asyncio.get_running_loop().create_task(checkpointer.run())
+        await asyncio.sleep(1000.0)
+        saving.cancel()
+        await swarm.close()
+
+    run_virtual(main())
+    assert [later - earlier for earlier, later in pairwise(learner_at)] == pytest.approx(
+        [200.0] * (len(learner_at) - 1)
+    )
+    states_at = [one for one in all_at if one not in learner_at]
+    assert [states - learner for learner, states in zip(learner_at, states_at, strict=False)] == pytest.approx(
+        [CHECKPOINT_SECONDS / 2] * len(learner_at)
+    )
 
 
 @pytest.mark.usefixtures("_no_threads")
@@ -360,4 +460,4 @@ def test_what_a_silent_learner_is_ended_for_is_written_after_what_was_begun(
         await swarm.close()
 
     asyncio.run(main())
-    assert most == [1, 1]
+    assert most == [1] * 3

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,7 @@ from peer.node.lifecycle import Lifecycle, certified_progress, versions_certifie
 from peer.node.options import NodeOptions
 from peer.node.slow_steps import slow_advice, step_seconds_max
 from peer.node.status import advice_of
-from peer.storage.run_directory import RunDirectory
+from peer.storage.run_directory import RunDirectory, head_of
 from tests.peer.memory_transport import LinkPolicy, MemoryNetwork
 from tests.peer.node.test_lifecycle import lifecycle_of
 from tests.peer.rounds.test_driver import STEP_SECONDS, Peer, Swarm, config_of
@@ -44,7 +44,7 @@ class Reporter:
     def __init__(self, peer: Peer, on_steps: Callable[[Steps], None], progress: LearnerProgress) -> None:
         self.told: list[tuple[int, int | None]] = []
         self.heard = 0
-        self.loaded: list[Tensor] = []
+        self.loaded: list[list[int]] = []
         self.references: list[Tensor | None] = []
         self._answering = asyncio.Event()
         self._answering.set()
@@ -104,10 +104,12 @@ class Reporter:
         self.references.append(reference)
         return await self._within.adopt(fragment, new, reference, *counts)
 
-    async def load_all(self, anchors: Sequence[Tensor]) -> None:
+    async def load(self, anchors: Mapping[int, Tensor]) -> None:
         await self._answer()
-        self.loaded += [torch.cat(list(anchors)), torch.cat(self._anchors.all_anchors())]
-        self._within.learner.load_all(torch.cat(list(anchors)))
+        self.loaded.append(sorted(anchors))
+        for fragment, anchor in anchors.items():
+            assert torch.equal(anchor, self._anchors.current(fragment).anchor)
+            self._within.learner.adopt(fragment, anchor, None, 0, 0)
 
     async def save(self, path: Path) -> Done:
         await self._answer()
@@ -259,7 +261,7 @@ def test_a_learner_that_hangs_is_replaced_by_one_that_begins_with_what_is_certif
 
         await asyncio.sleep(1.0)
         assert len(house.learners) == 2
-        assert torch.equal(*house.learners[-1].loaded)
+        assert house.learners[-1].loaded == [list(range(driver.engine.core.pace.fragments))]
         versions, members = versions_certified(driver.engine), driver.counters.certified.members
         lifecycle.advance(driver.now)
         assert lifecycle.state == "training"
@@ -291,6 +293,27 @@ def test_a_learner_that_writes_for_long_what_it_saves_does_not_hang(tmp_path: Pa
                 file.write(bytes(1 << 16))
                 await asyncio.sleep(PATIENCE_SECONDS / 2)
             assert house.peer.driver.counters.events["learner_hangs"] == 0
+        await house.close()
+
+    run_virtual(main())
+
+
+@pytest.mark.usefixtures("_no_threads")
+@pytest.mark.parametrize("moved", [0, 1])
+def test_a_learner_keeps_what_it_made_of_the_versions_that_are_held(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moved: int
+) -> None:
+    """Its part is saved at another moment than states are: of the others it begins with the anchor."""
+
+    async def main() -> None:
+        house = await house_of(tmp_path, peers=2)
+        await house.begin()
+        await house.train(24)
+        heads = [head_of(machine.held_chain.certificates) for machine in house.peer.driver.engine.machines]
+        heads[moved] = bytes(32)
+        house.patch(monkeypatch)
+        await house.learning.begin(house.learning.prepare(tmp_path / "state", heads))
+        assert house.learners[-1].loaded == [[moved]]
         await house.close()
 
     run_virtual(main())
@@ -385,7 +408,8 @@ def test_the_last_save_does_without_a_learner_that_does_not_answer(tmp_path: Pat
         assert driver.now == pytest.approx(since + LEARNER_SECONDS, abs=0.5)
         held = RunDirectory(tmp_path, core.manifest.run_id).load(core.manifest, core.rules)
         assert list(held.held) == house.peer.versions
-        assert (held.learner_state is not None, held.learner_behind) == (saved, True)
+        assert (held.learner_state is not None) == saved
+        assert held.learner_heads != tuple(head_of(chain.certificates) for chain in held.chains)
         assert "checkpoint_failed" not in driver.counters.events
         await house.close()
 

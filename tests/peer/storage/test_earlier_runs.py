@@ -16,7 +16,7 @@ from coordinator.run.compatibility import OURS
 from coordinator.run.manifest import Manifest
 from dht.identity import KeyVerifier
 from peer.learner.learner import make_learner
-from peer.storage.run_directory import Captured, RunDirectory, RunState, known_manifest
+from peer.storage.run_directory import Captured, RunDirectory, RunState, head_of, known_manifest
 from tests.peer.rounds.test_driver import windows_of
 
 RUNS = Path(__file__).parents[1] / "runs"
@@ -96,4 +96,6 @@ def test_what_is_saved_next_is_found_again(frozen: Frozen) -> None:
     again = frozen.load()
     assert again.held == held.held
     assert [chain.digest for chain in again.chains] == [chain.digest for chain in held.chains]
-    assert again.learner_behind
+    assert again.learner_state is not None
+    assert held.learner_heads == tuple(head_of(chain.certificates) for chain in held.chains)
+    assert again.learner_heads == (), "it is not said of which versions the learner is"

@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -114,6 +115,55 @@ def test_only_the_newest_is_there_while_a_part_of_the_next_is_written(tmp_path):
     Generations(tmp_path / "missing", RUN_ID).keep_newest()
 
 
+def renew(folder: Path, *versions: int, only: Sequence[int] = (), step: int | None = None) -> None:
+    """Save these fragments alone, or a learner that holds these versions."""
+    generations = Generations(folder, RUN_ID)
+    staged, learner = generations.stage(held(*versions), only), None if step is None else learner_of(folder, step)
+    heads = None if step is None else [one.head for one in held(*versions)]
+    generations.commit(staged, learner, learner is None, heads)
+
+
+def test_a_part_is_renewed_and_that_alone_lies_there_twice(tmp_path):
+    save(tmp_path, 1, 1, 1, step=1)
+    for version in range(2, 5):
+        for only in ([0, 2], [1]):
+            renew(tmp_path, version, version, version, only=only)
+            assert len(files(tmp_path, "anchor")) == 3 + len(only)
+            assert len(files(tmp_path, "learner-")) == 2, "one, and the folder that the learner writes to"
+        assert read(tmp_path) == ((version,) * 3, version - 1)
+        renew(tmp_path, version, version, version, step=version)
+        assert read(tmp_path) == ((version,) * 3, version)
+        assert len(files(tmp_path, "anchor")) == 3
+        assert len(files(tmp_path, "learner-")) == 3
+
+
+def test_where_nothing_was_saved_all_is(tmp_path):
+    renew(tmp_path, 3, 4, only=[1])
+    assert read(tmp_path) == ((3, 4), None)
+
+
+def test_it_is_known_of_which_versions_the_learner_is(tmp_path):
+    save(tmp_path, 1, 1, step=1)
+    index = Generations(tmp_path, RUN_ID).newest().index
+    assert (index.heads_of_learner, index.learner_behind) == (index.heads, False)
+    renew(tmp_path, 2, 1, only=[0])
+    behind = Generations(tmp_path, RUN_ID).newest().index
+    assert (behind.heads_of_learner, behind.learner_behind) == (index.heads, True)
+    renew(tmp_path, 2, 3, step=3)
+    ahead = Generations(tmp_path, RUN_ID).newest().index
+    assert [one[:1] for one in ahead.heads] == [b"\2", b"\1"]
+    assert [one[:1] for one in ahead.heads_of_learner] == [b"\2", b"\3"]
+    assert ahead.learner_behind, "for an earlier minor version, which loads every anchor then"
+
+
+@pytest.mark.parametrize("behind", [True, False])
+def test_an_earlier_minor_version_does_not_say_it(tmp_path, behind):
+    save(tmp_path, 1, 1, step=1)
+    publish(tmp_path, learner_heads=(), learner_behind=behind)
+    index = Generations(tmp_path, RUN_ID).newest().index
+    assert index.heads_of_learner == (() if behind else index.heads)
+
+
 def test_another_branch_with_the_same_version_is_another_state(tmp_path):
     generations = Generations(tmp_path, RUN_ID)
     generations.commit(generations.stage(held(1)), None)
@@ -168,6 +218,40 @@ def test_a_torn_or_changed_file_is_passed_over(tmp_path_factory, data):
     shutil.rmtree(folder)
 
 
+def test_states_are_found_beside_a_damaged_learner_if_there_is_no_other(tmp_path):
+    for version in (1, 2):
+        save(tmp_path, version, step=version)
+    (newest,) = [Generations(tmp_path, RUN_ID).newest().index.learner]
+    (tmp_path / newest).write_bytes(b"")
+    assert read(tmp_path) == ((1,), 1)
+    renew(tmp_path, 3, only=[0])
+    for path in tmp_path.glob("learner-*.safetensors"):
+        path.write_bytes(b"")
+    with capture_logs() as logs:
+        assert read(tmp_path) == ((3,), None)
+    assert [entry["event"] for entry in logs] == ["checkpoint_damaged"] * 2
+    save(tmp_path, 4, step=4)
+    assert read(tmp_path) == ((4,), 4)
+
+
+@settings(max_examples=40)
+@given(st.data())
+def test_a_torn_part_is_passed_over_for_the_one_before_it(tmp_path_factory, data):
+    folder = tmp_path_factory.mktemp("generations")
+    save(folder, 1, 1, step=1)
+    renew(folder, 2, 2, only=[0])
+    only, step = data.draw(st.sampled_from([([0], None), ([1], None), ([], 2)]))
+    before = set(folder.iterdir())
+    renew(folder, 3, 3, only=only, step=step)
+    changed = data.draw(st.sampled_from(sorted(path for path in set(folder.iterdir()) - before if path.is_file())))
+    content = changed.read_bytes()
+    changed.write_bytes(content[: data.draw(st.integers(0, len(content) - 1))])
+    with capture_logs() as logs:
+        assert read(folder) == ((2, 1), 1)
+    assert [entry["event"] for entry in logs] == ["checkpoint_damaged"]
+    shutil.rmtree(folder)
+
+
 def test_if_all_are_damaged_there_is_none(tmp_path):
     for version in (1, 2):
         save(tmp_path, version)
@@ -210,6 +294,24 @@ def test_a_crash_at_any_moment_leaves_one_or_the_other(tmp_path, steps):
     save(tmp_path, 4, 2, step=4)
     assert read(tmp_path) == ((4, 2), 4)
     assert not (tmp_path / "unfinished").exists()
+
+
+@pytest.mark.parametrize("steps", range(11))
+@pytest.mark.parametrize(("only", "step"), [([0], None), ([1], None), ([], 2)])
+def test_a_crash_while_a_part_is_renewed_leaves_one_or_the_other(tmp_path, steps, only, step):
+    save(tmp_path, 1, 1, step=1)
+    renew(tmp_path, 2, 1, only=[0])
+    with failure_at(steps, CrashError()):
+        try:
+            renew(tmp_path, 3, 3, only=only, step=step)
+            ended = True
+        except CrashError:
+            ended = False
+    after = tuple(3 if at in only else version for at, version in enumerate((2, 1))), step or 1
+    found = read(tmp_path)
+    assert found == after or (found == ((2, 1), 1) and not ended)
+    renew(tmp_path, 4, 4, step=4)
+    assert read(tmp_path) == (found[0], 4)
 
 
 def test_a_full_disk_is_said_in_words_and_loses_nothing(tmp_path):

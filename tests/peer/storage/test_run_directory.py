@@ -147,6 +147,24 @@ def test_another_lineage_replaces_the_log(tmp_path: Path, manifest: Manifest) ->
     assert [chain.digest for chain in held.chains] == [chain.digest for chain in other]
 
 
+def test_what_is_not_renewed_stays_proven_whatever_its_lineage(tmp_path: Path, manifest: Manifest) -> None:
+    directory = RunDirectory(tmp_path, manifest.run_id)
+    chains, states = advanced(manifest, 3)
+    assert not directory.has_learner
+    directory.make_room()
+    save_file({"theta": torch.arange(3.0)}, directory.learner_file)
+    directory.commit(directory.stage(captured(chains, states)), directory.learner_file)
+    assert directory.has_learner
+    other = [chain.truncated(1) for chain in chains]
+    moved = [OuterState(state.anchor + 1.0, state.momentum) for state in states]
+    for chain, state in zip(other, moved, strict=True):
+        chain.append(certify(chain, state))
+    directory.commit(directory.stage(captured(other, moved), range(1, 2)), None)
+    held = RunDirectory(tmp_path, manifest.run_id).load(manifest, rules_of(manifest))
+    assert [chain.digest for chain in held.chains] == [chains[0].digest, other[1].digest]
+    assert held.learner_heads == tuple(chain.digest for chain in chains)
+
+
 def test_a_state_that_was_never_certified_is_refused(tmp_path: Path, manifest: Manifest) -> None:
     directory = RunDirectory(tmp_path, manifest.run_id)
     chains, states = advanced(manifest, 2)
