@@ -17,6 +17,7 @@ from torch import Tensor
 
 from peer.numerics.merge import MergeRule, weight_shares
 from peer.numerics.robust import centered_clip as clipping
+from peer.numerics.robust.alike import slack, without_alike
 from peer.numerics.robust.gram import centred_products, inner_products
 from peer.numerics.robust.medians import weighted_median
 from peer.numerics.robust.opposed import bounds
@@ -161,7 +162,12 @@ def excess(rule: str, sample: Sample, variances: Sequence[float]) -> Floats:
     if rule == "robust_rda":
         known = _known_lengths(np.sqrt(products.diagonal()) * scales, shares)
         errors = [min(ERRORS * math.sqrt(variance), COSINE_ERROR_MAX) / known for variance in variances]
-        limits = [bounds(own, products * np.outer(scales, scales), error) for error in errors]
+        scaled = products * np.outer(scales, scales)
+        if sample.inputs.embedding:
+            limits = [bounds(own, scaled, error) for error in errors]
+        else:
+            kept = without_alike(own, centred, shares)
+            limits = [bounds(kept, scaled, error, slack(own, centred, shares, error)) for error in errors]
     published = np.array(sample.coefficients)[counted]
     return np.asarray(np.array([(low - published, published - high) for low, high in limits]) / shares)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from peer.attacks.zoo import ATTACKS
 from tests.quality.experiment import (
     EIGHT,
     NO_MOMENTUM,
@@ -9,7 +10,6 @@ from tests.quality.experiment import (
     SHIPPED,
     SIX,
     TINY,
-    WORST,
     Experiment,
     Rates,
     pair,
@@ -29,6 +29,7 @@ MUON_SIZES = {  # million parameters: hidden size, layers, feed-forward size, an
 }
 MUON_SIZES_ADAMW: tuple[Rates, ...] = tuple((rate, rate) for rate in ("3e-3", "4.5e-3", "6.75e-3"))
 MUON_TOKENS = (1024, 3072)  # of a learner's step, beside data-parallel Muon
+MUON_SHIPPED = (*MUON, "--inner-lr", "1.5e-2", "--outer-lr", "1", "--outer-momentum", "0")
 MULOCO = ("--outer-lr", "0.7", "--outer-momentum", "0.6")  # the outer step of 2505.23725
 DEPTHS, INITIAL = ("2", "8", "24"), ("width", "depth")
 
@@ -111,9 +112,7 @@ GROUPS: dict[str, tuple[Experiment, ...]] = {
         for name in INITIAL
     ),
     "attacks-muon": (
-        Experiment("attacks-muon-none", (*SIX, *MUON, "--inner-lr", "1.5e-2")),
-        *variants(
-            "attacks-muon", (*EIGHT, *MUON, "--inner-lr", "1.5e-2"), {name: ("--attack", f"{name}:2") for name in WORST}
-        ),
+        Experiment("attacks-muon-none", (*SIX, *MUON_SHIPPED)),
+        *variants("attacks-muon", (*EIGHT, *MUON_SHIPPED), {name: ("--attack", f"{name}:2") for name in ATTACKS}),
     ),
 }

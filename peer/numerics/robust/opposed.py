@@ -29,10 +29,15 @@ def say(cosines: Floats) -> Floats:
     return np.asarray(np.clip(1 - cosines / OPPOSED, 0, 1))
 
 
-def bounds(shares: Floats, products: Floats, error: Floats | float) -> tuple[Floats, Floats]:
-    """Per input the least and the most that `without_opposed` can give for cosines off by up to `error`."""
+def bounds(
+    shares: Floats, products: Floats, error: Floats | float, slack: tuple[Floats | float, Floats | float] = (1.0, 1.0)
+) -> tuple[Floats, Floats]:
+    """Per input the least and the most that `without_opposed` can give for cosines off by up to `error`.
+
+    `slack` are factors by which a share may itself be less and more.
+    """
     cosines = _cosines(shares, products)
-    least, most = shares * say(cosines - error), shares * say(cosines + error)
+    least, most = shares * slack[0] * say(cosines - error), shares * slack[1] * say(cosines + error)
     return _among(least, most), _among(most, least)
 
 

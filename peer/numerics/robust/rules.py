@@ -21,6 +21,7 @@ from torch import Tensor
 
 from peer.numerics.merge import DIRECTION_MIN, NORM_MIN
 from peer.numerics.robust import centered_clip as clipping
+from peer.numerics.robust.alike import without_alike
 from peer.numerics.robust.gram import centred_products, inner_products, squared_distances
 from peer.numerics.robust.medians import weighted_median, weighted_trimmed_mean
 from peer.numerics.robust.opposed import without_opposed
@@ -60,7 +61,7 @@ def robust_rda(vectors: Sequence[Tensor], weights: Sequence[float]) -> Aggregate
     stack = Stack.of(vectors, weights)
     products = inner_products(stack.arrays())
     norms = np.sqrt(products.diagonal())
-    shares, clip = robust_shares(stack, products, unit_scales(norms))
+    shares, clip = robust_shares(stack, products, unit_scales(norms), directional=True)
     radius = float(weighted_median(norms, stack.weights))
     return aggregate(stack, vectors, _rescaled(shares, products, radius), clip)
 
@@ -74,24 +75,27 @@ def robust_embedding(vectors: Sequence[Tensor], weights: Sequence[float]) -> Agg
     stack = Stack.of(vectors, weights)
     products = inner_products(stack.arrays())
     scales = clip_scales(np.sqrt(products.diagonal()), stack.weights)
-    shares, clip = robust_shares(stack, products, scales)
+    shares, clip = robust_shares(stack, products, scales, directional=False)
     return aggregate(stack, vectors, shares * scales, clip)
 
 
 def robust_directions(vectors: Sequence[Tensor], weights: Sequence[float]) -> Aggregate:
     """`robust_shares` of vectors as they are, for those that have been given a length already. O(n²d)."""
     stack = Stack.of(vectors, weights)
-    shares, clip = robust_shares(stack, inner_products(stack.arrays()), np.ones(stack.count))
+    shares, clip = robust_shares(stack, inner_products(stack.arrays()), np.ones(stack.count), directional=True)
     return aggregate(stack, vectors, shares, clip)
 
 
-def robust_shares(stack: Stack, products: Floats, scales: Floats) -> tuple[Floats, float]:
+def robust_shares(stack: Stack, products: Floats, scales: Floats, directional: bool) -> tuple[Floats, float]:
     """What `robust_rda` takes of each y_i = scale_i · x_i, summing to 1, and CenteredClip's ρ; `products` of the x_i.
 
-    CenteredClip, and of that less of rows that point away from its result (docs/adr/0031).
+    CenteredClip; of that less of directions that agree with each other beyond the merge (docs/adr/0071), and of rows
+    that point away from it (docs/adr/0031). Rows of embeddings may agree: many members have not seen a token.
     """
     centred = centred_products(stack.arrays(), products, scales, stack.weights)
     shares, clip = clipping.centered_clip(centred, stack.weights)
+    if directional:
+        shares = without_alike(shares, centred, stack.weights)
     return without_opposed(shares, products * np.outer(scales, scales)), clip
 
 

@@ -93,7 +93,7 @@ def tensor_radius(rule: str, inputs: TensorInputs) -> float:
 def _robust(pieces: Sequence[Tensor], inputs: TensorInputs) -> Aggregate:
     stack = Stack.of(pieces, inputs.weights)
     scales = tensor_scales("robust_rda", inputs)[list(stack.places)]
-    shares, radius = robust_shares(stack, inner_products(stack.arrays()), scales)
+    shares, radius = robust_shares(stack, inner_products(stack.arrays()), scales, not inputs.embedding)
     return _combined("robust_rda", pieces, stack.spread(shares), inputs, radius)
 
 

@@ -70,17 +70,42 @@ def centered_clip(x, w):
     return centre
 
 
-def robust_mean(x, w):
-    """CenteredClip, then the mean with its weights once more, in which whoever points away has less: none at −¼."""
-    centre = centered_clip(x, w)
-    away = lengths(x - centre)
+def clip_weights(x, w):
+    """Those with which CenteredClip's result is the mean."""
+    away = lengths(x - centered_clip(x, w))
     radius = median_of(lengths(x - geometric_median(x, w)), w)
+    return w * np.minimum(1, radius / np.maximum(away, 1e-300))
+
+
+def without_alike(x, weights, w):
+    """Less of rows whose rests have a cosine c of more than ¼, or than is usual: (¼/c)², and no less than the other's
+    weight takes."""
+    if len(x) < 4:
+        return weights
+    rests = units(x - mean(x, weights))
+    cosines = rests @ rests.T - 2 * np.eye(len(x))
+    usual = max(0.25, median_of(cosines.max(axis=1), w))
+    left = [
+        min(1 - (1 - (usual / max(c, usual)) ** 2) * min(1, other / own) for c, other in zip(row, w, strict=True))
+        for row, own in zip(cosines, w, strict=True)
+    ]
+    return weights * np.array(left)
+
+
+def without_opposed(x, weights):
+    """Less of rows that point away from the mean, and none of a row at a cosine of −¼."""
+    centre = mean(x, weights)
     cosines = x @ centre / np.maximum(lengths(x) * np.linalg.norm(centre), 1e-300)
-    return mean(x, w * np.minimum(1, radius / np.maximum(away, 1e-300)) * np.clip(1 + 4 * cosines, 0, 1))
+    return weights * np.clip(1 + 4 * cosines, 0, 1)
+
+
+def robust_mean(x, w):
+    return mean(x, without_opposed(x, clip_weights(x, w)))
 
 
 def robust_rda(x, w):
-    direction = robust_mean(units(x), w)
+    y = units(x)
+    direction = mean(y, without_opposed(y, without_alike(y, clip_weights(y, w), w)))
     return median_of(lengths(x), w) * direction / np.linalg.norm(direction)
 
 
