@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 SHOWN_MAX = 100  # seconds, then minutes: from here on in the next unit
 _UNITS = ("", "k", "M", "G", "T", "P")
@@ -18,6 +18,11 @@ def count(value: float) -> str:
 def counted(number: int, noun: str) -> str:
     """`1 peer`, `2 peers`."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def listed(noun: str, which: Sequence[str]) -> str:
+    """`fragment 1`, `fragments 1, 4`."""
+    return f"{noun if len(which) == 1 else noun + 's'} {', '.join(which)}"
 
 
 def size(value_bytes: float) -> str:

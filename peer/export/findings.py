@@ -76,7 +76,8 @@ def _proven(found: Verified) -> str:
     if found.from_founders:
         return (
             f"{proven}, and that they were let in, round by round, by keys that the founders let in. Compare the run's "
-            "id with your invite: the founders' keys can begin another run, but not under this id."
+            "id with that of your invite (muster invite INVITE --json): the founders' keys can begin another run, but "
+            "not under this id."
         )
     reason = (
         "older certificates are no longer kept"

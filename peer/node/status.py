@@ -91,13 +91,13 @@ def note_of(reason: str, driver: RoundDriver) -> str:
     if total_bytes:
         left = "" if seconds_left is None else f", about {quantity.rough(seconds_left)} left"
         done = f"{quantity.bar(done_bytes / total_bytes)} {quantity.size(done_bytes)} of {quantity.size(total_bytes)}"
-        progress = f"{done} of states from {sources} peers{left}"
+        progress = f"{done} of states from {quantity.counted(sources, 'peer')}{left}"
         return f"{progress}; {OUTRUN}" if driver.catch_up.outrun else progress
     if driver.catch_up.following:
-        fragments = ", ".join(map(str, driver.catch_up.following))
-        return f"fetches the steps of versions that it missed of fragments {fragments}"
+        which = quantity.listed("fragment", [*map(str, driver.catch_up.following)])
+        return f"fetches the steps of versions that it missed of {which}"
     busy = [_round(machine) for machine in driver.engine.machines if machine.busy]
-    rounds = f"rounds in flight for fragments {', '.join(busy)}" if busy else ""
+    rounds = f"takes part in a round for {quantity.listed('fragment', busy)}" if busy else ""
     core, chains = driver.engine.core, driver.engine.chains
     lacks = (lack_of_company(core, driver.now), lack_of_founders(core, chains, driver.now))
     return "; ".join(filter(None, (*lacks, _probation(driver.engine), rounds)))
@@ -136,7 +136,7 @@ def _probation(engine: Engine) -> str:
     core = engine.core
     new = [str(chain.fragment) for chain in engine.chains if core.contributes and chain.on_probation({core.me})]
     needed = core.rules.trust.probation_rounds
-    return f"on probation in fragments {', '.join(new)}, in each for {needed} certified rounds" if new else ""
+    return f"on probation in {quantity.listed('fragment', new)}, for {needed} certified rounds" if new else ""
 
 
 def peer_snapshot(

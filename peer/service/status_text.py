@@ -50,13 +50,13 @@ def _today(day: OwnerDay) -> str:
     return f"trained for {quantity.rough(day.trained_seconds)}, {traffic}{opens}"
 
 
-def _hindrances(snapshot: PeerSnapshot) -> dict[str, str]:
+def _hindrances(snapshot: PeerSnapshot) -> dict[str, list[str]]:
     """What keeps the peer from asking into a group, and of which fragments."""
     found: dict[str, list[str]] = {}
     for index, one in enumerate(snapshot.fragments):
         if one.hindrance:
             found.setdefault(one.hindrance, []).append(str(index))
-    return {why: ", ".join(which) for why, which in found.items()}
+    return found
 
 
 def status_page(snapshot: PeerSnapshot) -> str:
@@ -82,8 +82,8 @@ def status_page(snapshot: PeerSnapshot) -> str:
         lines.append(f"held out  loss {_heldout(snapshot.evaluations[-1])} nats per token")
     lines += [
         f"fragments {quantity.versions(fragment.version for fragment in snapshot.fragments)} (certified versions)",
-        *(f"waits     it {why}: fragments {which}" for why, which in _hindrances(snapshot).items()),
-        f"certified {certified.versions} versions seen, {quantity.count(certified.tokens)} tokens",
+        *(f"waits     it {why}: {quantity.listed('fragment', which)}" for why, which in _hindrances(snapshot).items()),
+        f"certified {quantity.counted(certified.versions, 'version')} seen, {quantity.count(certified.tokens)} tokens",
         f"network   {_live(snapshot)}, {quantity.counted(snapshot.rounds_in_flight, 'round')} in flight, "
         f"sent {quantity.size(snapshot.bytes_sent)}, received {quantity.size(snapshot.bytes_received)}",
     ]

@@ -1,10 +1,10 @@
-"""How far something is, drawn in one line."""
+"""How far something is, drawn in one line, and how many there are."""
 
 from __future__ import annotations
 
 import pytest
 
-from coordinator.views.quantity import bar
+from coordinator.views.quantity import bar, listed
 
 
 @pytest.mark.parametrize(
@@ -22,3 +22,8 @@ from coordinator.views.quantity import bar
 )
 def test_a_bar_is_full_or_empty_only_where_all_or_nothing_is_done(share: float, drawn: str) -> None:
     assert bar(share) == drawn
+
+
+def test_one_of_a_kind_is_not_told_as_many() -> None:
+    assert listed("fragment", ["1"]) == "fragment 1"
+    assert listed("fragment", ["1", "4"]) == "fragments 1, 4"

@@ -56,5 +56,5 @@ def test_the_page_of_a_peer_names_each_hindrance_once_with_its_fragments() -> No
     lines = [line for line in status_page(shown).splitlines() if line.startswith("waits")]
     assert lines == [
         "waits     it is bound by a vote: fragments 0, 2",
-        "waits     it begins no more rounds: fragments 3",
+        "waits     it begins no more rounds: fragment 3",
     ]

@@ -189,12 +189,12 @@ def test_a_peer_describes_itself() -> None:
     assert "network   1 peer live, 1 round in flight" in status_page(alone)
     busy = learner.model_copy(
         update={
-            "note": "rounds in flight for fragments 1 (4 peers)",
+            "note": "takes part in a round for fragment 1 (4 peers)",
             "swarm_loss": 2.5,
             "credited_tokens": {learner.peer_id: 3000, "another": 1000},
         }
     )
-    assert status_line(busy).startswith("2:31 training (rounds in flight for fragments 1 (4 peers)), step")
+    assert status_line(busy).startswith("2:31 training (takes part in a round for fragment 1 (4 peers)), step")
     assert "loss 2.346 (swarm 2.500), 3.0k tokens (75%) yours" in status_line(busy)
     assert "yours     3.0k tokens (75%)" in status_page(busy)
     day = OwnerDay(trained_seconds=600, sent_bytes=3 << 20, opens_in_minutes=90)

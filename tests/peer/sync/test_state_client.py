@@ -133,8 +133,8 @@ def test_whoever_waits_is_told_how_long_it_still_takes() -> None:
 
     notes, expected, ended = run_virtual(main())
     assert notes[0].startswith("░░░░░░░░░░ 0 B of ")
-    assert notes[0].endswith(" of states from 1 peers"), "nothing has come yet"
-    assert re.search(r" of states from 1 peers, about \d+ s left$", notes[1])
+    assert notes[0].endswith(" of states from 1 peer"), "nothing has come yet"
+    assert re.search(r" of states from 1 peer, about \d+ s left$", notes[1])
     assert expected == pytest.approx(ended, abs=2.0)
 
 
