@@ -1,4 +1,4 @@
-"""Inputs that point away from the merge of all, and what is left of their say (docs/adr/0031).
+"""Inputs that point away from what the others come to, and what is left of their say (docs/adr/0031).
 
 CenteredClip bounds how far an input pulls, not where to. One that points backwards takes away from what the others
 have in common, and the rest of that is lengthened with all its noise. Here `products` are inner products of the
@@ -7,21 +7,23 @@ inputs about the true origin.
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 
 from peer.numerics.merge import DIRECTION_MIN
 from peer.numerics.robust.stack import Floats
 
-OPPOSED = -0.25  # cosine with the merge at which an input has no say; honest outer gradients have 0.3 and more
+OPPOSED = -0.25  # cosine with the others at which an input has no say
 
 
 def without_opposed(shares: Floats, products: Floats) -> Floats:
-    """Shares that sum to 1, each first multiplied by `say` of its input's cosine with `Σ share_j y_j`. O(n²)."""
+    """Shares that sum to 1, each first multiplied by `say` of its input's cosine with the others. O(n²).
+
+    With the merge of all, an input would also agree with itself: where the honest agree little, that hides who points
+    backwards. As they are where everybody points away, as two do that cancel.
+    """
     cosines = _cosines(shares, products)
     left = shares * say(cosines)
-    return shares if (cosines >= 0).all() else np.asarray(left / left.sum())
+    return shares if (cosines >= 0).all() or not left.any() else np.asarray(left / left.sum())
 
 
 def say(cosines: Floats) -> Floats:
@@ -48,10 +50,9 @@ def _among(own: Floats, others: Floats) -> Floats:
 
 
 def _cosines(shares: Floats, products: Floats) -> Floats:
-    """With `Σ share_j y_j`; 0 for an input without direction, and for all if they cancel."""
-    towards = products @ shares
-    lengths = np.sqrt(products.diagonal())
-    merged = math.sqrt(max(float(shares @ towards), 0.0))
-    if merged < DIRECTION_MIN * float(lengths.max()):
-        return np.zeros(len(shares))
-    return np.asarray(towards / np.maximum(lengths * merged, np.finfo(float).tiny))
+    """With what the others come to, `Σ_{j≠i} share_j y_j`; 0 where an input or they have no direction."""
+    towards, squares = products @ shares, products.diagonal()
+    others = np.maximum(shares @ towards - shares * (2 * towards - shares * squares), 0)
+    told = others >= (DIRECTION_MIN**2) * squares.max()
+    lengths = np.sqrt(squares * others)
+    return np.divide(towards - shares * squares, lengths, out=np.zeros(len(shares)), where=told & (lengths > 0))

@@ -93,10 +93,11 @@ def without_alike(x, weights, w):
 
 
 def without_opposed(x, weights):
-    """Less of rows that point away from the mean, and none of a row at a cosine of −¼."""
-    centre = mean(x, weights)
-    cosines = x @ centre / np.maximum(lengths(x) * np.linalg.norm(centre), 1e-300)
-    return weights * np.clip(1 + 4 * cosines, 0, 1)
+    """Less of rows that point away from the sum of the others, and none of a row at a cosine of −¼."""
+    others = (weights[:, None] * x).sum(0) - weights[:, None] * x
+    cosines = (x * others).sum(1) / np.maximum(lengths(x) * lengths(others), 1e-300)
+    left = weights * np.clip(1 + 4 * cosines, 0, 1)
+    return left if left.any() else weights
 
 
 def robust_mean(x, w):

@@ -32,6 +32,17 @@ def test_who_points_backwards_has_no_say_and_the_others_keep_their_proportions()
     assert left == pytest.approx([0.5, 0.25, 0.25, 0.0])
 
 
+def test_agreeing_with_itself_helps_nobody() -> None:
+    """Where the honest have cosines of 0.1, the two that point backwards have one of 0.17 with the merge of all."""
+    vectors = fan([0.1**0.5] * 6 + [-(0.1**0.5)] * 2)
+    shares = np.full(8, 1 / 8)
+    merged = shares @ vectors
+    assert (vectors[6:] @ merged > 0.1 * np.linalg.norm(merged)).all()
+    left = without_opposed(shares, vectors @ vectors.T)
+    assert left[:6] == pytest.approx(left[0])
+    assert (left[6:] < left[0] / 3).all()
+
+
 def test_inputs_that_cancel_or_have_no_direction_lose_nothing() -> None:
     one = fan([0.5])[0]
     halves = np.array([0.5, 0.5])

@@ -33,7 +33,7 @@ def test_who_is_short_in_what_is_seen_may_point_elsewhere_as_a_whole() -> None:
     stack = vectors()
     inputs = TensorInputs(tuple(stack.norm(dim=1).tolist()), (1.0,) * MEMBERS, embedding=False)
     honest = list(merge_segment(RULE, list(stack), inputs).coefficients)
-    assert min(honest[member] for member in ASKEW) > 0.5 / MEMBERS
+    assert min(honest[member] for member in ASKEW) > 0.45 / MEMBERS
     assert follows_rule("robust_rda", [sample_of(stack, inputs, honest)])
     left_out = [0.0, *(np.array(honest[1:]) / sum(honest[1:])).tolist()]
     assert not follows_rule("robust_rda", [sample_of(stack, inputs, left_out)])
