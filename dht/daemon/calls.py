@@ -87,6 +87,12 @@ def _name(raw: bytes) -> PeerId:
     return PeerId(base58.b58encode(raw).decode())
 
 
+@lru_cache(maxsize=NAMES_KEPT)
+def raw_of(peer: PeerId) -> bytes:
+    """A peer's id as libp2p sends it."""
+    return bytes(base58.b58decode(peer))
+
+
 async def addresses_of(p2p: Any, peer: PeerId, seconds: float) -> list[bytes]:
     """The multiaddrs at which a connected peer says to listen."""
     asked = p2pd_pb2.DHTRequest(type=p2pd_pb2.DHTRequest.FIND_PEER, peer=base58.b58decode(peer))

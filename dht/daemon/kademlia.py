@@ -15,10 +15,9 @@ from contextlib import suppress
 from typing import Any, Protocol
 
 from google.protobuf.message import DecodeError
-from hivemind.p2p import PeerID
 
 from dht.allowance import Answers, Turns
-from dht.daemon.calls import DAEMON_ERRORS
+from dht.daemon.calls import DAEMON_ERRORS, raw_of
 from dht.daemon.messages import BYTES, PEER, field, framed, message_class, read_message
 from dht.door import Door
 from dht.identity import PeerId
@@ -61,7 +60,7 @@ def answer(request: bytes, caller: PeerId, places: Mapping[PeerId, tuple[bytes, 
     if asked.type != FIND_NODE:
         return None
     target = _place(asked.key)
-    named = {PeerID.from_base58(peer).to_bytes(): addresses for peer, addresses in places.items() if peer != caller}
+    named = {raw_of(peer): addresses for peer, addresses in places.items() if peer != caller}
     nearest = sorted(named, key=lambda one: _place(one) ^ target)[:NEAREST]
     told = Message(type=FIND_NODE)
     for one in nearest:

@@ -9,7 +9,6 @@ from contextlib import suppress
 from functools import lru_cache
 from typing import Any
 
-from hivemind.p2p import PeerID
 from multiaddr import Multiaddr
 
 from dht.addresses import PeerAddress, could_be_of
@@ -40,7 +39,7 @@ class ConnectedPeers:
     async def places(self, asked: bytes) -> Mapping[PeerId, tuple[bytes, ...]]:
         """Multiaddrs of ourselves and of connected peers that can be called somewhere; as last known on a failure."""
         async with self._looking:
-            known = any(found and PeerID.from_base58(peer).to_bytes() == asked for peer, found in self._found.items())
+            known = any(found and calls.raw_of(peer) == asked for peer, found in self._found.items())
             seconds = REFRESH_SECONDS if known else REFRESH_SECONDS_MIN
             if self._clock() >= self._looked_at + seconds:
                 with suppress(*DAEMON_ERRORS):  # the watchdog sees to it
