@@ -1,13 +1,15 @@
 """`python -m tests.real.light.house PARENT FOLDER FOUNDER,… NAME…`: light peers, each a whole node, in one process.
 
 The name `host` is that of the run's host, whose invite is said; others read theirs from standard input. They rest until
-the next line there. Says what happens as JSON lines, and ends when the run does, or this parent.
+the next line there. Says what happens as JSON lines. Ends when the run does, when all have left on SIGTERM, or with
+this parent.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+import signal
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -102,8 +104,14 @@ class House:
         node._parts.driver.tape = Witness(name)
         self.nodes[name] = node
 
+    def leave(self) -> None:
+        """As a peer does on a signal: no further rounds."""
+        for node in self.nodes.values():
+            node.drain()
+
     async def live(self) -> None:
-        """Until the run is over for all."""
+        """Until the run is over for all, or we are told to leave."""
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, self.leave)
         looking = asyncio.create_task(self._look())
         if HOST not in self.nodes:
             await asyncio.to_thread(sys.stdin.readline)
@@ -111,6 +119,7 @@ class House:
             await node.resume()
         await asyncio.gather(*(node.wait() for node in self.nodes.values()))
         looking.cancel()
+        await asyncio.gather(*(node.save_last() for node in self.nodes.values()))
         for name, node in self.nodes.items():
             last = await node.final_snapshot()
             say(

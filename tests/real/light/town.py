@@ -8,7 +8,7 @@ import queue
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Thread
@@ -74,9 +74,12 @@ def log_folder(folder: Path, first: str) -> Path:
 class Town:
     """Names of peers go by house; in the first lives the host alone."""
 
-    def __init__(self, folder: Path, houses: int, peers_each: int) -> None:
+    def __init__(self, folder: Path, sizes: Sequence[int]) -> None:
         self.folder = folder
-        self.peers = [[HOST], *([f"peer-{house}-{number}" for number in range(peers_each)] for house in range(houses))]
+        self.peers = [
+            [HOST],
+            *([f"peer-{house}-{number}" for number in range(size)] for house, size in enumerate(sizes)),
+        ]
         self.ids = {name: make_identity(folder / name) for names in self.peers[1:] for name in names}
         self.versions: dict[Place, Version] = {}
         self.joined: set[str] = set()
@@ -84,6 +87,7 @@ class Town:
         self.usage = Usage(f"TMPDIR={folder}")
         self.began_at = time.monotonic()
         self._looked_at = self.began_at
+        self._invite = ""
         self._processes: dict[int, subprocess.Popen[str]] = {}
         self._lines: queue.Queue[tuple[int, Line]] = queue.Queue()
 
@@ -93,12 +97,22 @@ class Town:
         """The host; then everybody joins, house after house; then all train."""
         for house in range(len(self.peers)):
             self._build(house, self.peers[house])
-        _, said = self.wait("invite")
-        for house, names in enumerate(self.peers[1:], 1):
-            self._tell(house, said["invite"])
-            self.wait_until(lambda names=names: self.joined >= set(names))  # type: ignore[misc]
+        self._invite = self.wait("invite")[1]["invite"]
+        for house in range(1, len(self.peers)):
+            self._join(house)
         for house in range(1, len(self.peers)):
             self._tell(house, "train")
+
+    def come_back(self, house: int) -> None:
+        """All who live there, with what they have kept."""
+        self.joined -= set(self.peers[house])
+        self._build(house, self.peers[house])
+        self._join(house)
+        self._tell(house, "train")
+
+    def _join(self, house: int) -> None:
+        self._tell(house, self._invite)
+        self.wait_until(lambda: self.joined >= set(self.peers[house]))
 
     def _tell(self, house: int, line: str) -> None:
         stdin = self._processes[house].stdin
@@ -125,12 +139,7 @@ class Town:
         assert process.stdout is not None
         for text in process.stdout:
             self._lines.put((house, json.loads(text)))
-        self._lines.put((house, {"event": "gone"}))
-
-    @property
-    def living(self) -> list[str]:
-        """All peers whose house is there."""
-        return [name for house in self._processes for name in self.peers[house]]
+        self._lines.put((house, {"event": "gone", "process": process}))
 
     def kill(self, house: int) -> None:
         """As kill -9; daemons go with it."""
@@ -139,6 +148,12 @@ class Town:
         process.kill()
         process.wait(ENDING_SECONDS)
 
+    def leave(self, *houses: int) -> None:
+        """As SIGTERM has them do; returns when they have left."""
+        for house in houses:
+            self._processes[house].terminate()
+        self.wait_until(lambda: not self._processes.keys() & set(houses))
+
     def close(self) -> None:
         """Whatever becomes of them."""
         for house in list(self._processes):
@@ -146,16 +161,16 @@ class Town:
 
     # -- what they say
 
-    def wait(self, event: str, wanted: Callable[[Line], bool] = lambda _: True) -> tuple[int, Line]:
-        """The next such line, and which house says it."""
+    def wait(self, event: str, houses: Set[int] = frozenset({0})) -> tuple[int, Line]:
+        """The next such line of one of these houses, by default the host's, and which house says it."""
         deadline = time.monotonic() + PATIENCE_SECONDS
         while time.monotonic() < deadline:
             house, line = self._next()
-            if line["event"] == event and wanted(line):
+            if line["event"] == event and house in houses:
                 return house, line
         raise AssertionError(f"no line {event}; at {self.versions.keys()}")
 
-    def wait_until(self, done: Callable[[], bool]) -> None:
+    def wait_until(self, done: Callable[[], object]) -> None:
         """Take in what they say until then."""
         deadline = time.monotonic() + PATIENCE_SECONDS
         while not done():
@@ -187,8 +202,8 @@ class Town:
                 self.joined.add(line["name"])
             case "end":
                 self.ended[line["name"]] = line
-            case "gone" if house in self._processes:
-                code = self._processes[house].wait(ENDING_SECONDS)
+            case "gone" if self._processes.get(house) is line["process"]:
+                code = self._processes.pop(house).wait(ENDING_SECONDS)
                 assert code == 0, f"house {house}: {(self.folder / f'house-{house}.txt').read_text()}"
 
     def _version(self, line: Line) -> Version:
