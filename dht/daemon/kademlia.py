@@ -69,7 +69,11 @@ def answer(request: bytes, caller: PeerId, places: Mapping[PeerId, tuple[bytes, 
 
 
 class Kademlia:
-    """Answers every stream of the protocol; refuses, by closing it, peers that open too many or ask too often."""
+    """Answers every stream of the protocol; refuses, by closing it, peers that open too many or ask too often.
+
+    libp2p keeps a stream that it has asked on. Where there are too many, the one that has been silent longest makes
+    room: its peer opens another when it asks again, but who is refused at the door searches through us no more.
+    """
 
     def __init__(
         self, me: PeerId, neighbours: Neighbours, clock: Callable[[], float], door: Door, answers: Answers
@@ -81,13 +85,19 @@ class Kademlia:
         self._clock = clock
         self._turns = Turns(ANSWERS_PER_SECOND, ANSWERS_AT_ONCE, ALL_ANSWERS_PER_SECOND, CALLERS_KEPT)
         self._open: Counter[PeerId] = Counter()
+        self._silent: dict[asyncio.StreamWriter, None] = {}  # those that wait for a question, longest first
 
     async def serve(self, info: Any, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """One stream, until it is idle for long."""
         caller = PeerId(info.peer_id.to_base58())
-        if self._open[caller] >= STREAMS_PER_PEER_MAX or self._open.total() >= STREAMS_MAX:
+        full = self._open.total() >= STREAMS_MAX
+        if self._open[caller] >= STREAMS_PER_PEER_MAX or (full and not self._silent):
             writer.transport.abort()
             return
+        if full:
+            longest = next(iter(self._silent))
+            del self._silent[longest]
+            longest.transport.abort()
         self._open[caller] += 1
         try:
             with suppress(*DAEMON_ERRORS, ValueError):
@@ -99,8 +109,12 @@ class Kademlia:
             writer.transport.abort()
 
     async def _answer_one(self, caller: PeerId, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
-        async with asyncio.timeout(IDLE_SECONDS):
-            request = await read_message(reader, REQUEST_BYTES_MAX)
+        self._silent[writer] = None
+        try:
+            async with asyncio.timeout(IDLE_SECONDS):
+                request = await read_message(reader, REQUEST_BYTES_MAX)
+        finally:
+            self._silent.pop(writer, None)
         now = self._clock()
         if not self._given.strangers.admits(caller, now) or not self._turns.take(caller, now):
             return False
