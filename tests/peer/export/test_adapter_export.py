@@ -15,6 +15,7 @@ from torch import Tensor
 from dht.errors import LocalError, UsageError
 from dht.identity import KeyVerifier
 from dht.statement import Context, make_statement
+from peer.cli import main
 from peer.data.tally import Loading
 from peer.export import sampler as sampler_module
 from peer.export.adapter_files import ADAPTER_CONFIG, ADAPTER_WEIGHTS
@@ -29,11 +30,13 @@ from peer.learner.evaluation import FlatModel
 from peer.machine.local_files import LocalFiles
 from peer.model.description import describe
 from peer.model.located import located
+from peer.node.options import NodeOptions
 from peer.storage.base_place import note_base
 from peer.storage.run_directory import RunDirectory
 from tests.peer.adapting import adapter_run, write_base
 from tests.peer.exporting import KEYS, WRITTEN, CertifiedRun
 
+PYTHON = (3, 11)
 TOKENS = torch.arange(24)[None]
 
 
@@ -127,15 +130,27 @@ def test_no_other_base_is_merged(run: CertifiedRun, tmp_path: Path):
 
 
 def test_commands_find_the_base_that_the_peer_of_the_run_has(
-    run: CertifiedRun, whole: Path, base: Path, tmp_path: Path
+    run: CertifiedRun, base: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
-    with pytest.raises(UsageError, match="name the base's folder with --base"):
-        own_base(tmp_path, run.manifest, "")
-    assert own_base(tmp_path, run.manifest, "mine") == "mine"
-    note_base(RunDirectory(tmp_path, run.manifest.run_id).path, run.config, str(base))
-    assert own_base(tmp_path, run.manifest, "") == base_of_export(whole, tmp_path, "") == str(base)
-    assert base_of_export(whole, tmp_path, "mine") == "mine"
-    assert base_of_export(tmp_path, tmp_path, "") == ""  # of another's adapter we know nothing
+    home, whole, text = tmp_path / "home", tmp_path / "whole", tmp_path / "text.txt"
+    text.write_text("to be or not to be " * 40)
+    directory = RunDirectory(home, run.manifest.run_id)
+    directory.keep_manifest(run.manifest)
+    directory.commit(directory.stage(run.captured()), None)
+    KEYS[1].save(NodeOptions(home).identity_path)
+    commands = (
+        ("export", str(whole), "--merged"),
+        ("sample", str(whole / ADAPTER_FOLDER), "--prompt", "to", "--tokens", "4"),
+        ("sample", "--prompt", "to", "--tokens", "4"),
+        ("eval", "--text", str(text)),
+    )
+    assert main.run([*commands[0], "--data", str(home)], PYTHON) == 2
+    assert "name the base's folder with --base" in capsys.readouterr().err
+    note_base(directory.path, run.config, str(base))
+    for command in commands:
+        assert main.run([*command, "--data", str(home)], PYTHON) == 0, capsys.readouterr().err
+    assert own_base(home, run.manifest, "mine") == base_of_export(whole / ADAPTER_FOLDER, home, "mine") == "mine"
+    assert base_of_export(tmp_path, home, "") == ""  # of another's adapter we know nothing
 
 
 def test_commands_find_a_public_base_by_its_name(base: Path, tmp_path: Path):
