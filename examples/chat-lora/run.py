@@ -8,6 +8,7 @@ is Muster's own pages, so it knows little; how to answer it learns from examples
 
 import argparse
 import json
+import re
 import resource
 import shlex
 import subprocess
@@ -52,6 +53,12 @@ def muster(*words: object) -> str:
     return "".join(lines)
 
 
+def losses(told: str) -> list[tuple[int, float]]:
+    """Versions and held-out loss of a swarm, as often as the loss was measured anew."""
+    found = [(int(version), float(loss)) for version, loss in re.findall(r"versions (\d+) .*loss ([\d.]+)", told)]
+    return [one for one, before in zip(found, [(0, 0.0), *found], strict=False) if one[1] != before[1]]
+
+
 def write_tokenizer(path: Path) -> None:
     """Byte-level BPE of the pages and the conversations."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
@@ -68,29 +75,29 @@ def write_tokenizer(path: Path) -> None:
 
 
 def make_base(folder: Path, versions: int) -> tuple[Path, dict]:
-    """Two peers pretrain a base on prose; its folder and the report of the swarm."""
+    """Two peers pretrain a base on prose; its folder and what the swarm reports."""
     tokenizer, report, base = folder / "tokenizer.json", folder / "base.json", folder / "base"
     write_tokenizer(tokenizer)
-    muster(
+    told = muster(
         *("swarm", "--no-ui", "--peers", 2, "--versions", versions, "--config", HERE / "base.toml"),
         *("--set", f"data.tokenizer={tokenizer}", "--data", folder / "pretraining", "--report", report),
     )
     muster("export", base, "--data", folder / "pretraining" / "host")
     (base / "chat_template.jinja").write_text(TEMPLATE)  # how messages become text is the base's business
-    return base, json.loads(report.read_text())
+    return base, {**json.loads(report.read_text()), "losses": losses(told)}
 
 
 def fine_tune(folder: Path, base: Path, versions: int) -> tuple[Path, dict]:
-    """Two peers train an adapter of the base in four bits on conversations; its folder and the report."""
+    """Two peers train an adapter of the base in four bits on conversations; its folder and what the swarm reports."""
     report, adapter = folder / "chat.json", folder / "adapter"
     brought = {"model.source": base, "data.path": CHATS, "data.tokenizer": base / "tokenizer.json"}
-    muster(
+    told = muster(
         *("swarm", "--no-ui", "--peers", 2, "--versions", versions, "--config", ROOT / "examples" / "chat-lora.toml"),
         *(word for name, value in {**brought, **SMALL}.items() for word in ("--set", f"{name}={value}")),
         *("--data", folder / "chatting", "--report", report),
     )
     muster("export", adapter, "--data", folder / "chatting" / "host")
-    return adapter, json.loads(report.read_text())
+    return adapter, {**json.loads(report.read_text()), "losses": losses(told)}
 
 
 def answers(model: Path, *more: object) -> list[str]:
@@ -129,6 +136,7 @@ def main() -> None:
     found = {
         "prose_loss": [pretraining["eval_loss_first"], pretraining["eval_loss_last"]],
         "chat_loss": [chatting["eval_loss_first"], chatting["eval_loss_last"]],
+        "losses": {"prose": pretraining["losses"], "chat": chatting["losses"]},
         "chat_versions": chatting["versions_certified"],
         "agreement": pretraining["agreement"] and chatting["agreement"],
         "bytes_sent_per_peer": chatting["bytes_sent_per_peer"],
