@@ -22,9 +22,10 @@ def note_base(folder: Path, config: RunConfig, base: str) -> None:
     """Remember in the run's folder where its owner has the base, if it has one; raises LocalError."""
     if config.adapter is None or not base or base.startswith(HUB):
         return
-    path = folder / NOTE
+    path, said = folder / NOTE, os.fsencode(Path(base).absolute())
     try:
-        write_whole(path, os.fsencode(Path(base).absolute()))
+        if not path.exists() or path.read_bytes() != said:  # every start comes here, also one on a full disk
+            write_whole(path, said)
     except OSError as error:
         raise LocalError(f"{path} cannot be written: {error.strerror}") from None
 

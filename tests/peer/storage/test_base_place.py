@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from coordinator.run.manifest import RunConfig
-from peer.storage.base_place import BASE_FOLDER, note_base, noted_base
+from peer.storage.base_place import BASE_FOLDER, NOTE, note_base, noted_base
 from tests.peer.adapting import adapter_run
 
 RUN = adapter_run("")
@@ -25,6 +25,9 @@ def test_the_owners_own_goes_before_the_one_that_was_fetched(tmp_path: Path):
     assert noted_base(tmp_path) == str(fetched)
     note_base(tmp_path, RUN, str(own))
     assert noted_base(tmp_path) == str(own)
+    before = (tmp_path / NOTE).stat()
+    note_base(tmp_path, RUN, str(own))
+    assert (tmp_path / NOTE).stat() == before  # a full disk keeps no peer from its next start
     (own / "model.safetensors").unlink()
     assert noted_base(tmp_path) == str(fetched)
 
