@@ -14,7 +14,9 @@ from tests.quality.experiment import (
     SHIPPED,
     SHORT,
     SIX,
+    SIXTEEN,
     SMALL,
+    TWELVE,
     WORST,
     Experiment,
     Rates,
@@ -24,8 +26,6 @@ from tests.quality.experiment import (
 )
 from tests.quality.muon import MUON, MUON_BEST, MUON_RATES
 
-TWELVE = (SMALL, "--learners", "12", "--steps", "480")
-SIXTEEN = (SMALL, "--learners", "16", "--steps", "480")
 UNEVEN = ("--noniid", "0.3")
 OCTAVES = (*EIGHT, *UNEVEN, "--speeds", "octaves", "--late-joins")
 PLAIN = (*SHORT, "--inner-lr", "3e-3", "--outer-lr", "0.65", "--outer-momentum", "0")  # best of P = 8, H = 24 there

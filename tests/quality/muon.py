@@ -9,7 +9,9 @@ from tests.quality.experiment import (
     SEEDS,
     SHIPPED,
     SIX,
+    SIXTEEN,
     TINY,
+    TWELVE,
     Experiment,
     Rates,
     pair,
@@ -31,6 +33,7 @@ MUON_SIZES_ADAMW: tuple[Rates, ...] = tuple((rate, rate) for rate in ("3e-3", "4
 MUON_TOKENS = (1024, 3072)  # of a learner's step, beside data-parallel Muon
 MUON_SHIPPED = (*MUON, "--inner-lr", "1.5e-2", "--outer-lr", "1", "--outer-momentum", "0")
 MULOCO = ("--outer-lr", "0.7", "--outer-momentum", "0.6")  # the outer step of 2505.23725
+MUON_WORST = ("random_noise", "mimic", "stale", "sign_flip", "fixed_direction")
 DEPTHS, INITIAL = ("2", "8", "24"), ("width", "depth")
 
 GROUPS: dict[str, tuple[Experiment, ...]] = {
@@ -113,6 +116,18 @@ GROUPS: dict[str, tuple[Experiment, ...]] = {
     ),
     "attacks-muon": (
         Experiment("attacks-muon-none", (*SIX, *MUON_SHIPPED)),
-        *variants("attacks-muon", (*EIGHT, *MUON_SHIPPED), {name: ("--attack", f"{name}:2") for name in ATTACKS}),
+        *variants(
+            "attacks-muon",
+            (*EIGHT, *MUON_SHIPPED),
+            {name: ("--attack", f"{name}:2") for name in (*ATTACKS, *(f"{worst}+work" for worst in MUON_WORST))},
+        ),
+    ),
+    "attacks-muon-sixteen": (
+        Experiment("attacks-muon-sixteen-none", (*TWELVE, *MUON_SHIPPED)),
+        *variants(
+            "attacks-muon-sixteen",
+            (*SIXTEEN, *MUON_SHIPPED),
+            {name: ("--attack", f"{name}:4") for name in ("alie", *MUON_WORST)},
+        ),
     ),
 }

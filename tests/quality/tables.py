@@ -387,6 +387,7 @@ TABLES: dict[str, Callable[[Reports], str]] = {
     "muon-sizes": muon_sizes,
     "initial": grid("layers", {one: f"initial-{one}-" for one in DEPTHS}, {name: name for name in INITIAL}),
     "attacks-muon": against("attacks-muon", "none"),
+    "attacks-muon-sixteen": against("attacks-muon-sixteen", "none"),
     "adoption": adoption("adoption"),
     "adoption-shipped": adoption("adoption-shipped"),
     "codecs": paired("codecs", "bf16"),
