@@ -23,11 +23,10 @@ MOVING = {1, 2}  # houses: one is killed, the other leaves, and both come back
 FRAGMENTS = 2
 WITH_CELLS = 2  # versions, before some are killed
 AWAY = 2  # versions without those who were killed and those who left, before they come back
-MEGABYTES_PER_PEER_MAX = 150  # its daemon included
+MEGABYTES_PER_PEER_MAX = 180  # its daemon included, and pages that houses share counted in each; 151 on quiet cores
 RUN_FILE = Path(__file__).parent / "light" / "run.toml"
 
-# Not in `make test-slow`: sixty-four peers take two cores too long (docs/research/results/simulated.md).
-pytestmark = [pytest.mark.hours, pytest.mark.slow, pytest.mark.swarm, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.slow, pytest.mark.swarm, pytest.mark.timeout(900)]
 
 
 @dataclass(frozen=True, slots=True)

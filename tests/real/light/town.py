@@ -137,16 +137,23 @@ class Town:
 
     def _read(self, house: int, process: subprocess.Popen[str]) -> None:
         assert process.stdout is not None
-        for text in process.stdout:
-            self._lines.put((house, json.loads(text)))
+        with process.stdout as lines:
+            for text in lines:
+                self._lines.put((house, json.loads(text)))
         self._lines.put((house, {"event": "gone", "process": process}))
 
     def kill(self, house: int) -> None:
         """As kill -9; daemons go with it."""
         self.usage.look()
+        self._processes[house].kill()
+        self._ended(house)
+
+    def _ended(self, house: int) -> int:
+        """Its exit code; it says no more, and is told no more."""
         process = self._processes.pop(house)
-        process.kill()
-        process.wait(ENDING_SECONDS)
+        assert process.stdin is not None
+        process.stdin.close()
+        return process.wait(ENDING_SECONDS)
 
     def leave(self, *houses: int) -> None:
         """As SIGTERM has them do; returns when they have left."""
@@ -203,7 +210,7 @@ class Town:
             case "end":
                 self.ended[line["name"]] = line
             case "gone" if self._processes.get(house) is line["process"]:
-                code = self._processes.pop(house).wait(ENDING_SECONDS)
+                code = self._ended(house)
                 assert code == 0, f"house {house}: {(self.folder / f'house-{house}.txt').read_text()}"
 
     def _version(self, line: Line) -> Version:
