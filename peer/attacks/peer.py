@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import socket
 from collections.abc import Callable
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
@@ -45,7 +46,8 @@ from peer.storage.blobs import BlobStore
 def check_among_ourselves(invite: Invite, option: str, trial_network: str = "") -> None:
     """Raises UsageError if this run is not on this machine alone; `option` is what has no business elsewhere.
 
-    `trial_network` is an IP network or a host's name, never public, that is this machine's own all the same.
+    `trial_network` is an IP network, or a host's name and its addresses, never public, that is this machine's own all
+    the same.
     """
     for address in invite.addresses:
         named = address.reach is Reach.PRIVATE and _is_in(address.host, trial_network)
@@ -57,7 +59,14 @@ def _is_in(host: str, network: str) -> bool:
     try:
         return ip_address(host) in ip_network(network)
     except ValueError:
-        return host == network
+        return bool(network) and (host == network or host in _addresses_of(network))
+
+
+def _addresses_of(name: str) -> set[str]:
+    try:
+        return {str(found[4][0]) for found in socket.getaddrinfo(name, None)}
+    except OSError:
+        return set()
 
 
 @dataclass

@@ -339,12 +339,20 @@ def test_the_last_peers_of_a_swarm_attack() -> None:
         ("ip4/10.78.0.1", "10.77.0.0/16", False),
         ("dns4/host", "host", True),
         ("dns4/nas.local", "host", False),
+        ("ip4/172.22.0.2", "host", True),
+        ("ip4/172.22.0.3", "host", False),
         ("ip4/8.8.8.8", "", False),
         ("ip4/8.8.8.8", "8.8.8.0/24", False),
         ("dns4/muster.example.org", "muster.example.org", False),
     ],
 )
-def test_only_runs_of_this_machine_are_attacked(place: str, network: str, ours: bool, tmp_path: Path) -> None:
+def test_only_runs_of_this_machine_are_attacked(
+    place: str, network: str, ours: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def look_up(name: str, _: object) -> list[tuple[int, int, int, str, tuple[str, int]]]:
+        return [(2, 1, 6, "", ("172.22.0.2", 0))] if name == "host" else []
+
+    monkeypatch.setattr("peer.attacks.peer.socket.getaddrinfo", look_up)
     organiser = Identity(bytes(32)).peer_id
     places = ("ip4/127.0.0.1", place)
     addresses = tuple(PeerAddress.parse(f"/{one}/tcp/7400/p2p/{organiser}") for one in places)
