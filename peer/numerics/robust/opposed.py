@@ -40,7 +40,10 @@ def bounds(
     """
     cosines = _cosines(shares, products)
     least, most = shares * slack[0] * say(cosines - error), shares * slack[1] * say(cosines + error)
-    return _among(least, most), _among(most, least)
+    low, high = _among(least, most), _among(most, least)
+    if least.any():
+        return low, high
+    return np.minimum(low, shares), np.maximum(high, shares)  # everybody may point away, and shares stay then
 
 
 def _among(own: Floats, others: Floats) -> Floats:
