@@ -60,7 +60,7 @@ class ControlSocket:
 
 async def connect(p2p: Any, peer: PeerId, addresses: Iterable[bytes], seconds: float) -> None:
     """Connect to a peer at one of these multiaddrs, or wherever the daemon knows it to be."""
-    wanted = p2pd_pb2.ConnectRequest(peer=base58.b58decode(peer), addrs=list(addresses))
+    wanted = p2pd_pb2.ConnectRequest(peer=raw_of(peer), addrs=list(addresses))
     await _ask(p2p, p2pd_pb2.Request(type=p2pd_pb2.Request.CONNECT, connect=wanted), seconds)
 
 
@@ -95,14 +95,14 @@ def raw_of(peer: PeerId) -> bytes:
 
 async def addresses_of(p2p: Any, peer: PeerId, seconds: float) -> list[bytes]:
     """The multiaddrs at which a connected peer says to listen."""
-    asked = p2pd_pb2.DHTRequest(type=p2pd_pb2.DHTRequest.FIND_PEER, peer=base58.b58decode(peer))
+    asked = p2pd_pb2.DHTRequest(type=p2pd_pb2.DHTRequest.FIND_PEER, peer=raw_of(peer))
     found = await _ask(p2p, p2pd_pb2.Request(type=p2pd_pb2.Request.DHT, dht=asked), seconds)
     return list(found.dht.peer.addrs)
 
 
 async def open_stream(p2p: Any, peer: PeerId, handler: str, seconds: float) -> ByteStream:
     """A stream to this handler of a peer."""
-    wanted = p2pd_pb2.StreamOpenRequest(peer=base58.b58decode(peer), proto=[handler])
+    wanted = p2pd_pb2.StreamOpenRequest(peer=raw_of(peer), proto=[handler])
     request = p2pd_pb2.Request(type=p2pd_pb2.Request.STREAM_OPEN, streamOpen=wanted)
     async with asyncio.timeout(seconds):
         reader, writer = await _connection(p2p)
@@ -126,7 +126,7 @@ async def add_handler(p2p: Any, name: str, handler: StreamHandler, seconds: floa
 
 async def disconnect(p2p: Any, peer: PeerId, seconds: float) -> None:
     """Close all connections to a peer."""
-    wanted = p2pd_pb2.DisconnectRequest(peer=base58.b58decode(peer))
+    wanted = p2pd_pb2.DisconnectRequest(peer=raw_of(peer))
     await _ask(p2p, p2pd_pb2.Request(type=p2pd_pb2.Request.DISCONNECT, disconnect=wanted), seconds)
 
 

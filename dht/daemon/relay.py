@@ -94,8 +94,9 @@ class Relay:
         caller = PeerId(info.peer_id.to_base58())
         try:
             with suppress(*DAEMON_ERRORS, ValueError):
-                async with asyncio.timeout(ASK_SECONDS_MAX):  # also of those refused: an answer to what nobody has read
-                    request = await read_message(reader, MESSAGE_BYTES_MAX)  # is lost when the stream is closed
+                # also of those who are refused: closing a stream with something unread on it resets it, answer and all
+                async with asyncio.timeout(ASK_SECONDS_MAX):
+                    request = await read_message(reader, MESSAGE_BYTES_MAX)
                 if not self._toll.admits(caller):
                     refused: Status | None = Status.PERMISSION_DENIED
                 elif not self._turns.take(caller, self._clock()):
@@ -203,7 +204,7 @@ def called(request: bytes) -> PeerId | Status:
 def calling(caller: PeerId) -> bytes:
     """What the one that is called is told: no limits, with which libp2p would use the connection for little."""
     message = Message(type=STOP_CONNECT)
-    message.peer.id = PeerID.from_base58(caller).to_bytes()
+    message.peer.id = calls.raw_of(caller)
     return bytes(message.SerializeToString())
 
 
