@@ -90,7 +90,7 @@ def robust_shares(stack: Stack, products: Floats, scales: Floats, directional: b
     """What `robust_rda` takes of each y_i = scale_i · x_i, summing to 1, and CenteredClip's ρ; `products` of the x_i.
 
     CenteredClip; of that less of directions that agree with each other beyond the merge (docs/adr/0071), and of rows
-    that point away from it (docs/adr/0031). Rows of embeddings may agree: many members have not seen a token.
+    that point away from the others (docs/adr/0031). Embeddings may agree: many members have not seen a token.
     """
     centred = centred_products(stack.arrays(), products, scales, stack.weights)
     shares, clip = clipping.centered_clip(centred, stack.weights)
