@@ -12,6 +12,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+import threading
 from collections.abc import Container, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -105,6 +106,7 @@ class Generations:
         self._folder = folder
         self._run_id = run_id
         self._newest: Generation | None = None  # that is known to be whole
+        self._settling = threading.Lock()  # for what is read here, which takes its time while saves go on
 
     def path(self, name: str) -> Path:
         """Where a file of a generation lies."""
@@ -116,8 +118,18 @@ class Generations:
         If none is, the newest whose states are, without its learner. Raises UsageError if it was written by another
         major version.
         """
+        known, names = self._newest, self._indices()
+        found = self._newest_of(names)
+        if (found is None or found.name != names[-1]) and names != self._indices():
+            return self.newest()  # another process saves here, and removed what we looked at
+        with self._settling:
+            if self._newest is known:  # else we have saved meanwhile
+                self._newest = found
+            return self._newest
+
+    def _newest_of(self, names: Sequence[str]) -> Generation | None:
         found: Generation | None = None
-        for name in reversed(self._indices()):
+        for name in reversed(names):
             try:
                 index = self._read(name)
                 states = index.model_copy(update={"learner": ""})
@@ -129,9 +141,7 @@ class Generations:
             except (OSError, PeerError, ValueError) as error:
                 log.warning("checkpoint_damaged", path=str(self._folder / name), error=str(error))
             else:
-                found = Generation(name, index)
-                break
-        self._newest = found
+                return Generation(name, index)
         return found
 
     @property
@@ -199,7 +209,8 @@ class Generations:
                     learner_heads=of_learner,
                 )
                 after = self._publish_index(folder / "index", index)
-            self._newest = after
+            with self._settling:
+                self._newest = after
             self._remove_all_but(after, before)
             new = after.index.files - (set() if before is None else before.index.files)
             return sum((self._folder / name).stat().st_size for name in new)

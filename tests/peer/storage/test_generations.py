@@ -7,7 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -250,6 +250,38 @@ def test_a_torn_part_is_passed_over_for_the_one_before_it(tmp_path_factory, data
         assert read(folder) == ((2, 1), 1)
     assert [entry["event"] for entry in logs] == ["checkpoint_damaged"]
     shutil.rmtree(folder)
+
+
+def saving_meanwhile(monkeypatch: pytest.MonkeyPatch, save_others: Callable[[], None]) -> None:
+    """Have others save while a file is read for the first time."""
+    check, todo = Generations._check, [save_others]
+
+    def slowly(self: Generations, name: str) -> None:
+        while todo:
+            todo.pop()()
+        check(self, name)
+
+    monkeypatch.setattr(Generations, "_check", slowly)
+
+
+def test_what_is_saved_while_an_older_one_is_read_stays_the_newest(tmp_path, monkeypatch):
+    generations = Generations(tmp_path, RUN_ID)
+    generations.commit(generations.stage(held(1)), learner_of(tmp_path, 1))
+    saving_meanwhile(monkeypatch, lambda: generations.commit(generations.stage(held(2)), None, True))
+    assert generations.newest() == generations.last
+    generations.keep_newest()
+    assert read(tmp_path) == ((2,), 1)
+
+
+def test_who_reads_while_another_process_saves_finds_what_that_has_saved(tmp_path, monkeypatch):
+    save(tmp_path, 1, step=1)
+
+    def save_others() -> None:
+        for version in (2, 3):  # the second removes what is read
+            save(tmp_path, version, step=version)
+
+    saving_meanwhile(monkeypatch, save_others)
+    assert read(tmp_path) == ((3,), 3)
 
 
 def test_if_all_are_damaged_there_is_none(tmp_path):
