@@ -1,4 +1,4 @@
-"""What this process keeps of memory that it freed, and the most that it may take of that and of descriptors.
+"""What this process keeps of memory that it freed, and the most that it may take.
 
 With another C library than glibc, freed memory stays where it is.
 
@@ -13,7 +13,6 @@ from contextlib import suppress
 
 LARGE_BYTES = 8 << 20
 KEPT_BYTES = 8 << 20  # of what is free at the end of a thread's heap
-DESCRIPTORS_MAX = 1 << 16
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 
 REFUSED = ("can't allocate memory", "std::bad_alloc", "Cannot allocate memory")  # torch, C++, libc
@@ -69,15 +68,6 @@ def lift_memory_limit() -> None:
     with suppress(OSError, ValueError):
         _, hard = resource.getrlimit(resource.RLIMIT_DATA)
         resource.setrlimit(resource.RLIMIT_DATA, (hard, hard))
-
-
-def allow_more_descriptors() -> None:
-    """As many as the system lets us have: a peer has two sockets for each that it talks to, and shells allow 1024."""
-    with suppress(OSError, ValueError):
-        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-        wanted = DESCRIPTORS_MAX if hard == resource.RLIM_INFINITY else min(hard, DESCRIPTORS_MAX)
-        if resource.RLIM_INFINITY != soft < wanted:
-            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def is_out_of_memory(error: BaseException) -> bool:

@@ -27,11 +27,12 @@ from dht.identity import PeerId
 from dht.invite import Invite
 from dht.invite_reach import limits_of
 from dht.locks import RuntimeDirectory
-from peer.machine.heap import allow_more_descriptors, give_back_large_pieces
+from peer.machine.heap import give_back_large_pieces
 from peer.machine.signals import ENDING, on_signals
 from peer.machine.timed_wait import wait_for
 from peer.service.control_server import Answer, ControlServer
 from peer.service.dashboard import PagesAt, PublicPage, dashboard_beside
+from peer.service.descriptors import allow_more_descriptors
 from peer.service.status_text import status_line
 from peer.service.trackers import Tracking
 from peer.service.tracking import tracked

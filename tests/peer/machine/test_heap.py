@@ -22,23 +22,10 @@ bytearray(300 << 20)
 print("given")
 """
 
-DESCRIPTORS_PROGRAM = """
-import resource
-from peer.machine.heap import allow_more_descriptors
-resource.setrlimit(resource.RLIMIT_NOFILE, (256, 512))
-allow_more_descriptors()
-print(*resource.getrlimit(resource.RLIMIT_NOFILE))
-"""
-
 
 def test_the_kernel_refuses_what_is_beyond_the_limit_until_it_is_lifted() -> None:
     done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True)
     assert done.stdout == "refused\ngiven\n"
-
-
-def test_a_process_may_open_what_the_system_allows() -> None:
-    done = subprocess.run([sys.executable, "-c", DESCRIPTORS_PROGRAM], capture_output=True, text=True, check=True)
-    assert done.stdout == "512 512\n"
 
 
 @pytest.mark.parametrize(

@@ -23,11 +23,11 @@ from dht.identity import PeerId
 from peer.learner.process import die_with_parent
 from peer.learner.spawn import LearnerSpawn
 from peer.machine import log
-from peer.machine.heap import allow_more_descriptors
 from peer.machine.limits import Limits
 from peer.node.node import Node
 from peer.node.options import NodeOptions
 from peer.rounds.tape_recorder import TapeRecorder
+from peer.service.descriptors import allow_more_descriptors
 from peer.service.retry import come_back
 from tests.real.light.stand_in import StandInEnd
 from tests.real.light.town import HOST, log_folder
