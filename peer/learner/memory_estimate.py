@@ -17,6 +17,7 @@ from dht.errors import UsageError
 from peer.learner.devices import Placement
 from peer.learner.gradient.objective import logits_at_once
 from peer.learner.optimizers.bf16_step import BATCH_ELEMENTS, BYTES_PER_ELEMENT
+from peer.learner.optimizers.by_rows import elements_at_once
 from peer.learner.optimizers.muon import BATCH_ELEMENTS as MUON_ELEMENTS
 from peer.learner.optimizers.muon import COPIES as MUON_COPIES
 from peer.learner.shared_memory import slots_bytes
@@ -24,7 +25,7 @@ from peer.machine.free_memory import free_memory_bytes
 from peer.model.build import parameter_specs
 from peer.model.flat_parameters import DTYPES
 from peer.numerics.codec import CODECS
-from peer.numerics.fragments import FLOAT_BYTES
+from peer.numerics.fragments import FLOAT_BYTES, TensorSpec
 from peer.storage.anchors import HELD_SHARE, STEPS_HELD, STEPS_KEPT, STEPS_SHARE, layouts_of
 from peer.storage.generations import KEPT
 
@@ -232,12 +233,19 @@ def activation_bytes(config: RunConfig, sequences: int | None, recompute: bool, 
 def _copies_bytes(config: RunConfig) -> int:
     """An 8-bit state is updated through float32 copies, tensor by tensor; so are parameters that are rounded.
 
-    Muon keeps room for a batch of matrices.
+    Large ones some rows at a time, unless Muon has them whole, which keeps room for a batch of matrices.
     """
-    largest = max(tensor.elements for tensor in parameter_specs(config.model))
+    largest = max(_copied_at_once(config, tensor) for tensor in parameter_specs(config.model))
     rounding = BYTES_PER_ELEMENT * max(BATCH_ELEMENTS, largest) if config.inner.precision == "bfloat16" else 0
     workspace = MUON_COPIES * FLOAT_BYTES * min(max(MUON_ELEMENTS, _largest_matrix(config)), _elements(config))
     return 5 * FLOAT_BYTES * largest + workspace * (config.inner.optimizer == "muon8bit") + rounding
+
+
+def _copied_at_once(config: RunConfig, tensor: TensorSpec) -> int:
+    """Elements of a tensor of which its optimizer has copies."""
+    name = config.inner.optimizer
+    is_whole = (name == "muon8bit" and not tensor.embedding) or not name.endswith("8bit")
+    return tensor.elements if is_whole else elements_at_once(tensor.shape)
 
 
 def _largest_matrix(config: RunConfig) -> int:

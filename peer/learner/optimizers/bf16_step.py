@@ -1,5 +1,7 @@
 """Steps of bfloat16 parameters: in float32, a few tensors at a time, rounded stochastically on the way back.
 
+Those of a large matrix with an 8-bit state are made some rows at a time (`peer.learner.optimizers.by_rows`).
+
 A step of training is often smaller than half the distance between two bfloat16 numbers, so rounding to the nearest
 would lose it. Rounded up as often as it is large, it is kept on average (Gupta et al. 1502.02551).
 """
@@ -12,7 +14,9 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-BATCH_ELEMENTS = 1 << 22  # worked on at once, unless one tensor is larger
+from peer.learner.optimizers.by_rows import PIECE_ELEMENTS, by_rows, is_cut
+
+BATCH_ELEMENTS = PIECE_ELEMENTS  # worked on at once, unless one tensor is larger, which is alone then
 BYTES_PER_ELEMENT = 12  # of such a batch: value, gradient and noise
 _LOW_BITS = 16  # of a float32, which bfloat16 has not
 
@@ -28,15 +32,30 @@ class RoundedSteps:
         """One step of the optimizer on the gradients times `scale`; `seed` draws the rounding."""
         generator = torch.Generator(self._parameters[0].device).manual_seed(seed)
         for batch in self._batches():
-            for parameter, stand_in in batch:
-                assert parameter.grad is not None
-                stand_in.data = parameter.detach().float()
-                stand_in.grad = parameter.grad.float().mul_(scale)
-            optimizer.step()
-            for parameter, stand_in in batch:
-                stand_in.grad = None
-                parameter.detach().copy_(round_stochastically(stand_in.detach(), generator))
-                stand_in.data = _nothing(parameter)
+            (parameter, stand_in), *_ = batch
+            if is_cut(optimizer, stand_in):
+                for rows in by_rows(optimizer, stand_in):
+                    self._step(optimizer, [(parameter, stand_in, rows)], scale, generator)
+            else:
+                self._step(optimizer, [(*pair, slice(None)) for pair in batch], scale, generator)
+
+    def _step(
+        self,
+        optimizer: Optimizer,
+        batch: Sequence[tuple[nn.Parameter, nn.Parameter, slice]],
+        scale: Tensor,
+        generator: torch.Generator,
+    ) -> None:
+        """Of these rows of each."""
+        for parameter, stand_in, rows in batch:
+            assert parameter.grad is not None
+            stand_in.data = parameter.detach()[rows].float()
+            stand_in.grad = parameter.grad[rows].float().mul_(scale)
+        optimizer.step()
+        for parameter, stand_in, rows in batch:
+            stand_in.grad = None
+            parameter.detach()[rows].copy_(round_stochastically(stand_in.detach(), generator))
+            stand_in.data = _nothing(parameter)
 
     def _batches(self) -> list[list[tuple[nn.Parameter, nn.Parameter]]]:
         batches: list[list[tuple[nn.Parameter, nn.Parameter]]] = []

@@ -16,6 +16,7 @@ from torch.optim import AdamW, Muon, Optimizer
 from coordinator.run.inner_spec import InnerOptimizer, InnerSpec
 from dht.errors import LocalError, UsageError
 from peer.learner.optimizers import muon
+from peer.learner.optimizers.by_rows import step_by_rows
 from peer.learner.optimizers.code_tables import code_table
 
 MIN_8BIT_ELEMENTS = 4096  # smaller tensors keep float32 state: bitsandbytes' own default
@@ -90,6 +91,7 @@ def _make_plain(parameters: Sequence[nn.Parameter], spec: InnerSpec) -> Optimize
     groups = _groups(parameters, spec, _8BIT[spec.optimizer])
     made = make(groups, lr=spec.learning_rate, betas=decays, min_8bit_size=MIN_8BIT_ELEMENTS)
     made.name2qmap |= {"dynamic": code_table(signed=True), "udynamic": code_table(signed=False)}
+    step_by_rows(made)
     return cast(Optimizer, made)
 
 
