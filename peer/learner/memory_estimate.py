@@ -23,6 +23,7 @@ from peer.learner.optimizers.muon import COPIES as MUON_COPIES
 from peer.learner.shared_memory import slots_bytes
 from peer.machine.free_memory import free_memory_bytes
 from peer.model.build import parameter_specs
+from peer.model.cut_off import CUT_OFF_BYTES
 from peer.model.flat_parameters import DTYPES
 from peer.numerics.codec import CODECS
 from peer.numerics.fragments import FLOAT_BYTES, TensorSpec
@@ -186,7 +187,7 @@ def kept_bytes_per_parameter(config: RunConfig) -> float:
 
 def rounding_bytes_per_parameter(config: RunConfig) -> int:
     """What a learner keeps beside its device of what bfloat16 cuts off."""
-    return FLOAT_BYTES * (config.inner.precision == "bfloat16")
+    return CUT_OFF_BYTES * (config.inner.precision == "bfloat16")
 
 
 def _withheld_bytes(config: RunConfig) -> int:

@@ -15,8 +15,9 @@ from torch import Tensor, nn
 from dht.errors import LocalError
 from dht.statement import digest_of
 from peer.machine.heap import give_back_freed
+from peer.model.cut_off import CutOff
 from peer.model.own_module import trained_parameters
-from peer.numerics.fragments import FragmentLayout, fragment_views
+from peer.numerics.fragments import FragmentLayout, fragment_spans
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
@@ -37,10 +38,12 @@ class FlatParameters:
         listed = {tensor.name for layout in fragments for tensor in layout.tensors}
         if strange := sorted(self._named.keys() - listed):
             raise LocalError(f"the tensor {strange[0]} is in no fragment")
-        elements = sum(layout.elements for layout in fragments)
+        self._spans = fragment_spans(fragments)
+        elements = self._spans[-1].stop
         self.values = torch.empty(elements, dtype=self._dtype, device=self.device)
         self.gradient = torch.empty(0, dtype=self._dtype, device=self.device)
-        self.cut_off = self._cut_off_room(elements)
+        rounded = self._dtype == torch.bfloat16
+        self._cut_off = CutOff(elements if rounded else 0, pinned=self.device.type == "cuda")
         for name, view in self._cut(self.values):
             parameter = self._named[name]
             view.copy_(parameter.detach())
@@ -48,11 +51,6 @@ class FlatParameters:
             parameter.data = view
         give_back_freed()  # what the module's own tensors lay in, before gradients take as much again
         self.wake()
-
-    def _cut_off_room(self, elements: int) -> Tensor:
-        """Host memory for what rounding cuts off; none where nothing is rounded."""
-        room = torch.zeros(elements if self._dtype == torch.bfloat16 else 0)
-        return room.pin_memory() if self.device.type == "cuda" else room
 
     @property
     def layouts(self) -> tuple[FragmentLayout, ...]:
@@ -92,22 +90,20 @@ class FlatParameters:
 
     def exact(self, fragment: int) -> Tensor:
         """What is here of a fragment in float32, on the device of the parameters; it may be their own memory."""
-        if not len(self.cut_off):
-            return self._view(self.values, fragment)
-        values = self._view(self.values, fragment).float()
-        return values.add_(self._view(self.cut_off, fragment).to(values.device, non_blocking=True))
+        values, span = self._view(self.values, fragment), self._spans[fragment]
+        return values.float().add_(self._cut_off.of(span, values.device)) if len(self._cut_off) else values
 
     def load(self, fragment: int, exact: Tensor) -> None:
         """Take over float32[elements], which `exact` may have given and others changed."""
         values = self._view(self.values, fragment)
         if exact.data_ptr() != values.data_ptr():
             values.copy_(exact)
-        if len(self.cut_off):
-            self._view(self.cut_off, fragment).copy_(exact.sub_(values), non_blocking=True)
+        if len(self._cut_off):
+            self._cut_off.keep(self._spans[fragment], exact.sub_(values))
 
     def export_state(self) -> dict[str, Tensor]:
         """All values, not copied, and what was cut off."""
-        return {"theta": self.values, "cut_off": self.cut_off}
+        return {"theta": self.values, **self._cut_off.export_state()}
 
     def fits(self, state: Mapping[str, Tensor]) -> bool:
         """Whether `export_state` of such parameters is in there."""
@@ -116,10 +112,8 @@ class FlatParameters:
 
     def import_state(self, state: Mapping[str, Tensor]) -> None:
         """Continue from `export_state`, which `fits`."""
-        cut_off = state.get("cut_off")
         self.values.copy_(state["theta"])
-        if cut_off is not None and cut_off.shape == self.cut_off.shape:
-            self.cut_off.copy_(cut_off)
+        self._cut_off.import_state(state)
 
     def rest(self) -> None:
         """Give up the gradients, and the device's memory if it is not the host's; `read` and `load` go on."""
@@ -148,7 +142,7 @@ class FlatParameters:
                 self._named[name].data = view
 
     def _view(self, flat: Tensor, fragment: int) -> Tensor:
-        return fragment_views(flat, self.fragments)[fragment]
+        return flat[self._spans[fragment]]
 
     def _cut(self, flat: Tensor) -> list[tuple[str, Tensor]]:
         """Each tensor's name and its part of a flat vector, in its shape."""

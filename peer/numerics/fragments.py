@@ -219,10 +219,15 @@ def segments(layout: FragmentLayout, bounds: Sequence[int]) -> tuple[Segment, ..
     return tuple(segment for segment in overlaps if segment.start < segment.stop)
 
 
+def fragment_spans(fragments: Sequence[FragmentLayout]) -> tuple[slice, ...]:
+    """Where each fragment lies in a flat vector of all parameters."""
+    ends = accumulate(layout.elements for layout in fragments)
+    return tuple(slice(end - layout.elements, end) for layout, end in zip(fragments, ends, strict=True))
+
+
 def fragment_views(parameters: Tensor, fragments: Sequence[FragmentLayout]) -> tuple[Tensor, ...]:
     """Cut a flat vector of all parameters into its fragments, without copying."""
-    ends = tuple(accumulate(layout.elements for layout in fragments))
-    return tuple(parameters[end - layout.elements : end] for layout, end in zip(fragments, ends, strict=True))
+    return tuple(parameters[span] for span in fragment_spans(fragments))
 
 
 def named_tensors(module: nn.Module) -> dict[str, Tensor]:

@@ -19,9 +19,10 @@ from dht.errors import UsageError
 from peer.data.marks import inputs_of, targets_of
 from peer.learner.gradient.objective import BodyAndHead, chunks, count_of, layers_of, summed_cross_entropy
 from peer.learner.group.collective import Ranks
+from peer.model.cut_off import CutOff
 from peer.model.flat_parameters import DTYPES
 from peer.model.own_module import trained_parameters
-from peer.numerics.fragments import FragmentLayout, TensorSpec, gather, scatter
+from peer.numerics.fragments import FragmentLayout, TensorSpec, fragment_spans, gather, scatter
 
 
 class ShardedObjective:
@@ -100,8 +101,8 @@ class ShardedParameters:
             for layout, found in zip(fragments, parts, strict=True)
         )
         self.stepped = {name: nn.Parameter(_local(one)) for name, one in self._named.items()}
-        rounded = self._dtype == torch.bfloat16
-        self._cut_off = [torch.zeros(layout.elements if rounded else 0) for layout in self.layouts]
+        self._is_rounded = self._dtype == torch.bfloat16
+        self._cut_off = [CutOff(layout.elements if self._is_rounded else 0) for layout in self.layouts]
         self.is_awake = True
 
     def own(self, fragment: int, whole: Tensor) -> Tensor:
@@ -115,16 +116,16 @@ class ShardedParameters:
     def exact(self, fragment: int) -> Tensor:
         layout = self.layouts[fragment]
         values = gather(layout, self.stepped, torch.empty(layout.elements, device=self.device))
-        if len(self._cut_off[fragment]):
-            values.add_(self._cut_off[fragment].to(self.device))
+        if self._is_rounded:
+            values.add_(self._cut_off[fragment].of(slice(None), self.device))
         return values
 
     def load(self, fragment: int, exact: Tensor) -> None:
         layout = self.layouts[fragment]
         scatter(layout, exact, self.stepped)
-        if len(self._cut_off[fragment]):
+        if self._is_rounded:
             rounded = gather(layout, self.stepped, torch.empty(layout.elements, device=self.device))
-            self._cut_off[fragment].copy_(exact.sub_(rounded))
+            self._cut_off[fragment].keep(slice(None), exact.sub_(rounded))
 
     def clear_gradient(self) -> None:
         for one in self._named.values():
@@ -154,16 +155,18 @@ class ShardedParameters:
 
     def export_state(self) -> dict[str, Tensor]:
         """All values and what was cut off, in host memory, for the first process; nothing for the others."""
-        values, cut_off = [], []
-        for fragment, layout in enumerate(self.layouts):
+        leads, values = self._group.leads, []
+        cut_off = CutOff(sum(layout.elements for layout in self.fragments) if leads and self._is_rounded else 0)
+        for fragment, (layout, part) in enumerate(zip(self.layouts, fragment_spans(self.fragments), strict=True)):
             here = gather(layout, self.stepped, torch.empty(layout.elements, device=self.device))
-            values.append(self._whole(fragment, here).to("cpu", self._dtype))
-            if len(self._cut_off[fragment]):
-                cut_off.append(self._whole(fragment, self._cut_off[fragment].to(self.device)).cpu())
-            if not self._group.leads:
-                values.clear()
-                cut_off.clear()
-        return {"theta": torch.cat(values), "cut_off": torch.cat(cut_off or [torch.empty(0)])} if values else {}
+            whole = self._whole(fragment, here)
+            if leads:
+                values.append(whole.to("cpu", self._dtype))
+            if self._is_rounded:
+                whole = self._whole(fragment, self._cut_off[fragment].of(slice(None), self.device))
+                if leads:
+                    cut_off.keep(part, whole)
+        return {"theta": torch.cat(values), **cut_off.export_state()} if values else {}
 
     def fits(self, state: Mapping[str, Tensor]) -> bool:
         values = state.get("theta")
@@ -171,12 +174,13 @@ class ShardedParameters:
         return values is not None and values.shape == (elements,) and values.dtype == self._dtype
 
     def import_state(self, state: Mapping[str, Tensor]) -> None:
-        ends, cut_off, start = len(state["theta"]), state.get("cut_off"), 0
-        for fragment, layout in enumerate(self.fragments):
-            part = slice(start, start := start + layout.elements)
+        cut_off = CutOff.held_in(state)
+        is_known = self._is_rounded and len(cut_off) == len(state["theta"])
+        for fragment, part in enumerate(fragment_spans(self.fragments)):
             scatter(self.layouts[fragment], self.own(fragment, state["theta"][part]), self.stepped)
-            if cut_off is not None and len(cut_off) == ends and len(self._cut_off[fragment]):
-                self._cut_off[fragment].copy_(self.own(fragment, cut_off[part]))
+            if is_known:
+                rest = cut_off.of(part, torch.device("cpu"))
+                self._cut_off[fragment].keep(slice(None), self.own(fragment, rest))
 
     def rest(self) -> None:
         """Give up the gradients; parameters stay on their devices."""

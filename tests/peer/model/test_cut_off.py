@@ -1,0 +1,51 @@
+"""What bfloat16 cuts off comes back bit for bit, in three bytes."""
+
+from __future__ import annotations
+
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from peer.model.cut_off import CUT_OFF_BYTES, CutOff
+
+CPU = torch.device("cpu")
+FLOATS = st.floats(min_value=2.0**-100, max_value=2.0**126, width=32)
+SIGNED = st.one_of(st.just(0.0), FLOATS, FLOATS.map(float.__neg__))
+
+
+def cut(values: Tensor) -> Tensor:
+    return values - values.bfloat16().float()
+
+
+@given(st.lists(SIGNED, min_size=1, max_size=50))
+def test_what_is_cut_off_any_number_comes_back(numbers: list[float]) -> None:
+    values = torch.tensor(numbers)
+    kept = CutOff(len(values))
+    kept.keep(slice(None), cut(values))
+    assert torch.equal(kept.of(slice(None), CPU), cut(values))
+    assert torch.equal(values.bfloat16().float() + kept.of(slice(None), CPU), values)
+
+
+def test_parts_are_kept_by_themselves_in_three_bytes() -> None:
+    values = torch.randn(1000, generator=torch.Generator().manual_seed(2))
+    kept = CutOff(1000)
+    kept.keep(slice(0, 300), cut(values[:300]))
+    assert torch.equal(kept.of(slice(0, 300), CPU), cut(values[:300]))
+    assert not kept.of(slice(300, 1000), CPU).any()
+    assert sum(one.nbytes for one in kept.export_state().values()) == 1000 * CUT_OFF_BYTES
+
+
+def test_a_state_is_read_as_this_and_as_earlier_versions_wrote_it() -> None:
+    rest = cut(torch.randn(70, generator=torch.Generator().manual_seed(4)))
+    kept = CutOff(70)
+    kept.keep(slice(None), rest)
+    for state in (kept.export_state(), {"cut_off": rest}):
+        again = CutOff(70)
+        again.import_state(state)
+        assert torch.equal(again.of(slice(None), CPU), rest)
+        other = CutOff(69)
+        other.import_state(state)
+        assert not other.of(slice(None), CPU).any(), "of another model"
+    again.import_state({})
+    assert torch.equal(again.of(slice(None), CPU), rest)
