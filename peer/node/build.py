@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Callable, Set
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import structlog
@@ -38,7 +37,7 @@ from peer.net.transport import Transport
 from peer.node.daemon_options import daemon_config
 from peer.node.options import NodeOptions
 from peer.numerics.codec import CODECS
-from peer.numerics.core_pool import Cores
+from peer.numerics.core_pool import Cores, one_core_each
 from peer.numerics.fragments import FLOAT_BYTES
 from peer.numerics.golden import self_check
 from peer.numerics.merge_plugin import merge_rule
@@ -233,7 +232,7 @@ def _work(
     core: Core, anchors: Anchors, blobs: BlobStore, options: NodeOptions
 ) -> tuple[TensorWorker, Callable[..., RoundDriver]]:
     """The tensor work of this peer, and what makes its driver."""
-    worker = ThreadPoolExecutor(1, "tensors")
+    worker = one_core_each(1, "tensors")
     kind: Callable[..., RoundDriver] = RoundDriver
     if options.trial.attack is None:
         work = TensorWorker(core.manifest.config, anchors, blobs, worker)

@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
+import torch
+
 Item = TypeVar("Item")
 Answer = TypeVar("Answer")
 
@@ -17,7 +19,7 @@ class Cores:
     """So many threads; with one, everything happens where it is asked for."""
 
     def __init__(self, threads: int = 1) -> None:
-        self._pool = ThreadPoolExecutor(threads, "round") if threads > 1 else None
+        self._pool = one_core_each(threads, "round") if threads > 1 else None
 
     def each(self, function: Callable[[Item], Answer], items: Iterable[Item]) -> list[Answer]:
         """What the function makes of every item, in order; raises what the first of them that fails raises.
@@ -32,6 +34,15 @@ class Cores:
         """End the threads, once they have done what was asked."""
         if self._pool is not None:
             self._pool.shutdown()
+
+
+def one_core_each(threads: int, name: str) -> ThreadPoolExecutor:
+    """Threads that multiply matrices by themselves.
+
+    Without being told in each thread, MKL does so on all cores, however few torch may use. What rules multiply is so
+    small that its threads wait for each other longer than they compute, and they wait busily.
+    """
+    return ThreadPoolExecutor(threads, name, torch.set_num_threads, (1,))
 
 
 ONE_CORE = Cores()

@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from threading import Barrier
 
 import pytest
@@ -86,3 +89,22 @@ def test_what_fails_is_told() -> None:
         with pytest.raises(ZeroDivisionError):
             one.each(lambda number: 1 // number, (1, 0, 2))
     cores.close()
+
+
+MULTIPLIES = """
+import os, torch
+from peer.numerics.core_pool import one_core_each
+torch.set_num_threads(1)  # as a peer does
+pool, some = one_core_each(1, "test"), torch.ones(8, 8192)
+pool.submit(len, ()).result()
+before = len(os.listdir("/proc/self/task"))
+pool.submit(torch.mm, some, some.T).result()
+print(len(os.listdir("/proc/self/task")) - before)
+"""
+
+
+def test_a_thread_multiplies_matrices_without_the_help_of_others() -> None:
+    """In a process of its own, in whose environment nothing says how many threads there are."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("OMP_", "MKL_"))}
+    told = subprocess.run([sys.executable, "-c", MULTIPLIES], env=kept, capture_output=True, text=True, check=True)
+    assert told.stdout.strip() == "0"
