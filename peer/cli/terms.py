@@ -10,17 +10,19 @@ from dataclasses import dataclass
 from coordinator.run.data_spec import DataSpec
 from coordinator.run.manifest import Manifest, RunConfig
 from coordinator.views import quantity
-from dht.units import DAY_SECONDS
-from peer.learner.memory_estimate import RUNTIME_BYTES, footprint, least_bytes
+from dht.units import DAY_SECONDS, GIGABYTE_BYTES
+from peer.learner.memory_estimate import RUNTIME_BYTES, footprint, least_bytes, saved_bytes
 from peer.machine.text import printable, quoted
 from peer.model.build import parameter_specs
 from peer.model.located import held_as
+from peer.node.checkpointer import rest_seconds
 from peer.node.options import NodeOptions
 from peer.node.slow_steps import TOO_LATE, step_seconds_max, step_words
 from peer.numerics.codec import CODECS
 from peer.numerics.plugins import parts_of
 
 HOURS_PER_YEAR = 8766
+YEARS_SHOWN_MAX = 100
 ENDURANCE_GIGABYTES = 600_000  # what makers of home SSDs of a terabyte promise
 FLOPS_PER_PARAMETER_AND_TOKEN = 6  # forward and backward of a dense transformer
 FLOPS_PER_FROZEN_AND_TOKEN = 4  # of a base whose weights have no gradient
@@ -109,7 +111,7 @@ def describe(manifest: Manifest, options: NodeOptions, machine: Machine) -> str:
     capped += [f"{limits.upload_gigabytes_per_day:g} GB a day"] if limits.upload_gigabytes_per_day else []
     cap = f"; your limit is {' and '.join(capped)}" if capped else ""
     memory = memory_words(config, machine)
-    memory += f"; your limit is {limits.memory_gigabytes:g} GB" if limits.memory_gigabytes else ""
+    memory += _within(memory_bytes(config, machine), machine.memory_bytes, limits.memory_gigabytes)
     rows = (
         ("run", f"{config.name} {manifest.run_id.hex()[:12]}, ends after {config.versions} certified versions"),
         ("organiser", f"key {manifest.organiser}; founding peers: {len(manifest.founders)}"),
@@ -165,15 +167,26 @@ def upload_words(config: RunConfig, machine: Machine, step_seconds: float = 0.0)
 
 
 def _disk(config: RunConfig, options: NodeOptions, machine: Machine) -> str:
-    needed, free = disk_bytes(config, options.files.base), quantity.size(machine.disk_bytes)
-    room = f"{quantity.size(needed)} in {options.data_directory}, of {free} free"
-    hourly = options.limits.written_gigabytes_per_hour
+    needed, limits = disk_bytes(config, options.files.base), options.limits
+    room = f"{quantity.size(needed)} in {options.data_directory}, of {quantity.size(machine.disk_bytes)} free"
+    room += _within(needed, machine.disk_bytes, limits.disk_gigabytes)
+    saved = f"saved about every {quantity.rough(rest_seconds(saved_bytes(config), limits))}"
+    hourly = limits.written_gigabytes_per_hour
     if not hourly:
-        return room
+        return f"{room}; {saved}"
     years = ENDURANCE_GIGABYTES / (hourly * HOURS_PER_YEAR)
-    return (
-        f"{room}; on average at most {hourly:g} GB an hour are written, which an SSD for 600 TB bears {years:.1f} years"
-    )
+    bears = f"{years:.1f} years" if years < YEARS_SHOWN_MAX else f"over {YEARS_SHOWN_MAX} years"
+    written = f"with at most {hourly:g} GB an hour written on average, which an SSD for 600 TB bears {bears}"
+    return f"{room}; {saved}, {written}"
+
+
+def _within(needed: int, free: int, limit_gigabytes: float) -> str:
+    """What follows from what is free, and from the owner's limit."""
+    text = "; that is more than is free" if needed > free else ""
+    if not limit_gigabytes:
+        return text
+    enough = "" if needed <= limit_gigabytes * GIGABYTE_BYTES else ", which is too little"
+    return f"{text}; your limit is {limit_gigabytes:g} GB{enough}"
 
 
 def _late_row(config: RunConfig, machine: Machine) -> list[tuple[str, str]]:

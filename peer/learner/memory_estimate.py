@@ -110,14 +110,22 @@ def footprint(
 
 def _disk_needs(config: RunConfig) -> tuple[Need, ...]:
     """However the model is cut. Saves take turns (`peer.node.checkpointer`), and the learner's writes most."""
-    elements = _elements(config)
-    kept = DTYPES[config.inner.precision].itemsize + rounding_bytes_per_parameter(config) + _withheld_bytes(config)
-    steps = int(_steps_bytes(config, STEPS_KEPT, STEPS_SHARE) * elements / 2)
+    steps = int(_steps_bytes(config, STEPS_KEPT, STEPS_SHARE) * _elements(config) / 2)
     return (
-        Need("disk", "states as they were saved last", _state_bytes(config) * elements),
-        Need("disk", "the learner's part, and the one before it", KEPT * (kept * elements + optimizer_bytes(config))),
+        Need("disk", "states as they were saved last", _state_bytes(config) * _elements(config)),
+        Need("disk", "the learner's part, and the one before it", KEPT * _learner_file_bytes(config)),
         Need("disk", "earlier steps, for others", steps),
     )
+
+
+def _learner_file_bytes(config: RunConfig) -> int:
+    kept = DTYPES[config.inner.precision].itemsize + rounding_bytes_per_parameter(config) + _withheld_bytes(config)
+    return kept * _elements(config) + optimizer_bytes(config)
+
+
+def saved_bytes(config: RunConfig) -> int:
+    """What is written until all has been saved anew."""
+    return _state_bytes(config) * _elements(config) + _learner_file_bytes(config)
 
 
 def disk_bytes_per_parameter(config: RunConfig) -> float:

@@ -69,7 +69,8 @@ class Settled:
             at_once += f" on {devices} devices" + ", which share the model" * self.learner.group.sharded
         recompute = ", activations recomputed" if place.recompute else ""
         note = f"; {self.note}" if self.note else ""
-        return f"{at_once} at once, about {quantity.size(self.memory_bytes)}{recompute}{note}"
+        libraries = "" if torch.device(self.devices[0]).type == "cuda" else " with its libraries"
+        return f"{at_once} at once, about {quantity.size(self.memory_bytes)}{libraries}{recompute}{note}"
 
 
 def settle(start: Start, attack_named: AttackNamed | None = None, tell: Tell = tell_nobody) -> Settled:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import structlog
@@ -11,7 +12,7 @@ from dht.errors import UsageError
 from dht.identity import PeerId
 from dht.units import GIGABYTE_BYTES
 from peer.learner.client import LearnerClient, OnSteps
-from peer.learner.memory_estimate import RUNTIME_BYTES, available_bytes, check_memory, footprint
+from peer.learner.memory_estimate import RUNTIME_BYTES, available_bytes, check_memory, footprint, least_bytes
 from peer.learner.messages import LearnerSettings, Start
 from peer.learner.spawn import LearnerSpawn
 from peer.learner.work_counters import LearnerProgress
@@ -77,9 +78,10 @@ def learner_bytes(config: RunConfig, limits: Limits) -> int:
     beside = _beside_bytes(config)
     left = int(limits.memory_gigabytes * GIGABYTE_BYTES) - beside
     if left <= RUNTIME_BYTES:
+        least = beside + RUNTIME_BYTES + least_bytes(config, on_gpu=False)
         raise UsageError(
             f"memory_gigabytes = {limits.memory_gigabytes:g} is less than this run takes on any machine; "
-            f"allow at least {(beside + 2 * RUNTIME_BYTES) / GIGABYTE_BYTES:.1f}"
+            f"allow at least {math.ceil(10 * least / GIGABYTE_BYTES) / 10:g} to train on the processor"
         )
     return left
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -27,7 +28,8 @@ from peer.cli.terms import (
     upload_bytes_per_day,
     upload_bytes_per_version,
 )
-from peer.learner.memory_estimate import least_bytes
+from peer.learner.memory_estimate import least_bytes, saved_bytes
+from peer.machine.limits import Limits
 from peer.model.build import build_model
 from peer.node.options import NodeOptions
 from peer.storage.generations import KEPT
@@ -65,6 +67,37 @@ def test_upload_a_day_follows_the_slower_of_pace_and_device() -> None:
 def test_disk_holds_the_states_and_the_learners_part_twice() -> None:
     states, learner = 4 * parameters(config()), 5 * parameters(config())  # with the least state of an optimizer
     assert states + KEPT * learner < disk_bytes(config()) < KEPT * (states + learner)
+
+
+def row(shown: str, label: str) -> str:
+    (found,) = (line for line in shown.split("\n") if line.split()[0] == label)
+    return found
+
+
+def test_what_is_too_little_is_said_before(tmp_path: Path) -> None:
+    def told(label: str, machine: Machine = MACHINE, **limits: float) -> str:
+        options = NodeOptions(tmp_path, limits=Limits.model_validate(limits))
+        return row(describe(manifest(), options, machine), label)
+
+    for label, limit in (("disk", "disk_gigabytes"), ("memory", "memory_gigabytes")):
+        assert "your limit" not in told(label)
+        assert "more than is free" not in told(label)
+        assert "your limit is 50 GB" in told(label, **{limit: 50.0})
+        assert "too little" not in told(label, **{limit: 50.0})
+        assert "your limit is 1e-06 GB, which is too little" in told(label, **{limit: 1e-6})
+        assert "that is more than is free" in told(label, replace(MACHINE, **{f"{label}_bytes": 1000}))
+
+
+def test_how_often_all_is_saved_is_said(tmp_path: Path) -> None:
+    def told(**limits: float) -> str:
+        return row(describe(manifest(), NodeOptions(tmp_path, limits=Limits.model_validate(limits)), MACHINE), "disk")
+
+    written = "with at most 13.6 GB an hour written on average, which an SSD for 600 TB bears 5.0 years"
+    assert told().endswith(f"; saved about every 30 s, {written}")
+    assert told(written_gigabytes_per_hour=0.0).endswith("; saved about every 30 s")
+    slowly = saved_bytes(manifest().config) / (0.75e9 * 1e-5)
+    assert f"saved about every {math.ceil(slowly)} h" in told(written_gigabytes_per_hour=1e-5)
+    assert told(written_gigabytes_per_hour=1e-5).endswith("bears over 100 years")
 
 
 def test_everything_asked_for_is_named(tmp_path: Path) -> None:
