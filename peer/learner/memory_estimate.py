@@ -85,7 +85,9 @@ def footprint(
     """What a learner and its peer take that bring so many sequences (None: all of a step) through the model at once."""
     elements, precise = _elements(config), DTYPES[config.inner.precision].itemsize
     rounded = rounding_bytes_per_parameter(config)
-    step = max(activation_bytes(config, sequences, recompute, on_gpu), _copies_bytes(config))
+    step = max(
+        activation_bytes(config, sequences, recompute, on_gpu), _copies_bytes(config), _norm_bytes(config, on_gpu)
+    )
     withheld, state = _withheld_bytes(config), _state_bytes(config)
     layouts, overlap = layouts_of(config), config.pace.overlap
     largest = max(layout.elements for layout in layouts)
@@ -228,7 +230,8 @@ def _contributed_bytes(config: RunConfig, elements: int) -> int:
 def activation_bytes(config: RunConfig, sequences: int | None, recompute: bool, on_gpu: bool = True) -> int:
     """About what the layers keep for the gradient, of so many sequences (None: all of a step), and the loss of a piece.
 
-    A processor takes a step in pieces, and logits are those of a piece on either.
+    A processor takes a step in pieces, and logits are those of a piece on either. The gradient of the head, or of
+    another largest tensor, is whole before it is added.
     """
     model, data = config.model, config.data
     layer = 16 * model.hidden_size + 5 * model.intermediate_size
@@ -236,7 +239,13 @@ def activation_bytes(config: RunConfig, sequences: int | None, recompute: bool, 
     most = None if on_gpu else Placement().at_once(data.context_tokens)
     tokens = data.context_tokens * min(sequences or data.sequences_per_step, most or data.sequences_per_step)
     logits = min(tokens * model.vocabulary, max(logits_at_once(on_gpu), model.vocabulary))
-    return tokens * DTYPES[config.inner.precision].itemsize * layers + LOGITS_COPIES * FLOAT_BYTES * logits
+    largest = max(tensor.elements for tensor in parameter_specs(model))
+    return DTYPES[config.inner.precision].itemsize * (tokens * layers + largest) + LOGITS_COPIES * FLOAT_BYTES * logits
+
+
+def _norm_bytes(config: RunConfig, on_gpu: bool) -> int:
+    """A processor makes float32 of a gradient in bfloat16 to take its norm."""
+    return 0 if on_gpu or config.inner.precision != "bfloat16" else FLOAT_BYTES * _elements(config)
 
 
 def _copies_bytes(config: RunConfig) -> int:

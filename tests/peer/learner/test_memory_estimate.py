@@ -31,6 +31,7 @@ from peer.learner.messages import LearnerSettings
 from peer.machine.limits import Limits
 from peer.model.build import parameter_specs
 from peer.node.learner_start import learner_bytes
+from peer.numerics.fragments import FLOAT_BYTES
 from peer.plan import prediction
 from peer.plan.cost import Workload
 from peer.plan.swarm_plan import PlanFile
@@ -112,15 +113,22 @@ def test_the_planner_counts_the_optimizer_that_the_run_has(tmp_path: Path, optim
     )
 
 
-def test_a_large_vocabulary_takes_no_more_than_the_logits_of_a_piece() -> None:
+def test_a_large_vocabulary_takes_the_logits_of_a_piece_and_the_heads_gradient() -> None:
     def step(vocabulary: int, on_gpu: bool) -> int:
         model = LARGE.model_copy(update={"vocabulary": vocabulary})
         data = DataSpec(context_tokens=1024, sequences_per_step=16)
         return activation_bytes(SMALL.model_copy(update={"model": model, "data": data}), None, False, on_gpu)
 
-    assert step(128_000, True) - step(64_000, True) < 1 << 20
-    assert step(128_000, True) < step(256, True) + (1 << 30)
+    heads = FLOAT_BYTES * LARGE.hidden_size * 64_000
+    assert step(128_000, True) - step(64_000, True) == pytest.approx(heads, rel=0.01)
+    assert step(128_000, True) < step(256, True) + 2 * heads + (1 << 30)
     assert step(128_000, False) < step(128_000, True) / 4, "a processor makes a step of more and smaller pieces"
+
+
+def test_the_norm_of_a_gradient_in_bfloat16_takes_four_bytes_on_a_processor() -> None:
+    run = SMALL.model_copy(update={"model": LARGE, "inner": InnerSpec(precision="bfloat16")})
+    on_gpu, on_processor = (footprint(run, 1, True, where) for where in (True, False))
+    assert on_processor.step_bytes == FLOAT_BYTES * on_processor.parameters > on_gpu.step_bytes
 
 
 def test_muon_keeps_one_moment_of_matrices_and_two_of_embeddings() -> None:
