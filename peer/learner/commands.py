@@ -96,7 +96,8 @@ class LearnerCommands:
         try:
             yield
         except (ValueError, OSError) as error:
-            self._channel.send(Refused(ticket=ticket, reason=str(error)[:TEXT_MAX]))
+            reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+            self._channel.send(Refused(ticket=ticket, reason=reason[:TEXT_MAX]))
 
     def _start(self, command: Command, crossings: DeviceCopies) -> tuple[Arrival, Callable[[], Answer]]:
         if isinstance(command, TakeSnapshot | AdoptFragment) and command.fragment >= len(self._learner.fragments):

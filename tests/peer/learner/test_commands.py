@@ -194,7 +194,7 @@ def test_a_full_disk_is_told_and_keeps_what_was_saved_before(desk: Desk, tmp_pat
     done, refused, goes_on = desk.heard()
     assert isinstance(done, Done)
     assert isinstance(refused, Refused)
-    assert "File too large" in refused.reason
+    assert refused.reason == "File too large"
     assert isinstance(goes_on, SnapshotTaken)
     assert saved.read_bytes() == before
     assert os.listdir(tmp_path) == ["saved"]
