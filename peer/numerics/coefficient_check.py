@@ -30,6 +30,7 @@ ELEMENTS_MIN = 512  # or as good as these: what fewer elements say of a whole pa
 ERRORS = 8.0  # over √elements: how far a sample's cosines may be off; 7.2 was the most seen, 0.7 the median
 COSINE_ERROR_MAX = 0.25  # reached below a thousand elements
 LENGTH_MIN = 0.1  # of the usual length, below which a sample says nothing of a direction
+SETTLED = 1e-5  # change of a coefficient at which an iteration ends: far less than a sample can tell
 SUM_TOLERANCE = 1e-3  # published coefficients are rounded to float32
 LONGER_MAX = 1.01  # of a committed squared norm: an admitted input is nowhere near, however sums are rounded
 AGREEMENT = 0.01  # of a member's weight: two machines that run the rule on the same segment differ by far less
@@ -155,9 +156,9 @@ def excess(rule: str, sample: Sample, variances: Sequence[float]) -> Floats:
     products = inner_products(arrays)
     centred = centred_products(arrays, products, scales, shares)
     if rule == "geometric_median":
-        own = clipping.geometric_median(centred, shares)
+        own = clipping.geometric_median(centred, shares, SETTLED)
     else:
-        own = clipping.centered_clip(centred, shares)[0]
+        own = clipping.centered_clip(centred, shares, SETTLED)[0]
     limits = [(own, own)] * len(variances)
     if rule == "robust_rda":
         known = _known_lengths(np.sqrt(products.diagonal()) * scales, shares)

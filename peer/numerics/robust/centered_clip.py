@@ -27,8 +27,10 @@ def clip_coefficients(weights: Floats, distances: Floats, radius: float) -> Floa
     return shares
 
 
-def geometric_median(products: Floats, weights: Floats) -> Floats:
+def geometric_median(products: Floats, weights: Floats, settled: float = SETTLED) -> Floats:
     """argmin_v Σ w_i ‖y_i − v‖ (Weiszfeld; RFA, Pillutla et al. 1912.13445), to about 1e-6 of the inputs' spread.
+
+    With a larger `settled`, sooner and less exactly.
 
     Starts from inputs weighed by how near half of the others is, so that no far input is ever the centre. O(n²) per
     iteration. Where an input is the median, which an iteration would approach too slowly, that input.
@@ -44,19 +46,20 @@ def geometric_median(products: Floats, weights: Floats) -> Floats:
     for _ in range(ITERATIONS_MAX):
         before = coefficients
         coefficients = _normalised(weights / np.maximum(distances_to(products, before), closest))
-        if np.abs(coefficients - before).max() <= SETTLED:
+        if np.abs(coefficients - before).max() <= settled:
             break
     return coefficients
 
 
-def centered_clip(products: Floats, weights: Floats) -> tuple[Floats, float]:
+def centered_clip(products: Floats, weights: Floats, settled: float = SETTLED) -> tuple[Floats, float]:
     """Coefficients of CenteredClip's fixed point `Σ w_i (y_i − v)·min(1, ρ/‖y_i − v‖) = 0`, and ρ.
 
     Centre: the geometric median; ρ: weighted median distance to it (Karimireddy et al. 2012.10333; BTARD 2106.11257
     runs to the fixed point). The fixed point minimises a Huber loss, which is convex: reweighting with the rule's own
     coefficients descends to it from any start. O(n²) per iteration. Breaks down at half of the weight.
+    `settled` is as of the median.
     """
-    coefficients = geometric_median(products, weights)
+    coefficients = geometric_median(products, weights, settled)
     distances = distances_to(products, coefficients)
     radius = float(weighted_median(distances, weights))
     if radius == 0:
@@ -64,7 +67,7 @@ def centered_clip(products: Floats, weights: Floats) -> tuple[Floats, float]:
     for _ in range(ITERATIONS_MAX):
         before = coefficients
         coefficients = clip_coefficients(weights, distances_to(products, before), radius)
-        if np.abs(coefficients - before).max() <= SETTLED:
+        if np.abs(coefficients - before).max() <= settled:
             break
     return coefficients, radius
 

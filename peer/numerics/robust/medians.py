@@ -6,6 +6,7 @@ lengths of merged tensors from here.
 
 from __future__ import annotations
 
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from numpy.typing import NDArray
 
 from peer.numerics.robust.stack import Floats
 
+FEW_VALUES = 32  # that are quicker looked at one by one than as an array
 TIE = 1e-12  # share of the weight by which sums of the same weights may differ, added in another order
 
 
@@ -22,12 +24,25 @@ def weighted_median(values: NDArray[Any], weights: Floats) -> Floats:
     Where it is exactly half between two values (up to 1e-12), their midpoint: so the median of an even number of
     equal weights is the usual one, and of two numbers it is their mean.
     """
+    if values.size <= FEW_VALUES:
+        known, rows = weights.tolist(), values.reshape(-1, values.shape[-1]).tolist()
+        return np.array([_median_of_few(row, known) for row in rows]).reshape(values.shape[:-1])
     ranked, cumulative = _ranked(values, weights)
     half = cumulative[..., -1:] / 2
     low = (cumulative < half * (1 - TIE)).sum(axis=-1, keepdims=True)
     high = (cumulative <= half * (1 + TIE)).sum(axis=-1, keepdims=True)
     median: Floats = _taken(ranked, low)[..., 0] / 2 + _taken(ranked, high)[..., 0] / 2
     return median
+
+
+def _median_of_few(values: list[float], weights: list[float]) -> float:
+    """`weighted_median` of one row, with the same operations and so the same bits."""
+    order = sorted(range(len(values)), key=values.__getitem__)
+    cumulative = [*accumulate(weights[place] for place in order)]
+    half = cumulative[-1] / 2
+    low = sum(reached < half * (1 - TIE) for reached in cumulative)
+    high = sum(reached <= half * (1 + TIE) for reached in cumulative)
+    return values[order[low]] / 2 + values[order[high]] / 2
 
 
 def weighted_trimmed_mean(values: NDArray[Any], weights: Floats, trimmed: float) -> Floats:

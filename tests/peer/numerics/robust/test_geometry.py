@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from peer.numerics.robust.centered_clip import clip_coefficients
 from peer.numerics.robust.gram import BLOCK_ELEMENTS, centred_products, distances_to, inner_products, squared_distances
-from peer.numerics.robust.medians import weighted_median, weighted_trimmed_mean
+from peer.numerics.robust.medians import FEW_VALUES, weighted_median, weighted_trimmed_mean
 from peer.numerics.robust.selection import krum_order, nearest_mixing, tolerated
 from tests.peer.numerics.robust.reference import median_of, trimmed_mean_of
 
@@ -51,6 +51,15 @@ def test_order_statistics_are_their_definitions(pairs) -> None:
     trimmed = weighted_trimmed_mean(values, weights, byzantine / len(values))
     assert weighted_median(values, weights) == median_of(values, weights)
     assert trimmed == pytest.approx(trimmed_mean_of(values, weights, byzantine), abs=1e-9)
+
+
+@quick
+@given(numbers, st.floats(0.25, 10))
+def test_a_median_of_few_has_the_bits_of_one_among_many(pairs, scale: float) -> None:
+    """Few values are looked at one by one, many as an array."""
+    values, weights = (np.array(column, np.float64) * scale for column in zip(*pairs, strict=True))
+    many = np.tile(values, (FEW_VALUES + 1, 1))
+    assert weighted_median(many, weights).tolist() == [float(weighted_median(values, weights))] * len(many)
 
 
 def test_equal_values_are_summed_in_roster_order() -> None:

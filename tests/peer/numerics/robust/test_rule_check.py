@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from peer.numerics.coefficient_check import Sample, follows_rule
+from peer.numerics.coefficient_check import Sample, excess, follows_rule
 from peer.numerics.merge import MERGES
 from peer.numerics.robust.segments import TensorInputs, merge_segment
 
@@ -37,3 +37,11 @@ def test_who_is_short_in_what_is_seen_may_point_elsewhere_as_a_whole() -> None:
     assert follows_rule("robust_rda", [sample_of(stack, inputs, honest)])
     left_out = [0.0, *(np.array(honest[1:]) / sum(honest[1:])).tolist()]
     assert not follows_rule("robust_rda", [sample_of(stack, inputs, left_out)])
+
+
+def test_a_look_at_everything_finds_what_was_published_although_it_settles_sooner() -> None:
+    stack = vectors()
+    inputs = TensorInputs(tuple(stack.norm(dim=1).tolist()), (1.0,) * MEMBERS, embedding=False)
+    honest = merge_segment(RULE, list(stack), inputs).coefficients
+    whole = Sample([vector.numpy() for vector in stack], inputs, honest, WHOLE, tuple(norm**2 for norm in inputs.norms))
+    assert np.abs(excess("robust_rda", whole, (0.0,))).max() < 1e-3
