@@ -35,6 +35,7 @@ from peer.swarm.watch import SwarmWatch
 
 PEERS_MAX = 64
 POLL_SECONDS = 0.5
+LOOK_SECONDS = 1.0  # between two snapshots of a process, each of which takes both sides milliseconds from its steps
 INVITE_POLL_SECONDS = 0.1
 START_SECONDS_MAX = 300.0  # a small machine imports for a long time when all start at once
 DRAIN_SECONDS_MAX = 90.0
@@ -257,7 +258,7 @@ class Swarm:
         while peer.exit_code is None:
             with suppress(MusterError):
                 self.watch.note(peer.name, await asyncio.to_thread(snapshot, peer.data_directory), time.monotonic())
-            await asyncio.sleep(POLL_SECONDS)
+            await asyncio.sleep(LOOK_SECONDS)
         self._note_end(peer)
 
     def _note_end(self, peer: PeerProcess) -> None:
