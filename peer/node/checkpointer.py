@@ -120,7 +120,8 @@ class Checkpointer:
         loop, aside = asyncio.get_running_loop(), self._driver.anchors.aside
         written_bytes = learner_from = 0.0
         for number in count():
-            turns = self._turns()
+            is_due = learner_from <= loop.time() + CHECKPOINT_SECONDS
+            turns = [turn for turn in self._turns() if is_due or not turn.learner]
             turn = turns[number % len(turns)]
             pause_seconds = rest_seconds(written_bytes, self._limits(), len(turns))
             if turn.learner:

@@ -395,13 +395,11 @@ def test_states_do_not_wait_for_the_time_that_a_learner_is_left(tmp_path: Path) 
         await swarm.close()
 
     run_virtual(main())
-    assert [later - earlier for earlier, later in pairwise(learner_at)] == pytest.approx(
-        [200.0] * (len(learner_at) - 1)
-    )
+    assert len(learner_at) >= 4
+    for earlier, later in pairwise(learner_at):
+        assert 200.0 <= later - earlier <= 200.0 + CHECKPOINT_SECONDS
     states_at = [one for one in all_at if one not in learner_at]
-    assert [states - learner for learner, states in zip(learner_at, states_at, strict=False)] == pytest.approx(
-        [CHECKPOINT_SECONDS / 2] * len(learner_at)
-    )
+    assert max(later - earlier for earlier, later in pairwise(states_at)) <= 1.5 * CHECKPOINT_SECONDS + 1.0
 
 
 @pytest.mark.usefixtures("_no_threads")
