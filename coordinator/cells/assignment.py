@@ -22,7 +22,7 @@ from coordinator.wire.messages import CellYield
 from dht.identity import PeerId
 from dht.statement import digest_of
 
-CELL_PEERS = 16  # of a dealt cell, leader included; more only where a head has more than this squared
+CELL_PEERS = 20  # of a dealt cell, leader included; more only where a head has more than 31 times this
 HEADS_PER_WARD_MAX = 3  # whom a ward may ask, one after the other as they are gone
 WARDS_PER_CELL_MAX = PEERS_PER_GROUP_MAX - 1
 WARDS_MAX = WARDS_PER_CELL_MAX * PEERS_PER_GROUP_MAX  # of one head

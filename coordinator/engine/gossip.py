@@ -7,11 +7,12 @@ would be told by the whole swarm. So the leader tells them.
 from __future__ import annotations
 
 from coordinator.chain.certificate import Certificate
-from coordinator.chain.chain import Chain, beacon_order
+from coordinator.chain.chain import Chain
 from coordinator.core.actions import Action, Send
 from coordinator.core.context import Core
 from coordinator.run.manifest import PEERS_PER_GROUP_MAX
 from coordinator.wire.messages import AskChainNote, CertificateNote
+from coordinator.wire.openings import drawn_leaves
 from dht.identity import PeerId
 from dht.statement import digest_of
 
@@ -43,9 +44,9 @@ def spread(core: Core, chain: Chain, certificate: Certificate, now: float) -> li
         return []
     known = (certificate.digest, certificate.outcome.parent)
     note = AskChainNote(fragment=chain.fragment, version=certificate.version, known=known)
-    others = _outsiders(core, certificate, now) - chain.active_set()
-    drawn = beacon_order(digest_of(certificate.digest, core.me.encode()), others)
-    return [Send(peer, note) for peer in drawn[:RUMOUR_PEERS]]
+    others = sorted(_outsiders(core, certificate, now) - chain.active_set())
+    drawn = drawn_leaves(digest_of(certificate.digest, core.me.encode()), len(others), RUMOUR_PEERS)
+    return [Send(others[place], note) for place in drawn]
 
 
 def _outsiders(core: Core, certificate: Certificate, now: float) -> frozenset[PeerId]:

@@ -14,6 +14,7 @@ from coordinator.group.schedule import (
     VoterPace,
     due_time,
     interval_seconds,
+    median_rate,
     spacing_seconds,
     steps_needed,
 )
@@ -111,11 +112,11 @@ def _pacing(core: Core, chain: Chain, counted_from: float, now: float) -> Pacing
     voters = paces(core, chain, counted_from, now)
     needed = steps_needed(core.pace, chain.fragment, chain.version)
     quorum = quorum_size(core.pace, len(chain.active_set()))
-    timing = _timing(core, chain, voters)
-    interval = interval_seconds(core.pace, timing)
+    rate = median_rate(_timing(core, chain, voters))
+    interval = interval_seconds(core.pace, rate)
     return Pacing(
         due_at=due_time(voters, needed, quorum, counted_from + QUORUM_INTERVALS * interval),
-        spacing_seconds=spacing_seconds(core.pace, timing),
+        spacing_seconds=spacing_seconds(core.pace, rate),
         interval_seconds=interval,
     )
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import median_high, median_low
+from typing import NamedTuple
 
 from coordinator.run.manifest import PaceSpec
 
@@ -12,9 +14,11 @@ SPACING_SHARE = 0.8  # openings keep at least this share of the expected spacing
 QUORUM_INTERVALS = 3.0  # expected intervals after which K voters are enough to open a round
 
 
-@dataclass(frozen=True, slots=True)
-class VoterPace:
-    """One voter's speed as we know it: `steps` made at time `seen`, going on at `steps_per_second`."""
+class VoterPace(NamedTuple):
+    """One voter's speed as we know it: `steps` made at time `seen`, going on at `steps_per_second`.
+
+    At version 0 there is one for everybody who trains, and anew with every look.
+    """
 
     steps: float
     seen: float
@@ -36,8 +40,11 @@ def steps_needed(pace: PaceSpec, fragment: int, version: int) -> float:
 
 def median_time(voters: Sequence[VoterPace], steps: float) -> float:
     """When the median voter (the lower one of an even number) will have made `steps`; infinity without voters."""
-    times = sorted(voter.reaches(steps) for voter in voters)
-    return times[(len(times) - 1) // 2] if times else math.inf
+    return _median([voter.reaches(steps) for voter in voters])
+
+
+def _median(times: Sequence[float]) -> float:
+    return median_low(times) if times else math.inf
 
 
 def due_time(voters: Sequence[VoterPace], steps: float, quorum: int, patience_until: float) -> float:
@@ -46,26 +53,24 @@ def due_time(voters: Sequence[VoterPace], steps: float, quorum: int, patience_un
     The second is for a swarm of which most stand still (paused, gone); it must come late enough that a few fast peers
     do not set the pace.
     """
-    times = sorted(voter.reaches(steps) for voter in voters)
+    times = sorted([voter.reaches(steps) for voter in voters])
     kth = times[quorum - 1] if 0 < quorum <= len(times) else math.inf
-    return min(median_time(voters, steps), max(kth, patience_until))
+    return min(_median(times), max(kth, patience_until))
 
 
 def median_rate(voters: Sequence[VoterPace]) -> float:
     """Steps per second of the median voter (the upper one of an even number) among those that move; 0 if none does."""
-    rates = sorted(voter.steps_per_second for voter in voters if voter.steps_per_second > 0)
-    return rates[len(rates) // 2] if rates else 0.0
+    rates = [voter.steps_per_second for voter in voters if voter.steps_per_second > 0]
+    return median_high(rates) if rates else 0.0
 
 
-def interval_seconds(pace: PaceSpec, voters: Sequence[VoterPace]) -> float:
-    """Expected time between two versions of a fragment; a round's deadline while nobody moves."""
-    rate = median_rate(voters)
+def interval_seconds(pace: PaceSpec, rate: float) -> float:
+    """Expected time between two versions of a fragment at this `median_rate`; a round's deadline while nobody moves."""
     return pace.steps_per_version / rate if rate > 0 else pace.round_seconds
 
 
-def spacing_seconds(pace: PaceSpec, voters: Sequence[VoterPace]) -> float:
+def spacing_seconds(pace: PaceSpec, rate: float) -> float:
     """Least time between two openings: 0.8 of H/P steps of the median voter; 0 while nobody moves."""
-    rate = median_rate(voters)
     return SPACING_SHARE * pace.steps_per_version / (pace.fragments * rate) if rate > 0 else 0.0
 
 

@@ -24,7 +24,7 @@ class Board:
 
     lifetime_seconds: float
     records: dict[PeerId, tuple[Presence, float]] = field(default_factory=dict)
-    places: dict[int, dict[PeerId, float]] = field(default_factory=dict)
+    places: dict[int, dict[PeerId, float]] = field(default_factory=dict)  # when each was written, oldest first
     bytes_put: int = 0  # all that is sent: records, and questions
     bytes_got: int = 0
     presence_bytes: int = 0  # of one, as last seen
@@ -35,7 +35,7 @@ class Board:
         self.records[peer] = presence, now
         for place in places:
             held = self.places.setdefault(place, {})
-            if peer in held or len(held) < ENTRIES_PER_KEY_MAX:
+            if held.pop(peer, None) is not None or len(held) < ENTRIES_PER_KEY_MAX:
                 held[peer] = now
         record_bytes = self.presence_bytes + PUT_OVERHEAD_BYTES
         self.bytes_put += (record_bytes * HOLDERS + QUESTION_BYTES * ASKED_THE_WAY) * len(places)
@@ -53,8 +53,8 @@ class Board:
 
     def _live(self, place: int, now: float) -> list[PeerId]:
         held = self.places.get(place, {})
-        for peer in [peer for peer, at in held.items() if now - at > self.lifetime_seconds]:
-            del held[peer]
+        while held and now - held[oldest := next(iter(held))] > self.lifetime_seconds:
+            del held[oldest]
         return list(held)
 
 

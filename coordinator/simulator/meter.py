@@ -32,6 +32,7 @@ class Meter(EventCounter):
     checks: Counter[PeerId] = field(default_factory=Counter)
     kinds: Counter[str] = field(default_factory=Counter)
     kind_bytes: Counter[str] = field(default_factory=Counter)
+    received_kinds: Counter[tuple[PeerId, str]] = field(default_factory=Counter)  # bytes of each
     _shares: dict[bytes, float] = field(default_factory=dict)  # of a fragment in a payload, by roster or input set
     _sizes: dict[int, tuple[Message, int]] = field(default_factory=dict)  # of messages on their way to many
 
@@ -50,6 +51,7 @@ class Meter(EventCounter):
             self._shares[action.message.digest] = self._shares.get(action.message.context.group, 0.0)
         self.kinds[kind] += 1
         self.kind_bytes[kind] += size
+        self.received_kinds[action.to, kind] += size
         for counter, who, amount in (
             (self.sent, peer.me, 1),
             (self.received, action.to, 1),
@@ -61,6 +63,12 @@ class Meter(EventCounter):
             share = self._share(action.message)
             self.fragments_sent[peer.me] += share
             self.fragments_received[action.to] += share
+
+    def busiest(self) -> dict[str, int]:
+        """What the peer gets that gets most: bytes by kind, the largest first."""
+        who = max(self.received_bytes, key=lambda peer: self.received_bytes[peer], default=None)
+        kinds = Counter({kind: size for (peer, kind), size in self.received_kinds.items() if peer == who})
+        return dict(kinds.most_common())
 
     def _share(self, message: Message) -> float:
         """Which part of a fragment goes along: one partition of its group or cell."""

@@ -19,6 +19,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import chain
 from statistics import median
 
 from coordinator.chain.certificate import Outcome
@@ -74,7 +75,9 @@ class BoardPeer(VirtualPeer):
         read = board.get(shards.read(missing, world.random.getrandbits(32)), now)
         said: dict[PeerId, int | None] = {}
         ahead: list[PeerId] = []
-        for peer in {peer: None for peers in read.values() for peer in peers if peer != me}:
+        found = dict.fromkeys(chain.from_iterable(read.values()))
+        found.pop(me, None)
+        for peer in found:
             seen, at = board.records[peer]
             said[peer] = seen.shard_depth
             presence.see(peer, seen, at)
@@ -242,6 +245,7 @@ class ScaleRun:
                 "presence_depths": sorted({peer.shards.depth for peer in self.peers if peer.alive}),
             },
             "by_kind": {kind: [count, self.meter.kind_bytes[kind]] for kind, count in self.meter.kinds.most_common()},
+            "busiest_receiver_bytes_by_kind": self.meter.busiest(),
             "virtual_seconds": round(self.clock.now, 1),
         }
 

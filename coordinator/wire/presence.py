@@ -108,7 +108,7 @@ class PresenceTable:
         else:
             if known.presence.boot != presence.boot:
                 self.unheard.discard(peer)  # another life of it, which has had no occasion to say anything yet
-            if not self.is_live(peer, now):
+            if not self._is_live(peer, known, now):
                 known.since_seconds = now
             known.presence, known.seen_seconds = presence, now
         self.revision += 1
@@ -159,15 +159,18 @@ class PresenceTable:
     def is_live(self, peer: PeerId, now: float) -> bool:
         """Whether a peer was seen within a lifetime, not lost by the transport since, and is not banned."""
         sighting = self.sightings.get(peer)
-        if sighting is None or peer in self.gone or peer in self.shunned:
-            return False
-        return sighting.seen_seconds >= self._counted_from(now)
+        return sighting is not None and self._is_live(peer, sighting, now)
+
+    def _is_live(self, peer: PeerId, sighting: Sighting, now: float) -> bool:
+        lost = peer in self.gone or peer in self.shunned
+        return not lost and sighting.seen_seconds >= now - self.lifetime_seconds
 
     def live(self, now: float) -> frozenset[PeerId]:
         """Everyone who is live."""
         earliest = self._counted_from(now)
-        seen = [peer for peer, one in self.sightings.items() if one.seen_seconds >= earliest]
-        return frozenset(seen) - self.gone - self.shunned
+        seen = frozenset([peer for peer, one in self.sightings.items() if one.seen_seconds >= earliest])
+        lost = self.gone | self.shunned
+        return seen - lost if lost else seen
 
     def _counted_from(self, now: float) -> float:
         """Who was last seen before this is not live any more."""
@@ -242,10 +245,11 @@ class PresenceTable:
     def _count(self, peer: PeerId, known: Sighting) -> None:
         """Count a peer that trains and is neither gone nor shunned, until its time is up."""
         trains = known.presence.state == "training" and peer not in self.gone and peer not in self.shunned
-        if trains:
-            self._oldest_seconds = min(self._oldest_seconds, known.seen_seconds)
-        self._training += trains - known.counted
-        known.counted = trains
+        if trains and known.seen_seconds < self._oldest_seconds:
+            self._oldest_seconds = known.seen_seconds
+        if trains != known.counted:
+            self._training += trains - known.counted
+            known.counted = trains
 
     def _expire(self, now: float) -> None:
         """Count nobody whose time is up; all are looked at only where somebody's may be."""

@@ -34,6 +34,7 @@ def test_a_swarm_over_32_certifies_full_versions_and_tells_everybody(peers: int,
     assert min(len(crowd.heard[one.version]) for one in certified) >= KNOWN_SHARE * peers
     report = crowd.report()
     assert report["versions"] == len(certified)
+    assert sum(crowd.meter.busiest().values()) == max(crowd.meter.received_bytes.values())
     assert crowd.meter.checks.total() > 0
     assert crowd.meter.sent.total() == crowd.meter.received.total() == sum(crowd.meter.kinds.values())
 

@@ -75,9 +75,11 @@ def test_a_few_fast_peers_do_not_set_the_pace() -> None:
 def test_openings_keep_their_distance() -> None:
     pace = PACE.model_copy(update={"fragments": 8, "steps_per_version": 24})
     paces = [VoterPace(0, 0, rate) for rate in (0.1, 2.0, 2.0)]
-    assert spacing_seconds(pace, paces) == SPACING_SHARE * 24 / (8 * 2.0)
-    assert interval_seconds(pace, paces) == 12.0
-    assert (spacing_seconds(pace, []), interval_seconds(pace, [])) == (0.0, pace.round_seconds)
+    rate = median_rate(paces)
+    assert spacing_seconds(pace, rate) == SPACING_SHARE * 24 / (8 * 2.0)
+    assert interval_seconds(pace, rate) == 12.0
+    still = median_rate([])
+    assert (spacing_seconds(pace, still), interval_seconds(pace, still)) == (0.0, pace.round_seconds)
     assert median_rate([VoterPace(0, 0, 0.0), VoterPace(0, 0, 3.0)]) == 3.0
 
 
