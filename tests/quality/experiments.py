@@ -24,7 +24,7 @@ from tests.quality.experiment import (
     seeded,
     variants,
 )
-from tests.quality.muon import MUON, MUON_BEST, MUON_RATES
+from tests.quality.muon import MULOCO, MUON, MUON_BEST, MUON_RATES
 
 UNEVEN = ("--noniid", "0.3")
 OCTAVES = (*EIGHT, *UNEVEN, "--speeds", "octaves", "--late-joins")
@@ -90,7 +90,7 @@ PARITY_PERIODS = (
     Period(
         "H = 24, Muon",
         "-h24-muon",
-        (*NO_MOMENTUM, *MUON),
+        (*MULOCO, *MUON),
         dict.fromkeys(LEARNERS, MUON_RATES),
         dict.fromkeys(LEARNERS, (MUON_BEST,)),
     ),

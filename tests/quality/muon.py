@@ -21,7 +21,7 @@ from tests.quality.experiment import (
 
 MUON = ("--optimizer", "muon8bit", "--set", "inner.momentum=0.8")
 MUON_RATES: tuple[Rates, ...] = tuple((rate, rate) for rate in ("1e-2", "1.5e-2", "2.25e-2"))
-MUON_BEST: Rates = ("1.5e-2", "1.5e-2")
+MUON_BEST: Rates = ("2.25e-2", "2.25e-2")
 MUON_LENGTHS = {(4, 2400): MUON_RATES, (8, 1200): MUON_RATES}  # learners and steps of 3,072 tokens
 MUON_SIZES = {  # million parameters: hidden size, layers, feed-forward size, and steps for equal tokens a parameter
     "0.1": ("64", "2", "176", "120"),
@@ -30,7 +30,6 @@ MUON_SIZES = {  # million parameters: hidden size, layers, feed-forward size, an
     "6": ("512", "2", "1408", "6800"),
 }
 MUON_SIZES_ADAMW: tuple[Rates, ...] = tuple((rate, rate) for rate in ("3e-3", "4.5e-3", "6.75e-3"))
-MUON_TOKENS = (1024, 3072)  # of a learner's step, beside data-parallel Muon
 MUON_SHIPPED = (*MUON, "--inner-lr", "1.5e-2", "--outer-lr", "1", "--outer-momentum", "0")
 MULOCO = ("--outer-lr", "0.7", "--outer-momentum", "0.6")  # the outer step of 2505.23725
 MUON_WORST = ("random_noise", "mimic", "stale", "sign_flip", "fixed_direction")
@@ -75,16 +74,13 @@ GROUPS: dict[str, tuple[Experiment, ...]] = {
             "0.7-0.6": MULOCO,
         },
     ),
-    "muon-dp": tuple(
-        pair(f"muon-dp-{tokens}", (4, 480, tokens), SEEDS[0], MUON_BEST, (*MULOCO, *MUON)) for tokens in MUON_TOKENS
-    ),
     "muon-state": seeded(
         "muon-state",
         (*SHIPPED, *MUON, "--inner-lr", "1.5e-2"),
         {"float32": ("--optimizer", "muon"), "8bit": ()},
     ),
     "muon-lengths": tuple(
-        pair(f"muon-m{learners}-{steps}", (learners, steps, 3072), SEEDS[0], rates, (*NO_MOMENTUM, *MUON))
+        pair(f"muon-m{learners}-{steps}", (learners, steps, 3072), SEEDS[0], rates, (*MULOCO, *MUON))
         for (learners, steps), grid in MUON_LENGTHS.items()
         for rates in grid
     ),
@@ -95,12 +91,12 @@ GROUPS: dict[str, tuple[Experiment, ...]] = {
             SEEDS[0],
             rates,
             (
-                *(*NO_MOMENTUM, "--optimizer", name, "--set", f"model.hidden_size={hidden}"),
+                *(*outer, "--optimizer", name, "--set", f"model.hidden_size={hidden}"),
                 *("--set", f"model.layers={layers}", "--set", f"model.intermediate_size={inner}"),
             ),
         )
         for size, (hidden, layers, inner, steps) in MUON_SIZES.items()
-        for name, grid in (("muon8bit", MUON_RATES), ("adamw8bit", MUON_SIZES_ADAMW))
+        for name, grid, outer in (("muon8bit", MUON_RATES, MULOCO), ("adamw8bit", MUON_SIZES_ADAMW, NO_MOMENTUM))
         for rates in grid
     ),
     "initial": tuple(

@@ -38,12 +38,10 @@ from tests.quality.experiments import (
 from tests.quality.muon import (
     DEPTHS,
     INITIAL,
-    MUON_BEST,
     MUON_LENGTHS,
     MUON_RATES,
     MUON_SIZES,
     MUON_SIZES_ADAMW,
-    MUON_TOKENS,
 )
 
 Reports = Mapping[str, Mapping[str, Any]]
@@ -131,15 +129,6 @@ def lengths(reports: Reports) -> str:
 def best_by_length(reports: Reports) -> dict[tuple[int, int], Pair]:
     """Four learners on the first seed: each method's least loss at the rates that were run, whose texts differ."""
     return {size: _best(reports, name, rates) for size, (name, rates) in GRIDS.items()}
-
-
-def muon_dp(reports: Reports) -> str:
-    """Muster with Muon beside data-parallel Muon on the same text, by the tokens of a step."""
-    rows = []
-    for tokens in MUON_TOKENS:
-        both = _pair(reports, f"muon-dp-{tokens}-s{SEEDS[0]}", MUON_BEST)
-        rows.append([f"{tokens:,}", *map(shown, both), _quotient(both)])
-    return markdown(["tokens a step", "Muster", "data-parallel", "ratio"], rows)
 
 
 def muon_lengths(reports: Reports) -> str:
@@ -381,7 +370,6 @@ TABLES: dict[str, Callable[[Reports], str]] = {
     "parity-lengths": lengths,
     "muon": against("muon", "default"),
     "muon-outer": paired("muon-outer", "0.65-0"),
-    "muon-dp": muon_dp,
     "muon-state": paired("muon-state", "float32"),
     "muon-lengths": muon_lengths,
     "muon-sizes": muon_sizes,
