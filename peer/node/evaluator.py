@@ -50,7 +50,9 @@ class HostEvaluator:
         def make() -> EvaluationLoop:
             share = options.limits.gpu_memory_share
             devices, _ = choose_devices(options.device, lambda _: evaluator_bytes(config), share)
-            return EvaluationLoop(config, data, driver.anchors.all_anchors, wording=wording, device=devices[0])
+            loop = EvaluationLoop(config, data, driver.anchors.all_anchors, wording=wording, device=devices[0])
+            loop.use(options.limits.threads(options.threads))
+            return loop
 
         evaluations = await asyncio.to_thread(make)
         hosting = cls(evaluations, checkpointer, mark, driver)

@@ -173,6 +173,10 @@ class EvaluationLoop:
             if self._device != PROCESSOR:
                 torch.cuda.empty_cache()
 
+    def use(self, threads: int) -> None:
+        """Evaluate on so many cores from now on. Torch is told in each thread: MKL forgets it in others."""
+        self._worker.submit(torch.set_num_threads, threads)
+
     def close(self) -> None:
         """An evaluation under way is given up."""
         self._closed.set()

@@ -122,6 +122,19 @@ def test_what_a_host_says_last_takes_no_longer_with_a_slow_model(looking, evalua
     assert asyncio.run(slower.evaluate(here, full=True)).error is not None
 
 
+def test_a_host_evaluates_on_as_many_cores_as_its_owner_allows(evaluator: Evaluator):
+    used: list[int] = []
+    anchors = untrained(evaluator.fragments)
+    loop = evaluation_loop.EvaluationLoop(
+        CONFIG, TokenData(TEXT, TEXT, bytes(32)), lambda: anchors, wording=lambda: used.append(torch.get_num_threads())
+    )
+    for threads in (1, 3):
+        loop.use(threads)
+        assert asyncio.run(loop.sample()) == ""
+    loop.close()
+    assert used == [1, 3]
+
+
 def test_a_host_goes_on_without_a_device_that_fails(evaluator: Evaluator):
     """The device `meta` takes everything and gives nothing back, as a GPU whose memory others have."""
     anchors, here, data = (
