@@ -22,6 +22,7 @@ ADDRESSES_MAX = 8
 TOKEN_BYTES_MAX = 512
 INVITE_BYTES_MAX = 2000  # below 2048 the first base32 letter is always `a`, so the version number has an end
 _PREFIX = "muster"
+_LABEL = "invite:"  # `muster host` prints it before the invite, and people paste the whole line
 _LENGTH_BYTES = 2
 _CHECKSUM_BYTES = 4
 _CUT_SHORT = "the invite is cut short; copy the whole line again"
@@ -95,12 +96,22 @@ class Invite:
     def parse(cls, text: str) -> Invite:
         """Read an invite, however it was wrapped or capitalised on its way; raises UsageError in words."""
         try:
-            body = _InviteBody.from_wire(_unframed(_data_of("".join(text.split()).lower())))
+            body = _InviteBody.from_wire(_unframed(_data_of(_bare(text))))
         except PeerError:  # the checksum is right, so its maker got it wrong
             raise UsageError("the invite holds something this version cannot read; ask for a new one") from None
         organiser = peer_id_of(body.organiser_key)
         addresses = tuple(_address_of(address, organiser) for address in body.addresses)
         return cls(body.run_id, organiser, addresses, body.heads_digest, body.heads_version, _ticket(body))
+
+
+def looks_like_invite(text: str) -> bool:
+    """Whether this is meant as an invite, and not as the path of a file."""
+    return _bare(text).startswith(_PREFIX)
+
+
+def _bare(text: str) -> str:
+    """Without blanks, capitals and the label, as it was made."""
+    return "".join(text.split()).lower().removeprefix(_LABEL)
 
 
 def _ticket(body: _InviteBody) -> Ticket | None:

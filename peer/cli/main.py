@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 import logging
 import sys
+from itertools import zip_longest
 
 from peer.learner.imports import refuse_kernels
 from peer.machine.exit_codes import EXIT_FAILED, EXIT_OK, EXIT_USAGE
@@ -36,7 +37,7 @@ def run(arguments: list[str], python: tuple[int, int]) -> int:
     try:
         from peer.cli.commands import app
 
-        code = app(args=arguments, prog_name="muster", standalone_mode=False)
+        code = app(args=_without_label(arguments), prog_name="muster", standalone_mode=False)
         sys.stdout.flush()
         return code if isinstance(code, int) else EXIT_OK
     except KeyboardInterrupt:
@@ -48,6 +49,15 @@ def run(arguments: list[str], python: tuple[int, int]) -> int:
         return _complain(f"{error.name} is not installed; set Muster up again with: make install", EXIT_FAILED)
     except Exception as error:  # noqa: BLE001 - no user shall see a traceback
         return _explain(error)
+
+
+def _without_label(arguments: list[str]) -> list[str]:
+    """Without `invite:` as a word before an invite: `muster host` prints it so, and a shell makes two words of it."""
+    return [
+        word
+        for word, after in zip_longest(arguments, arguments[1:], fillvalue="")
+        if not (word == "invite:" and after.startswith("muster"))
+    ]
 
 
 def _write_whatever_can_be_written() -> None:

@@ -24,7 +24,7 @@ from coordinator.run.manifest import RunConfig
 from coordinator.views.control import SAVE_SECONDS_MAX, Command, ask, snapshot
 from coordinator.views.snapshot import PeerSnapshot
 from dht.errors import LocalError, MusterError, UsageError
-from dht.invite import Invite
+from dht.invite import Invite, looks_like_invite
 from peer.learner.channel import Channel, PeerGoneError
 from peer.learner.commands import LearnerCommands
 from peer.learner.group.saved import read_state
@@ -297,7 +297,7 @@ class _PeerProcess:
 def _prepared(run: str | Path | RunConfig, model: nn.Module, place: Place, directory: Path) -> tuple[SessionStart, int]:
     """What the peer is told first, and shared memory; our parameters are laid out there if we begin the run."""
     invite, config, values = "", None, named_values(model)
-    if isinstance(run, str) and run.startswith("muster"):
+    if isinstance(run, str) and looks_like_invite(run):
         Invite.parse(run)
         invite = run
         descriptor = new_memory()

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from dht.addresses import PeerAddress
 from dht.errors import UsageError
 from dht.identity import Identity
-from dht.invite import ADDRESSES_MAX, Invite, _encode, _framed
+from dht.invite import ADDRESSES_MAX, Invite, _encode, _framed, looks_like_invite
 from tests.dht.conftest import ALICE, BOB, RUN_ID
 
 HERE = PeerAddress.parse(f"/ip4/203.0.113.7/tcp/7331/p2p/{ALICE.peer_id}")
@@ -47,6 +47,13 @@ def test_the_common_invite_is_short_enough_to_paste() -> None:
 def test_wrapping_capitals_and_spaces_do_no_harm() -> None:
     wrapped = "\n ".join(TEXT[start : start + 40] for start in range(0, len(TEXT), 40))
     assert Invite.parse(f"  {wrapped.upper()}\n") == INVITE
+
+
+@pytest.mark.parametrize("label", ["invite: ", " invite:", "INVITE:\n"])
+def test_an_invite_may_be_pasted_with_its_label(label: str) -> None:
+    assert Invite.parse(label + TEXT) == INVITE
+    assert looks_like_invite(label + TEXT)
+    assert not looks_like_invite(label + "run.toml")
 
 
 def test_every_truncation_is_refused_as_one() -> None:

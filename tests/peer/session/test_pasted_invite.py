@@ -1,0 +1,17 @@
+"""What a session is given to take part in: an invite as somebody pasted it, or a run file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from dht.errors import UsageError
+from peer.session.api import Place, Session
+
+
+@pytest.mark.parametrize("text", ["muster1abc", "invite: muster1abc", " muster1abc"])
+def test_what_looks_like_an_invite_is_never_taken_for_a_run_file(text: str, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="the invite is"):
+        Session(text, torch.nn.Linear(1, 1), Place(data_directory=tmp_path))
