@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -12,6 +13,7 @@ import typer
 from coordinator.run.toml_file import reading
 from coordinator.views.control import SAVE_SECONDS_MAX, NobodyRunsError, ask, snapshot
 from coordinator.views.evaluation import Evaluation
+from coordinator.views.quantity import counted
 from dht.errors import LocalError, UsageError
 from dht.invite import Invite
 from peer.cli import arguments
@@ -20,6 +22,7 @@ from peer.machine import paths
 from peer.node.options import NodeOptions
 
 if TYPE_CHECKING:
+    from coordinator.run.manifest import Manifest
     from dht.identity import Signer
     from peer.export.exported import Exported
     from peer.export.judging import Judge, Judged
@@ -58,12 +61,12 @@ def export(
     home = paths.data_directory(data)
     put = None if not merged else _merging(home, base)
     versions = export_here(directory, home, run, licence, tokenizer, put)
-    proven = directory / "adapter" if merged else directory
+    proven, held = directory / "adapter" if merged else directory, counted(versions, "certified version")
     say = partial(typer.echo, err=as_json)  # standard output is for one document only
-    say(f"{directory} holds {versions} certified versions; check it with: muster verify {proven}")
+    say(f"{directory} holds {held}; check it with: muster verify {proven}")
     address = None if hub is None else f"https://huggingface.co/{push}"
     if hub is not None:
-        hub.upload(directory, f"{versions} certified versions")
+        hub.upload(directory, held)
         say(f"pushed to {address}")
     if as_json:
         print_json({"folder": str(directory), "proven_by": str(proven), "versions": versions, "pushed_to": address})
@@ -84,13 +87,13 @@ def export_here(
 ) -> int:
     """Write what the peer with this data folder holds of a run; returns the number of versions in it."""
     from dht.identity import Identity
-    from peer.export.source import known_run, saved_state
+    from peer.export.source import saved_state
     from peer.export.writer import check_target, write_export
     from peer.machine.clock import unix_seconds
 
     check_target(directory)
     evaluations = _save_running_peer(home)
-    exported = saved_state(home, known_run(home, run), evaluations, licence, tokenizer)
+    exported = saved_state(home, chosen_run(home, run), evaluations, licence, tokenizer)
     (write or write_export)(directory, exported, Identity.load(NodeOptions(home).identity_path), int(unix_seconds()))
     return exported.versions
 
@@ -141,6 +144,16 @@ def _verdict(path: Path, home: Path) -> dict[str, str]:
     return {"guilty": guilt.peer, "reason": guilt.reason, "run_id": case.run_id.hex()}
 
 
+def chosen_run(home: Path, beginning: str) -> Manifest:
+    """The run whose id begins so; by itself the run of the peer that runs here, else the only one of the folder."""
+    from peer.export.source import known_run
+
+    if not beginning:
+        with suppress(NobodyRunsError):
+            beginning = snapshot(home).run_id
+    return known_run(home, beginning)
+
+
 def _save_running_peer(home: Path) -> tuple[Evaluation, ...]:
     """Have the peer that runs here, if any, save what it holds now; returns its evaluations."""
     try:
@@ -184,12 +197,12 @@ def evaluate(
 
 def _judge(export: Path | None, data: Path | None, run: str, device: str, base: str) -> Judge:
     from peer.export.judging import Judge
-    from peer.export.source import base_of_export, known_run, own_base
+    from peer.export.source import base_of_export, own_base
 
     home = paths.data_directory(data)
     if export is not None:
         return Judge.of_export(export, device, base_of_export(export, home, base))
-    manifest = known_run(home, run)
+    manifest = chosen_run(home, run)
     return Judge.of_peer(home, manifest, device, own_base(home, manifest, base))
 
 

@@ -22,6 +22,7 @@ from coordinator.chain.certificate import Vote
 from coordinator.chain.proof import FragmentProof, Proof
 from coordinator.run.data_spec import DataSource
 from coordinator.views.evaluation import Evaluation
+from coordinator.views.snapshot import PeerSnapshot
 from dht.addresses import PeerAddress
 from dht.errors import LocalError, UsageError
 from dht.identity import Identity, KeyVerifier
@@ -413,7 +414,7 @@ def test_a_card_without_evaluations_says_why() -> None:
 
 
 def test_what_was_saved_last_is_exported_when_no_peer_runs(
-    tmp_path: Path, run: CertifiedRun, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, run: CertifiedRun, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     home, target = tmp_path / "home", tmp_path / "out"
     command = ["export", str(target), "--data", str(home)]
@@ -437,6 +438,18 @@ def test_what_was_saved_last_is_exported_when_no_peer_runs(
     assert "choose one with --run" in capsys.readouterr().err
     chosen = run.manifest.run_id.hex()[:8]
     assert main.run([*command[:1], str(tmp_path / "second"), *command[2:], "--run", chosen], PYTHON) == 0
+    running = PeerSnapshot(
+        peer_id="p",
+        run_id=run.manifest.run_id.hex(),
+        name="",
+        role="learner",
+        state="training",
+        pid=1,
+        wall_seconds=0.0,
+    )
+    monkeypatch.setattr("peer.cli.export.snapshot", lambda _: running)
+    assert main.run([*command[:1], str(tmp_path / "third"), *command[2:]], PYTHON) == 0
+    assert verified(tmp_path / "third").manifest == run.manifest
 
 
 def test_an_export_of_another_run_than_the_invite_s_is_refused(whole: Path, run: CertifiedRun) -> None:
