@@ -66,7 +66,7 @@ def _lines(report: CreditReport) -> Iterator[str]:
     for place, one in enumerate(report.contributors[:ROWS_MAX], start=1):
         share = 100 * one.tokens / report.tokens if report.tokens else 0.0
         name = " ".join(part for part in (one.name, f"({one.team})" if one.team else "") if part)
-        sums = f"{one.tokens:>14,}  {share:5.1f} %  {one.versions:>7} versions"
+        sums = f"{one.tokens:>14,}  {share:5.1f} %  {one.versions:>7} {'version ' if one.versions == 1 else 'versions'}"
         yield f"{place:4}  {sums}  …{one.peer_id[-8:]}  {name}".rstrip()
     if len(report.contributors) > ROWS_MAX:
         yield f"      and {len(report.contributors) - ROWS_MAX} others; --json prints all"
@@ -77,13 +77,14 @@ def _lines(report: CreditReport) -> Iterator[str]:
     if report.compared_version:
         yield ""
         yield f"up to version {report.compared_version} of every fragment: {report.compared_digest}"
-        yield "Peers that count from the same versions on have the same digest there. Names and teams are claims."
+        yield "Compare this digest with another peer's to check that both counts agree. Names and teams are claims."
 
 
 def _scope(report: CreditReport) -> str:
     if report.complete:
         return "every certificate since the run began is counted"
-    missed = f", without {report.missed} certificates that this peer never held" if report.missed else ""
+    certificates = quantity.counted(report.missed, "certificate")
+    missed = f", without {certificates} that this peer never held" if report.missed else ""
     first = max(report.from_versions)
     return f"counted from version {first} of each fragment on{missed}; ask a peer that was there before"
 

@@ -107,7 +107,7 @@ def steps(config: RunConfig, machine: Machine) -> list[DiagnosisLine]:
         return []
     text = f"estimated: {step_words(seconds, config.pace)}"
     if seconds > step_seconds_max(config.pace):
-        return [DiagnosisLine("note", "steps", f"{text}, {TOO_LATE}", ADVICE_SLOW_STEPS)]
+        return [DiagnosisLine("note", "steps", f"{text}. {TOO_LATE}", ADVICE_SLOW_STEPS)]
     return [DiagnosisLine("ok", "steps", text)]
 
 
@@ -169,7 +169,7 @@ def upload(config: RunConfig, machine: Machine, probed: Probed, limits: Limits) 
 
 def pause_lines(limits: Limits, seen: Conditions) -> list[DiagnosisLine]:
     """What the owner's limits can see here."""
-    untouched = seen.untouched_seconds
+    untouched, unseen = seen.untouched_seconds, {"battery": "no battery found"}
     rows = (
         ("battery", limits.pause_on_battery, _words(seen.on_battery, "in use", "not in use")),
         ("GPU programs", limits.pause_for_gpu_programs, _words(seen.gpu_program, "one", "none")),
@@ -179,7 +179,7 @@ def pause_lines(limits: Limits, seen: Conditions) -> list[DiagnosisLine]:
     return [
         DiagnosisLine("ok", name, text)
         if text
-        else DiagnosisLine("note", name, "cannot be seen on this machine, so never pauses it")
+        else DiagnosisLine("note", name, f"{unseen.get(name, 'cannot be seen here')}, so it never pauses this peer")
         for name, wanted, text in rows
         if wanted
     ]

@@ -55,6 +55,13 @@ def check_machine(options: NodeOptions, config: RunConfig) -> list[DiagnosisLine
     ]
 
 
+def check_alone(options: NodeOptions, config: RunConfig) -> list[DiagnosisLine]:
+    """This machine by itself, for a run that only serves as an example."""
+    told = f"no invite given: checked against the example run {config.name}"
+    advice = "have a run's peers check this machine for that run: muster doctor INVITE"
+    return [DiagnosisLine("note", "run", told, advice), *check_machine(options, config)]
+
+
 def check_run(options: NodeOptions, invite: Invite, called: Callable[[], None]) -> list[DiagnosisLine]:
     """What only the run's peers can say; the machine itself is checked for that run.
 

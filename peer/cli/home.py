@@ -72,11 +72,11 @@ def doctor(
     with tempfile.TemporaryDirectory(prefix="muster-doctor-") as folder, ThreadPoolExecutor(1) as caller:
         log.configure(Path(folder))
         called = None if parsed is None else caller.submit(first_call, parsed, options.identity_path)
-        from peer.cli.doctor import check_machine, check_run  # which takes as long as a call that nobody answers
+        from peer.cli.doctor import check_alone, check_run  # which takes as long as a call that nobody answers
 
         log.silence_libraries()
         if parsed is None or called is None:
-            found = check_machine(options, cli_settings.run_config(None, None))
+            found = check_alone(options, cli_settings.run_config(None, None))
         else:
             found = check_run(options, parsed, called.result)
     fit = all(finding.grade != "bad" for finding in found)

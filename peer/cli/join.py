@@ -133,8 +133,8 @@ def join(
     if len(invite) > 1:
         return _join_several(context, invite, options)
     if detach:
-        return _detach(context, _agreed(invite[0], options) if yes else _ask_owner(invite[0], options), folder)
-    agreed = invite[0] if yes else _ask_owner(invite[0], options)
+        return _detach(context, _agreed(invite[0], options) if yes else _asked(invite[0], options), folder)
+    agreed = invite[0] if yes else _asked(invite[0], options)
     served = ServiceOptions(folder, stay, False, metrics_port=metrics_port, metrics_listen=metrics_listen)
     served = replace(served, parent=die_with_parent, tracking=drawn)
     # the learner first of all: what it imports takes longest
@@ -199,6 +199,13 @@ def _agreed(invite: str, options: NodeOptions) -> str:
     if invite != "-":
         _ask_the_door(Invite.parse(invite), options)
     return invite
+
+
+def _asked(invite: str, options: NodeOptions) -> str:
+    """The same where this peer starts now, of which nothing is seen for a while."""
+    text = _ask_owner(invite, options)
+    typer.echo("Starting; the first step comes in about a minute, later with a large model.")
+    return text
 
 
 def _ask_owner(invite: str, options: NodeOptions) -> str:

@@ -112,8 +112,9 @@ def describe(manifest: Manifest, options: NodeOptions, machine: Machine) -> str:
     cap = f"; your limit is {' and '.join(capped)}" if capped else ""
     memory = memory_words(config, machine)
     memory += _within(memory_bytes(config, machine), machine.memory_bytes, limits.memory_gigabytes)
+    versions = quantity.counted(config.versions, "certified version")
     rows = (
-        ("run", f"{config.name} {manifest.run_id.hex()[:12]}, ends after {config.versions} certified versions"),
+        ("run", f"{config.name} {manifest.run_id.hex()[:12]}, ends after {versions}"),
         ("organiser", f"key {manifest.organiser}; founding peers: {len(manifest.founders)}"),
         ("model", _model(config)),
         *_base_row(config),
@@ -194,7 +195,7 @@ def _late_row(config: RunConfig, machine: Machine) -> list[tuple[str, str]]:
     seconds = step_seconds_known(config, machine)
     if seconds is None or seconds <= step_seconds_max(config.pace):
         return []
-    return [("steps", f"estimated: {step_words(seconds, config.pace)}, {TOO_LATE}")]
+    return [("steps", f"estimated: {step_words(seconds, config.pace)}. {TOO_LATE}")]
 
 
 def _code(config: RunConfig) -> str:
@@ -209,7 +210,7 @@ def _model(config: RunConfig) -> str:
     if model.is_own:
         return f"{count} parameters of a model that every peer brings"
     what = "parameters" if config.adapter is None else f"parameters of an adapter of rank {config.adapter.rank}"
-    return f"{model.family}, {count} {what}, {model.layers} layers of width {model.hidden_size}"
+    return f"{model.family}, {count} {what}, {quantity.counted(model.layers, 'layer')} of width {model.hidden_size}"
 
 
 def _base_row(config: RunConfig) -> list[tuple[str, str]]:

@@ -76,7 +76,8 @@ class Footprint:
         state = quantity.size(self.bytes_in("device") - self.step_bytes)
         host, disk = (quantity.size(self.bytes_in(place)) for place in ("host", "disk"))
         step = quantity.size(self.step_bytes)
-        return f"{state} where it trains and up to {step} for a step, {host} in memory beside it, {disk} on disk"
+        trains = f"{state} for the model and optimizer, up to {step} more during a step"
+        return f"{trains}, {host} for the peer beside it; disk: {disk}"
 
 
 def footprint(

@@ -15,7 +15,7 @@ from peer.rounds.counters import RunCounters
 log = structlog.get_logger(__name__)
 
 STEADY_SHARE = 0.8  # of the longest step: who was over it is told so until it is below this
-TOO_LATE = "so beside faster peers this one's often comes too late, and where many are so slow rounds come to nothing"
+TOO_LATE = "Much of this machine's work may come too late to count"
 ADVICE_SLOW_STEPS = (
     "give the learner more cores or a GPU, end what else runs here, or ask the run's host for a run with a larger "
     "pace.round_seconds or a smaller data.sequences_per_step"
@@ -29,10 +29,9 @@ def step_seconds_max(pace: PaceSpec) -> float:
 
 def step_words(step_seconds: float, pace: PaceSpec) -> str:
     """A step beside what rounds allow for it."""
-    return (
-        f"a step takes {_seconds(step_seconds)} here, and rounds wait {_seconds(step_seconds_max(pace))} for a peer's "
-        "work (a fifth of pace.round_seconds)"
-    )
+    longest = step_seconds_max(pace)
+    only = "only " if step_seconds > longest else ""
+    return f"a step takes {_seconds(step_seconds)} here, and other peers wait {only}{_seconds(longest)}"
 
 
 def watch_steps(step_seconds: float | None, pace: PaceSpec, counters: RunCounters) -> None:
@@ -54,7 +53,7 @@ def watch_steps(step_seconds: float | None, pace: PaceSpec, counters: RunCounter
 def slow_advice(pace: PaceSpec, counters: RunCounters) -> str:
     """What the owner may do while steps are too long, and why; empty otherwise."""
     seconds = counters.slow_step_seconds
-    return "" if seconds is None else f"{step_words(seconds, pace)}, {TOO_LATE}; {ADVICE_SLOW_STEPS}"
+    return "" if seconds is None else f"{step_words(seconds, pace)}. {TOO_LATE}; {ADVICE_SLOW_STEPS}"
 
 
 def _seconds(seconds: float) -> str:

@@ -33,7 +33,7 @@ from peer.machine.timed_wait import wait_for
 from peer.service.control_server import Answer, ControlServer
 from peer.service.dashboard import PagesAt, PublicPage, dashboard_beside
 from peer.service.descriptors import allow_more_descriptors
-from peer.service.status_text import status_line
+from peer.service.status_text import left_line, status_line
 from peer.service.trackers import Tracking
 from peer.service.tracking import tracked
 
@@ -220,8 +220,8 @@ async def _show_and_live(
     node: Served, options: ServiceOptions, requests: ShutdownRequests, say: Callable[[str], None]
 ) -> None:
     if device := node.snapshot().device:
-        say(f"it trains on {device}")
-        say(f"it takes {takes(node.manifest.config)}")
+        say(f"The learner trains on {device}")
+        say(f"Memory: {takes(node.manifest.config)}")
     if options.show_invite:
         _show_invite(node, options.listens_at, say)
     served = [] if options.pages is None else options.pages.arguments()
@@ -291,8 +291,8 @@ async def _live(node: Served, requests: ShutdownRequests, options: ServiceOption
             if over in done:
                 over.result()
                 left = requests.leave.is_set() or requests.drained
-                end = "this peer has left the run" if left else "the run is over"
-                say(f"{end}: {status_line(node.snapshot())}")
+                now = node.snapshot()
+                say(left_line(now) if left else f"the run is over: {status_line(now)}")
             if requests.stop.is_set() or (over.done() and (leaving.done() or not options.stay)):
                 return
             if leaving in done:

@@ -10,11 +10,20 @@ from peer.machine.text import printable
 
 def status_line(snapshot: PeerSnapshot) -> str:
     """One line for a terminal that scrolls: `2:31 training, step 480, loss 2.310, …`."""
-    parts = [f"{quantity.duration(snapshot.wall_seconds)} {snapshot.state}"]
-    if snapshot.note:
-        parts[0] += f" ({snapshot.note})"
+    begins = f"{quantity.duration(snapshot.wall_seconds)} {snapshot.state}"
+    begins += f" ({snapshot.note})" if snapshot.note else ""
+    return _line([begins, f"step {snapshot.steps}"] if snapshot.role == "learner" else [begins], snapshot)
+
+
+def left_line(snapshot: PeerSnapshot) -> str:
+    """The last line of a peer whose run goes on without it."""
+    begins = f"this peer has left the run after {quantity.duration(snapshot.wall_seconds)}"
+    return _line([begins, f"at step {snapshot.steps}"] if snapshot.role == "learner" else [begins], snapshot)
+
+
+def _line(parts: list[str], snapshot: PeerSnapshot) -> str:
     if snapshot.role == "learner":
-        parts += [f"step {snapshot.steps}", f"loss {_losses(snapshot)}", f"{_own(snapshot)} yours"]
+        parts += [f"loss {_losses(snapshot)}", f"{_own(snapshot)} yours"]
     elif snapshot.evaluations:
         parts.append(f"held-out loss {_heldout(snapshot.evaluations[-1])}")
     parts += [
@@ -67,7 +76,7 @@ def status_page(snapshot: PeerSnapshot) -> str:
         f"run       {snapshot.run_id}",
         f"state     {snapshot.state}" + (f": {snapshot.note}" if snapshot.note else ""),
         *([f"to do     {snapshot.advice}"] if snapshot.advice else []),
-        f"since     {quantity.duration(snapshot.wall_seconds)}, process {snapshot.pid}",
+        f"running   for {quantity.duration(snapshot.wall_seconds)}, process {snapshot.pid}",
     ]
     if snapshot.device:
         warmth = quantity.warmth(snapshot.celsius, snapshot.gpu_watts)

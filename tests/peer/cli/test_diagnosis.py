@@ -66,11 +66,11 @@ def test_a_limit_of_the_disk_is_told_in_its_own_unit() -> None:
 def test_a_processor_that_is_too_slow_for_the_runs_rounds_is_noted() -> None:
     (fast,) = diagnosis.steps(CONFIG, MACHINE)
     assert grade(fast) == "ok"
-    assert "rounds wait 1.6 s" in fast.text
+    assert "other peers wait 1.6 s" in fast.text
     slow = replace(MACHINE, flops=step_seconds_at(CONFIG, 1.0) / 1.7)
     (found,) = diagnosis.steps(CONFIG, slow)
     assert grade(found) == "note"
-    assert "a step takes 1.7 s here" in found.text
+    assert "a step takes 1.7 s here, and other peers wait only 1.6 s. Much" in found.text
     assert "pace.round_seconds" in found.advice
     patient = CONFIG.model_copy(update={"pace": PaceSpec(round_seconds=10.0)})
     assert [grade(one) for one in diagnosis.steps(patient, slow)] == ["ok"]
@@ -142,6 +142,10 @@ def test_a_wish_that_this_machine_cannot_fulfil_is_noted() -> None:
         ("GPU programs", "note"),
         ("temperature", "note"),
     }
+    assert [one.text for one in blind] == [
+        "no battery found, so it never pauses this peer",
+        *["cannot be seen here, so it never pauses this peer"] * 2,
+    ]
     (seen,) = diagnosis.pause_lines(Limits(pause_for_gpu_programs=False), Conditions(on_battery=True))
     assert (seen.grade, seen.text) == ("ok", "in use")
 

@@ -77,7 +77,15 @@ def test_a_diagnosis(told: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     monkeypatch.setattr(doctor, "check_machine", lambda *_: [DiagnosisLine(grade, "disk", "small", "make room")])
     assert told("doctor", "--data", str(tmp_path), code=code) == {
         "fit": code == 0,
-        "findings": [{"grade": grade, "subject": "disk", "text": "small", "advice": "make room"}],
+        "findings": [
+            {
+                "grade": "note",
+                "subject": "run",
+                "text": "no invite given: checked against the example run tiny",
+                "advice": "have a run's peers check this machine for that run: muster doctor INVITE",
+            },
+            {"grade": grade, "subject": "disk", "text": "small", "advice": "make room"},
+        ],
     }
 
 

@@ -100,6 +100,9 @@ def test_a_wrong_run_file_is_told_in_a_sentence(
         (["join", INVITE, "--fault", "kill:lunch"], "is no fault"),
         (["join", INVITE], "agree beforehand with --yes"),
         (["join", "-"], "agree beforehand with --yes"),
+        (["join", "invite:", INVITE], "agree beforehand with --yes"),
+        (["join", f"invite: {INVITE}"], "agree beforehand with --yes"),
+        (["join", "invite:", "hello"], "this is not an invite"),
         (["join", INVITE, "--threads", "0"], "--threads has to be at least 1, not 0"),
         (["swarm", "--peers", "0"], "has 1 to 64 peers, not 0"),
         (["swarm", "--peers", "65"], "has 1 to 64 peers, not 65"),
@@ -499,3 +502,12 @@ def test_what_a_library_warns_of_is_not_for_who_types_a_command() -> None:
     )
     found = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
     assert found.stderr == "fault\n"
+
+
+def test_who_agrees_sees_at_once_that_something_happens(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setattr(join, "_ask_owner", lambda invite, options: invite)
+    monkeypatch.setattr(join, "_detach", lambda *_: None)
+    assert main.run(["join", INVITE, "--detach", "--data", str(tmp_path)], PYTHON) == 0
+    assert capsys.readouterr().out.startswith("Starting; the first step comes in about a minute")

@@ -136,9 +136,16 @@ def test_a_long_text_is_cut_and_its_quotes_are_not_ours(tmp_path: Path) -> None:
     assert row.count("'") == 2
 
 
+def test_one_layer_and_one_version_are_no_plural(tmp_path: Path) -> None:
+    run = manifest(RunConfig(model=MODEL.model_copy(update={"layers": 1}), versions=1))
+    shown = describe(run, NodeOptions(tmp_path), MACHINE)
+    assert "ends after 1 certified version\n" in shown
+    assert "1 layer of width" in shown
+
+
 def test_whoever_would_be_late_for_rounds_is_told_before(tmp_path: Path) -> None:
     run = manifest()
-    late = "so beside faster peers this one's often comes too late"
+    late = "Much of this machine's work may come too late to count"
     slow = replace(MACHINE, flops=step_seconds_at(run.config, 1.0) / 1.7)
     assert late not in describe(run, NodeOptions(tmp_path), MACHINE)
     assert late in describe(run, NodeOptions(tmp_path), slow)

@@ -152,6 +152,7 @@ def test_a_line_has_the_amounts_of_every_place_with_a_step_apart() -> None:
     assert 0 < taken.step_bytes < taken.bytes_in("device")
     amounts = (taken.bytes_in("device") - taken.step_bytes, taken.step_bytes, *map(taken.bytes_in, ("host", "disk")))
     assert re.findall(r"[\d.]+ [kM]?B", taken.summary()) == [quantity.size(amount) for amount in amounts]
+    assert "more during a step" in taken.summary()
     assert footprint(SMALL, 1).step_bytes < taken.step_bytes
 
 

@@ -53,6 +53,7 @@ def test_the_page_of_a_peer_names_each_hindrance_once_with_its_fragments() -> No
             "fragments": fragments,
         }
     )
+    assert "running   for 0:01, process 1" in status_page(shown).splitlines()
     lines = [line for line in status_page(shown).splitlines() if line.startswith("waits")]
     assert lines == [
         "waits     it is bound by a vote: fragments 0, 2",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import re
 import signal
 import socket
 import tempfile
@@ -197,7 +198,7 @@ def test_a_peer_whose_output_nobody_takes_goes_on(tmp_path: Path) -> None:
 
     process.run(lambda: start, ServiceOptions(tmp_path, show_invite=True, status_seconds=0.01), say)
     assert taken[0].startswith("invite: ")
-    assert taken[-1].startswith("this peer has left the run")
+    assert taken[-1].startswith("this peer has left the run after ")
 
 
 def test_a_host_without_an_invite_for_anybody_says_why_and_goes_on(tmp_path: Path, alarms: list[int]) -> None:
@@ -301,7 +302,7 @@ def test_whoever_will_not_wait_for_the_last_save_presses_again(
 def test_who_drains_has_left_a_run_that_goes_on(tmp_path: Path, alarms: list[int]) -> None:
     run = Run(tmp_path)
     assert run(lambda: run.tell("drain")) == ["drain", "stop"]
-    assert any(line.startswith("this peer has left the run") for line in run.lines)
+    assert any(re.match(r"this peer has left the run after \d+:\d\d, at step \d+, loss ", line) for line in run.lines)
 
 
 def test_a_peer_that_stays_answers_after_the_end_until_it_is_told_to_stop(tmp_path: Path, alarms: list[int]) -> None:

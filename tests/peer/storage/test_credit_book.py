@@ -91,6 +91,7 @@ def test_the_page_says_what_is_counted_and_what_is_claimed(tmp_path: Path) -> No
     assert any("Ann (the [2J garden)" in line and "33.3 %" in line for line in lines)
     assert any(line.split() == ["3,200", "(no", "team)"] for line in lines)
     assert run.credit().compared_digest in lines[-2]
+    assert lines[-1].startswith("Compare this digest with another peer's to check that both counts agree.")
     shorter = page(book.report(forgetful(run.chains)))
     assert "counted from version 13 of each fragment on; ask a peer that was there before" in shorter
 
