@@ -42,16 +42,19 @@ def credit(
 
 
 def newest_report(home: Path, run: str) -> CreditReport:
-    """The report of the peer that runs here, else the one saved last; raises UsageError if there is none."""
+    """The report of the peer that is in this run here, else the one saved last; raises UsageError if there is none."""
     try:
-        return CreditReport.model_validate(ask(home, "credit")["credit"])
+        report = CreditReport.model_validate(ask(home, "credit")["credit"])
+        if report.run_id.startswith(run.lower()):
+            return report
     except NobodyRunsError:
-        from peer.export.source import known_run
-        from peer.storage.credit_book import saved_report
-
-        return saved_report(paths.run_path(home, known_run(home, run).run_id))
+        pass
     except (KeyError, ValueError):
         raise LocalError("the peer speaks another version of the control protocol; restart it") from None
+    from peer.export.source import known_run
+    from peer.storage.credit_book import saved_report
+
+    return saved_report(paths.run_path(home, known_run(home, run).run_id))
 
 
 def page(report: CreditReport) -> str:

@@ -92,8 +92,8 @@ def export_here(
     from peer.machine.clock import unix_seconds
 
     check_target(directory)
-    evaluations = _save_running_peer(home)
-    exported = saved_state(home, chosen_run(home, run), evaluations, licence, tokenizer)
+    manifest = chosen_run(home, run)
+    exported = saved_state(home, manifest, _save_running_peer(home, manifest), licence, tokenizer)
     (write or write_export)(directory, exported, Identity.load(NodeOptions(home).identity_path), int(unix_seconds()))
     return exported.versions
 
@@ -154,9 +154,11 @@ def chosen_run(home: Path, beginning: str) -> Manifest:
     return known_run(home, beginning)
 
 
-def _save_running_peer(home: Path) -> tuple[Evaluation, ...]:
-    """Have the peer that runs here, if any, save what it holds now; returns its evaluations."""
+def _save_running_peer(home: Path, manifest: Manifest) -> tuple[Evaluation, ...]:
+    """Have the peer that is in this run here, if any, save what it holds now; returns its evaluations."""
     try:
+        if snapshot(home).run_id != manifest.run_id.hex():
+            return ()
         ask(home, "save", SAVE_SECONDS_MAX)
         return snapshot(home).evaluations
     except NobodyRunsError:

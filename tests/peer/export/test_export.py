@@ -450,6 +450,11 @@ def test_what_was_saved_last_is_exported_when_no_peer_runs(
     monkeypatch.setattr("peer.cli.export.snapshot", lambda _: running)
     assert main.run([*command[:1], str(tmp_path / "third"), *command[2:]], PYTHON) == 0
     assert verified(tmp_path / "third").manifest == run.manifest
+    asked: list[str] = []
+    monkeypatch.setattr("peer.cli.export.snapshot", lambda _: running.model_copy(update={"run_id": other.run_id.hex()}))
+    monkeypatch.setattr("peer.cli.export.ask", lambda home, command, _: asked.append(command))
+    assert main.run([*command[:1], str(tmp_path / "fourth"), *command[2:], "--run", chosen], PYTHON) == 0
+    assert asked == [], "what a peer of another run has evaluated says nothing of this one"
 
 
 def test_an_export_of_another_run_than_the_invite_s_is_refused(whole: Path, run: CertifiedRun) -> None:

@@ -15,7 +15,7 @@ from coordinator.wire.presence import Presence
 from dht.errors import LocalError
 from dht.identity import PeerId
 from peer.cli import main
-from peer.cli.credit import page
+from peer.cli.credit import newest_report, page
 from peer.storage.credit_book import CREDIT_FILE, CreditBook, saved_report
 from peer.storage.run_directory import RunDirectory
 from tests.coordinator.builders import presence
@@ -96,7 +96,9 @@ def test_the_page_says_what_is_counted_and_what_is_claimed(tmp_path: Path) -> No
     assert "counted from version 13 of each fragment on; ask a peer that was there before" in shorter
 
 
-def test_the_command_reads_what_was_saved_last(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_reads_what_was_saved_last(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     command = ["credit", "--data", str(tmp_path), "--json"]
     assert main.run(command, PYTHON) == 1
     assert "holds no run" in capsys.readouterr().err
@@ -108,5 +110,9 @@ def test_the_command_reads_what_was_saved_last(tmp_path: Path, capsys: pytest.Ca
     CreditBook(directory.path, run.manifest.run_id, 2).save(run.chains)
     assert main.run(command, PYTHON) == 0
     assert CreditReport.model_validate(json.loads(capsys.readouterr().out)) == run.credit()
+    other = run.credit().model_copy(update={"run_id": "ff" * 32})
+    monkeypatch.setattr("peer.cli.credit.ask", lambda *_: {"credit": other.model_dump()})
+    assert newest_report(tmp_path, "") == newest_report(tmp_path, "FF") == other
+    assert newest_report(tmp_path, run.manifest.run_id.hex()[:8]) == run.credit(), "not that of the peer that runs here"
     with pytest.raises(LocalError):
         saved_report(tmp_path)
