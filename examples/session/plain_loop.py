@@ -28,6 +28,7 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, help="what this peer keeps; each on one machine needs its own")
     parser.add_argument("--seed", type=int, default=0, help="of this peer's points")
     given = parser.parse_args()
+    torch.set_num_threads(1)  # of so small a network; two peers share this machine
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(1, 64), nn.Tanh(), nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 1))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)

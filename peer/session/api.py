@@ -21,7 +21,7 @@ from typing import IO, Self
 from torch import nn
 
 from coordinator.run.manifest import RunConfig
-from coordinator.views.control import SAVE_SECONDS_MAX, Command, ask, snapshot
+from coordinator.views.control import SAVE_SECONDS_MAX, Command, NobodyRunsError, ask, snapshot
 from coordinator.views.snapshot import PeerSnapshot
 from dht.errors import LocalError, MusterError, UsageError
 from dht.invite import Invite, looks_like_invite
@@ -196,7 +196,12 @@ class Session:
     @property
     def invite(self) -> str:
         """The line with which others take part."""
-        return str(ask(self._directory, "invite")["invite"])
+        try:
+            return str(ask(self._directory, "invite")["invite"])
+        except NobodyRunsError:
+            raise LocalError(
+                f"the run in {self._directory} is over, and its peer has ended; a new run needs a new folder"
+            ) from None
 
     def status(self) -> PeerSnapshot:
         """What `muster status` shows."""

@@ -155,7 +155,7 @@ def start(folder: Path, seed: int | Path, *invite: str, loop: str = LOOP) -> sub
 @pytest.mark.slow
 @pytest.mark.swarm
 @pytest.mark.timeout(400)
-def test_two_sessions_end_with_one_model(tmp_path: Path) -> None:
+def test_two_sessions_end_with_one_model(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     loops = [start(tmp_path / "first", 1)]
     try:
         assert loops[0].stdout is not None
@@ -167,6 +167,10 @@ def test_two_sessions_end_with_one_model(tmp_path: Path) -> None:
             loop.wait()
     assert [loop.returncode for loop in loops] == [0, 0]
     assert said[0][-1] == said[1][-1]
+    with start(tmp_path / "first", 1) as again:
+        again.communicate(timeout=100)
+    assert again.returncode == 1
+    assert f"the run in {tmp_path / 'first'} is over" in capfd.readouterr().err
 
 
 @pytest.mark.slow
