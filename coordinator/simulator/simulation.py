@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
-from coordinator.chain.certificate import more_than_share
+from coordinator.chain.certificate import more_than_share, votes_needed
 from coordinator.chain.chain import CHAIN_KEPT
 from coordinator.core.actions import Action
 from coordinator.core.events import PeerGone
@@ -202,11 +202,14 @@ class World:
 
         (3) The honest of every active set suffice for a full version, as they do where fewer than a third are hostile:
         raises InvariantError if nothing comes of it. While faults kept others away more may have got into one; then
-        the hostile who join and do not vote can have every attempt void.
+        the hostile who join and do not vote can have every attempt void. So can those who train and do not commit,
+        where they are a third of all who train.
         """
         self._heal(self.peers)
         before = self.versions()
         if self._are_outvoted() or self.run_until_versions(before + versions * self.pace.fragments, seconds_max):
+            return
+        if self._are_outnumbered_in_training():
             return
         raise InvariantError(f"no progress under attack: {before} versions, then {self.versions()}")
 
@@ -215,6 +218,16 @@ class World:
         engines = [peer.engine for peer in self.peers if peer.engine is not None and peer.me not in self.outcasts]
         active = [machine.chain.active_set() for engine in engines for machine in engine.machines]
         return any(not more_than_share(len(one - self.outcasts), len(one), self.pace.min_share) for one in active)
+
+    def _are_outnumbered_in_training(self) -> bool:
+        """Whether the honest who train are too few for an input set of all who train (docs/adr/0038).
+
+        Fewer than a third of all peers may be that many where one only votes. By silence they can stop a run; whatever
+        else they do, versions most often come, so these are waited for all the same.
+        """
+        trainers = [peer for peer in self.peers if peer.contributes]
+        honest = sum(peer.me not in self.outcasts for peer in trainers)
+        return honest < min(votes_needed(len(trainers)), len(trainers) - 1)  # as `Group.inputs_needed`
 
     def _heal(self, peers: Sequence[VirtualPeer]) -> None:
         """No trap is left, everybody reaches everybody, and these are alive."""

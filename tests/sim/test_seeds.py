@@ -70,6 +70,13 @@ def test_a_silent_founder_and_a_silent_newcomer_stop_nobody(seed: int) -> None:
     assert run(seed, attacked=True, strangers=True).versions >= VERSIONS_MIN
 
 
+def test_a_run_goes_on_once_a_silent_third_of_who_train_has_left() -> None:
+    """Two of six never commit, and the host only votes: no version may be expected while they stay (docs/adr/0038)."""
+    report = run(50127, attacked=True)
+    assert report.hostile == 2
+    assert report.versions >= VERSIONS_MIN
+
+
 @pytest.mark.parametrize("hash_seed", ["1", *extra(["2"])])
 def test_a_seed_repeats_itself_in_another_process(hash_seed: str) -> None:
     """Nothing may depend on the order of a set of names, which differs from process to process."""
