@@ -177,8 +177,9 @@ def _disk(config: RunConfig, options: NodeOptions, machine: Machine) -> str:
         return f"{room}; {saved}"
     years = ENDURANCE_GIGABYTES / (hourly * HOURS_PER_YEAR)
     bears = f"{years:.1f} years" if years < YEARS_SHOWN_MAX else f"over {YEARS_SHOWN_MAX} years"
-    written = f"with at most {hourly:g} GB an hour written on average, which an SSD for 600 TB bears {bears}"
-    return f"{room}; {saved}, {written}"
+    written = f"with at most {hourly:g} GB an hour written on average"
+    lasts = f"an SSD rated for 600 TB would last {bears} with that"
+    return f"{room}; {saved}, {written}; {lasts}"
 
 
 def _within(needed: int, free: int, limit_gigabytes: float) -> str:

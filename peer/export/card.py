@@ -184,6 +184,6 @@ def loss_curve(evaluations: tuple[Evaluation, ...]) -> str:
     ]
     head = ["| versions | tokens certified | nats per token |", "| ---: | ---: | ---: |"]
     said = (
-        "How it fell, as the host measured now and then on a part of the text; tokens are those since it was started."
+        "How it fell, as the host measured now and then on a part of the text; tokens count from the host's last start."
     )
     return "\n".join([said, "", *head, *rows])

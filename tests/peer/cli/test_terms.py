@@ -92,12 +92,12 @@ def test_how_often_all_is_saved_is_said(tmp_path: Path) -> None:
     def told(**limits: float) -> str:
         return row(describe(manifest(), NodeOptions(tmp_path, limits=Limits.model_validate(limits)), MACHINE), "disk")
 
-    written = "with at most 13.6 GB an hour written on average, which an SSD for 600 TB bears 5.0 years"
+    written = "with at most 13.6 GB an hour written on average; an SSD rated for 600 TB would last 5.0 years with that"
     assert told().endswith(f"; saved about every 30 s, {written}")
     assert told(written_gigabytes_per_hour=0.0).endswith("; saved about every 30 s")
     slowly = saved_bytes(manifest().config) / (0.75e9 * 1e-5)
     assert f"saved about every {math.ceil(slowly)} h" in told(written_gigabytes_per_hour=1e-5)
-    assert told(written_gigabytes_per_hour=1e-5).endswith("bears over 100 years")
+    assert told(written_gigabytes_per_hour=1e-5).endswith("would last over 100 years with that")
 
 
 def test_everything_asked_for_is_named(tmp_path: Path) -> None:
