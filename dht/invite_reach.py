@@ -42,7 +42,8 @@ def silence(addresses: Sequence[PeerAddress]) -> str:
     """Where nobody answers, and what to do about it, in a sentence."""
     found = list(dict.fromkeys(map(place, addresses)))
     more = f" and at {len(found) - PLACES_SHOWN} more places" if len(found) > PLACES_SHOWN else ""
-    advice = limits_of(addresses) or "check that the host is running and that this machine is online"
+    first = "check that the host is running, that its run is not over, and that this machine is online"
+    advice = "; ".join(filter(None, (first, limits_of(addresses))))
     return f"nobody answers at {', '.join(found[:PLACES_SHOWN])}{more}; {advice}"
 
 

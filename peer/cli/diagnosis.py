@@ -158,7 +158,7 @@ def upload(config: RunConfig, machine: Machine, probed: Probed, limits: Limits) 
     if probed.upload_bytes_per_second is None:
         return DiagnosisLine("note", "upload", f"{text}; the line was not measured")
     able = min(probed.upload_bytes_per_second, limits.upload_bytes_per_second)
-    text = f"{text}; {able / MBIT:.1f} Mbit/s go through"
+    text = f"{text}; {able / MBIT:,.{0 if able >= 100 * MBIT else 1}f} Mbit/s go through"
     if terms.step_seconds_known(config, machine) is None:
         least = terms.upload_bytes_per_version(config) / config.pace.steps_per_version / able
         return DiagnosisLine("ok", "upload", f"{text}, enough for a step every {quantity.rough(least)}")

@@ -86,7 +86,9 @@ def verify_export(folder: Path, verifier: Verifier) -> Verified:
     if not folder.exists():
         raise UsageError(f"{folder} is no export of Muster: there is no such folder")
     if not (folder / LISTING).is_file():
-        raise UsageError(f"{folder} is no export of Muster: it has no {LISTING}")
+        newest = folder / "latest"
+        hint = f"; did you mean {newest}?" if (newest / LISTING).is_file() else ""
+        raise UsageError(f"{folder} is no export of Muster: it has no {LISTING}{hint}")
     try:
         statement = _read(folder, LISTING, Statement, LISTING_BYTES_MAX)
         if statement.context.kind != STATEMENT_KIND or not statement.verify(verifier):

@@ -72,7 +72,7 @@ def prove(exported: Exported) -> Proof:
     """The certificates and momentum roots behind these states; raises UsageError if a fragment has no version yet."""
     captured = exported.captured
     if not all(captured.held):
-        raise UsageError("not every fragment has a certified version yet; wait a little and try again")
+        raise UsageError("not every fragment has a certified version yet, so there is no model to export")
     passed = exported.passed or ((),) * len(captured.chains)
     memory = Rules.of(exported.manifest, KeyVerifier()).memory
     return Proof(

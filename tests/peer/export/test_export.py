@@ -474,6 +474,9 @@ def test_verify_says_it_in_words_and_exit_codes(copy: Path, tmp_path: Path, caps
     assert json.loads(capsys.readouterr().out) == json.loads(json.dumps(as_plain_data(verified(copy))))
     assert main.run(["verify", str(tmp_path)], PYTHON) == 2
     assert "is no export of Muster" in capsys.readouterr().err
+    shutil.copytree(copy, tmp_path / "latest")
+    assert main.run(["verify", str(tmp_path)], PYTHON) == 2
+    assert f"did you mean {tmp_path / 'latest'}?" in capsys.readouterr().err
     *rest, last = (copy / WEIGHTS).read_bytes()
     (copy / WEIGHTS).write_bytes(bytes([*rest, last ^ 1]))
     assert main.run(["verify", str(copy)], PYTHON) == 1
