@@ -12,7 +12,8 @@ import socket
 import subprocess
 import time
 import warnings
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -196,16 +197,23 @@ class Session:
     @property
     def invite(self) -> str:
         """The line with which others take part."""
-        try:
+        with self._peer_alive():
             return str(ask(self._directory, "invite")["invite"])
+
+    def status(self) -> PeerSnapshot:
+        """What `muster status` shows."""
+        with self._peer_alive():
+            return snapshot(self._directory)
+
+    @contextmanager
+    def _peer_alive(self) -> Iterator[None]:
+        """Raises LocalError in words for a session if the peer that is asked in here has ended."""
+        try:
+            yield
         except NobodyRunsError:
             raise LocalError(
                 f"the run in {self._directory} is over, and its peer has ended; a new run needs a new folder"
             ) from None
-
-    def status(self) -> PeerSnapshot:
-        """What `muster status` shows."""
-        return snapshot(self._directory)
 
     def close(self) -> None:
         """Finish the rounds under way, save and leave; then `model` holds the newest certified parameters."""
