@@ -26,6 +26,11 @@ class OtherBaseError(PeerError):
     """Somebody speaks of our version number on another branch. Not a fault: its lineage and ours must be compared."""
 
 
+def inputs_needed(asked: int) -> int:
+    """How many with weight an input set has at least: more than two thirds of who asked, but not all of three."""
+    return min(votes_needed(asked), max(asked - 1, 1))
+
+
 @dataclass(frozen=True)
 class Group:
     """An accepted roster with everything that follows from it and from the chain."""
@@ -86,13 +91,12 @@ class Group:
         return len(self.contributors.intersection(peers) - self.probation)
 
     def inputs_needed(self, left_out: int) -> int:
-        """How many with weight an input set has at least: more than two thirds of who asked, but not all of three.
+        """How many with weight an input set has at least, by how many asked.
 
         `left_out` of these are not in the roster. Else a hostile leader could have the hostile alone contribute
         (docs/adr/0038).
         """
-        asked = self.counted(self.contributors) + left_out
-        return min(votes_needed(asked), max(asked - 1, 1))
+        return inputs_needed(self.counted(self.contributors) + left_out)
 
     def merged_needed(self, inputs: int, left_out: int) -> int:
         """How many with weight are merged in a partition at least: fewer than a third of who asked are never half."""

@@ -11,10 +11,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
-from coordinator.chain.certificate import more_than_share, votes_needed
+from coordinator.chain.certificate import more_than_share
 from coordinator.chain.chain import CHAIN_KEPT
 from coordinator.core.actions import Action
 from coordinator.core.events import PeerGone
+from coordinator.group.group import inputs_needed
 from coordinator.run.admission_spec import AdmissionSpec
 from coordinator.run.inner_spec import InnerSpec
 from coordinator.run.manifest import Manifest, PaceSpec, RunConfig, TrustSpec
@@ -227,7 +228,7 @@ class World:
         """
         trainers = [peer for peer in self.peers if peer.contributes]
         honest = sum(peer.me not in self.outcasts for peer in trainers)
-        return honest < min(votes_needed(len(trainers)), len(trainers) - 1)  # as `Group.inputs_needed`
+        return honest < inputs_needed(len(trainers))
 
     def _heal(self, peers: Sequence[VirtualPeer]) -> None:
         """No trap is left, everybody reaches everybody, and these are alive."""

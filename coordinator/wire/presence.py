@@ -163,7 +163,7 @@ class PresenceTable:
 
     def _is_live(self, peer: PeerId, sighting: Sighting, now: float) -> bool:
         lost = peer in self.gone or peer in self.shunned
-        return not lost and sighting.seen_seconds >= now - self.lifetime_seconds
+        return not lost and sighting.seen_seconds >= self._counted_from(now)
 
     def live(self, now: float) -> frozenset[PeerId]:
         """Everyone who is live."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 import torch
@@ -32,6 +31,7 @@ from peer.learner.evaluation import Evaluator
 from peer.learner.gradient.batch_ahead import Batches
 from peer.model.description import Named
 from peer.model.located import unlocated
+from peer.numerics.core_pool import one_core_each
 from peer.rounds.tape import Record, TapeLine, keep_no_tape, told_line
 from peer.storage.genesis_file import digests_of
 
@@ -56,7 +56,7 @@ class Laboratory:
         alpha, second_side = options.dirichlet_alpha, options.second_side
         hostile = options.hostile
         self._texts = learner_texts(config, data.train, options.total_learners, alpha, second_side, hostile)
-        self.pool = ThreadPoolExecutor(options.threads, "learner", partial(torch.set_num_threads, 1))
+        self.pool = one_core_each(options.threads, "learner")
         self.context = LabContext(
             config,
             options.total_learners,

@@ -39,8 +39,8 @@ class Cores:
 def one_core_each(threads: int, name: str) -> ThreadPoolExecutor:
     """Threads that multiply matrices by themselves.
 
-    Without being told in each thread, MKL does so on all cores, however few torch may use. What rules multiply is so
-    small that its threads wait for each other longer than they compute, and they wait busily.
+    Without being told in each thread, MKL does so on all cores, however few torch may use. Where matrices are small,
+    as those of rules are, its threads wait for each other longer than they compute, and they wait busily.
     """
     return ThreadPoolExecutor(threads, name, torch.set_num_threads, (1,))
 
