@@ -62,6 +62,11 @@ class InnerSpec(Wire):
     )
 
     @property
+    def keeps_8_bits(self) -> bool:
+        """Whether its state takes eight bits for each element of a large tensor."""
+        return self.optimizer.endswith("8bit")
+
+    @property
     def muon_momentum(self) -> float:
         """β of Muon's momentum."""
         return MUON_MOMENTUM if self.momentum is None else self.momentum

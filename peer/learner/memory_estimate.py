@@ -262,8 +262,8 @@ def _copies_bytes(config: RunConfig) -> int:
 
 def _copied_at_once(config: RunConfig, tensor: TensorSpec) -> int:
     """Elements of a tensor of which its optimizer has copies."""
-    name = config.inner.optimizer
-    is_whole = (name == "muon8bit" and not tensor.embedding) or not name.endswith("8bit")
+    inner = config.inner
+    is_whole = (inner.optimizer == "muon8bit" and not tensor.embedding) or not inner.keeps_8_bits
     return tensor.elements if is_whole else elements_at_once(tensor.shape)
 
 

@@ -172,7 +172,7 @@ def begin_state(optimizer: Optimizer, spec: InnerSpec) -> None:
     """
     for place in _places(optimizer):
         _begin(optimizer, place)
-    if spec.optimizer.endswith("8bit"):
+    if spec.keeps_8_bits:
         assert_quantised(optimizer)
 
 

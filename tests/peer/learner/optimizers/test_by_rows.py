@@ -15,7 +15,7 @@ from peer.learner.optimizers.by_rows import elements_at_once
 from peer.learner.optimizers.inner_optimizer import begin_state, export_state, import_state, make_optimizer
 
 SHAPE = (1000, 24)  # the last piece is smaller, and of a block that is not whole
-IN_8_BITS = [name for name in get_args(InnerOptimizer) if name.endswith("8bit")]
+IN_8_BITS = [name for name in get_args(InnerOptimizer) if InnerSpec(optimizer=name).keeps_8_bits]
 
 
 def make_pieces_small(monkeypatch: pytest.MonkeyPatch) -> None:
