@@ -46,9 +46,7 @@ tags:
 
 ## Held-out loss
 
-{loss}
-
-{curve}
+{heldout}
 
 ## Who stands behind it
 
@@ -128,8 +126,7 @@ def model_card(exported: Exported) -> str:
         context=config.data.context_tokens,
         licence=exported.licence or (config.about and config.about.licence) or "not stated; ask the organiser",
         use=_use(config),
-        loss="" if exported.loss is None else f"This model: {quantity.loss(exported.loss)} nats per token.",
-        curve=loss_curve(exported.evaluations),
+        heldout=_heldout(exported),
         manifest=MANIFEST,
         proof=PROOF,
     )
@@ -172,6 +169,12 @@ def _use(config: RunConfig) -> str:
         prompt = "def " if config.data.source == "stdlib" else "The "
         loads = LOADS_TOKENIZER.format(prompt=prompt, bytewise="  # one token per byte" if bytewise else "")
     return USE.format(tokenizer=loads, tokenizer_import="" if loads == NO_TOKENIZER else ", AutoTokenizer")
+
+
+def _heldout(exported: Exported) -> str:
+    """Of this model, where that was measured, and how it came about."""
+    loss = [] if exported.loss is None else [f"This model: {quantity.loss(exported.loss)} nats per token."]
+    return "\n\n".join([*loss, loss_curve(exported.evaluations)])
 
 
 def loss_curve(evaluations: tuple[Evaluation, ...]) -> str:
