@@ -36,7 +36,7 @@ from peer.cli.common import (
 from peer.cli.join import join
 from peer.data.hub import HUB
 from peer.machine import paths
-from peer.machine.limits import PeerSettings
+from peer.machine.limits import PeerSettings, parse_change
 from peer.machine.text import printable
 from peer.node.options import NodeOptions
 
@@ -127,16 +127,18 @@ def limits(
 ) -> None:
     """Show or change what this machine may give.
 
-    A change counts now and for the next start.
+    A change counts now and for the next start. Without one, all limits are shown.
     """
     directory = paths.data_directory(data)
     try:
         shown = control.limits(directory, change or ())
     except control.NobodyRunsError:
         shown = _limits_at_rest(directory, change or ())
+    changed = {key for key, _ in map(parse_change, change or ())}
     rows = [
         f"{one.change(one.value):36} {one.meaning}{' (from the next start)' if one.at_start else ''}"
         for one in shown.limits
+        if not changed or one.key in changed
     ]
     if shown.sharers > 1:
         rows.append(f"{shown.sharers} peers share these; docs/how-to/limits.md says how")

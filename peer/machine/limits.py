@@ -102,7 +102,7 @@ class Limits(Wire):
         ge=0,
         le=AMOUNT_MAX,
         title="Written, GB an hour",
-        description="most written in an hour, on average; at 13.6 an SSD for 600 TB lasts five years; 0 for no limit",
+        description="most written in an hour, on average; 13.6 lets an SSD last five years; 0 for no limit",
     )
     hours: str = Field(
         "", max_length=512, title="Hours", description="when to train: `mon-fri 22:00-07:00, sun 10:00-18:00`"

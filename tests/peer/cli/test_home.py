@@ -52,7 +52,7 @@ def test_limits_are_shown_and_changed_while_no_peer_runs(tmp_path: Path, capsys:
     assert PeerSettings.load(folder).limits == Limits(upload_mbit=2.0, hours="22:00-07:00")
     assert main.run(["limits", "--data", str(folder)], PYTHON) == 0
     shown = capsys.readouterr().out
-    assert shown == changed
+    assert changed.splitlines() == [line for line in shown.splitlines() if line.startswith(("upload_mbit", "hours"))]
     assert len(shown.splitlines()) == len(Limits.model_fields)
     assert shown.startswith("upload_mbit=2.0  ")
 
