@@ -129,23 +129,30 @@ def findings(config: RunConfig, file: Path, step_seconds: float) -> str:
         ("pace", f"a version of each fragment every {steps} steps, about {quantity.rough(need.version_seconds)}"),
         ("traffic", f"{a_day} a day up and as much down, {ALWAYS} at {step_seconds:g} s a step"),
         ("network", f"{line} Mbit/s each way, so that no round waits for it"),
-        ("machines", f"{_machines(need)}; {disk} of disk and {line} Mbit/s each way"),
+        *_machine_rows(need, f"{disk} of disk, and {line} Mbit/s each way"),
         ("next", f"try it here: muster lab {file}; begin it: muster host {file} --listen 0.0.0.0 --port 7400"),
     )
     return "\n".join(f"  {label:<8}  {text}" for label, text in rows)
 
 
-def _machines(need: Needs) -> str:
+def _machine_rows(need: Needs, besides: str) -> tuple[tuple[str, str], ...]:
     """The smallest that are sold and can take part; some of a card and of RAM others have already."""
-    card, ram, without = (
-        next((f"{size} GB" for size in sizes if size * FREE_SHARE >= needed / (1 << 30)), f"over {sizes[-1]} GB")
+    gpu, ram, without = (
+        next(
+            (f"at least {size} GB" for size in sizes if size * FREE_SHARE >= needed / (1 << 30)),
+            f"more than {sizes[-1]} GB",
+        )
         for sizes, needed in (
             (CARD_SIZES, need.card_bytes),
             (RAM_SIZES, need.ram_bytes),
             (RAM_SIZES, need.ram_bytes_without_card),
         )
     )
-    return f"a card of {card} with {ram} of RAM, or {without} of RAM without a card"
+    return (
+        ("can join", f"a machine whose GPU has {gpu}, with {ram} of RAM"),
+        ("", f"or a machine without a GPU, with {without} of RAM"),
+        ("", f"each with {besides}"),
+    )
 
 
 def _base_rows(config: RunConfig) -> tuple[tuple[str, str], ...]:

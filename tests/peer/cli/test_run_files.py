@@ -67,12 +67,18 @@ def test_an_organiser_is_told_which_machines_can_join() -> None:
         text = f"[model]\nhidden_size = {width}\nlayers = {layers}\nheads = 8\nintermediate_size = {3 * width}"
         config = RunConfig.parse(text, "run.toml")
         shown = findings(config, Path("run.toml"), step_seconds=1.0)
-        card, ram, without = re.findall(r"(\d+) GB", shown[shown.index("machines") :])[:3]
+        told = re.search(
+            r"can join  a machine whose GPU has \D+(\d+) GB, with \D+(\d+) GB of RAM\n"
+            r" +or a machine without a GPU, with \D+(\d+) GB of RAM\n +each with .+ of disk, and .+ Mbit/s each way\n",
+            shown,
+        )
+        assert told is not None
+        card, ram, without = told.groups()
         if width < 8192:
             assert int(card) / 2 < least_bytes(config) / (1 << 30) / FREE_SHARE <= int(card) or card == "4"
             assert int(ram) <= int(without)
         else:
-            assert "a card of over 80 GB" in shown
+            assert "whose GPU has more than 80 GB" in shown
 
 
 def test_an_embedding_that_makes_fragments_uneven_is_told() -> None:
