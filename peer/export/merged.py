@@ -15,6 +15,7 @@ from peer.export.model_files import TOKENIZER, TOKENIZER_CONFIG
 from peer.export.writer import check_target, unfinished, write_export
 from peer.model.base import base_folder, check_base
 from peer.model.located import located
+from peer.model.quiet import without_bars
 
 ADAPTER_FOLDER = "adapter"
 
@@ -53,5 +54,6 @@ def load_adapted(adapter: Path, base: Path) -> Any:
     for name in (ADAPTER_CONFIG, ADAPTER_WEIGHTS):
         if not (adapter / name).is_file():
             raise UsageError(f"{adapter} holds no adapter: it has no {name}")
-    model = AutoModelForCausalLM.from_pretrained(base, dtype="auto", local_files_only=True, use_safetensors=True)
-    return PeftModel.from_pretrained(model, adapter)
+    with without_bars():
+        model = AutoModelForCausalLM.from_pretrained(base, dtype="auto", local_files_only=True, use_safetensors=True)
+        return PeftModel.from_pretrained(model, adapter)

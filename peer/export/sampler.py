@@ -17,6 +17,7 @@ from peer.export.merged import load_adapted
 from peer.export.model_files import CONFIG
 from peer.learner.evaluation import following_tokens
 from peer.model.base import base_folder
+from peer.model.quiet import without_bars
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,9 +34,7 @@ class Sampler:
         `base` is the folder of the base, if this one holds an adapter.
         """
         from transformers import AutoModelForCausalLM, AutoTokenizer
-        from transformers.utils import logging as transformers_logging
 
-        transformers_logging.disable_progress_bar()  # it would stand above the text
         if not any((folder / name).is_file() for name in (CONFIG, ADAPTER_CONFIG)):
             # of a name that is no folder here `transformers` asks the Hub
             raise UsageError(f"{folder} holds no model that can write text: it has no {CONFIG}")
@@ -43,7 +42,8 @@ class Sampler:
             if (folder / ADAPTER_CONFIG).exists():
                 model = load_adapted(folder, base_folder(base)).eval()
             else:
-                model = AutoModelForCausalLM.from_pretrained(folder, local_files_only=True).eval()
+                with without_bars():
+                    model = AutoModelForCausalLM.from_pretrained(folder, local_files_only=True).eval()
         except (OSError, ValueError) as error:
             reason = str(error).splitlines()[0]
             raise UsageError(f"{folder} holds no model that can write text: {reason}") from None

@@ -19,6 +19,7 @@ from coordinator.run.model_spec import ModelSpec
 from dht.errors import UsageError
 from peer.machine.text import first_line
 from peer.model.families import make_config, make_module
+from peer.model.quiet import without_bars
 
 _PICKLED = ("*.bin", "*.pt", "*.pth", "*.ckpt")
 _OTHERS = ("*.h5", "*.msgpack", "*.gguf", "*.onnx")
@@ -65,16 +66,17 @@ def load_weights(
     from transformers import AutoModelForCausalLM
 
     try:
-        module, told = AutoModelForCausalLM.from_pretrained(
-            folder,
-            config=make_config(spec, context_tokens),
-            local_files_only=True,
-            trust_remote_code=False,
-            use_safetensors=True,
-            **_held_as(precision),
-            output_loading_info=True,
-            ignore_mismatched_sizes=True,  # they are told, and refused below
-        )
+        with without_bars():
+            module, told = AutoModelForCausalLM.from_pretrained(
+                folder,
+                config=make_config(spec, context_tokens),
+                local_files_only=True,
+                trust_remote_code=False,
+                use_safetensors=True,
+                **_held_as(precision),
+                output_loading_info=True,
+                ignore_mismatched_sizes=True,  # they are told, and refused below
+            )
     except Exception as error:  # noqa: BLE001 - transformers raises whatever it likes about a damaged folder
         raise UsageError(f"model.source: the weights in {folder} cannot be loaded: {first_line(error)}") from None
     _check_told(told, folder)

@@ -12,6 +12,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
+from transformers.utils import logging as logging_of_transformers
 
 from coordinator.run.data_spec import DataSpec
 from coordinator.run.manifest import RunConfig
@@ -57,6 +58,20 @@ def test_version_0_equals_the_file_bit_for_bit(tmp_path: Path, kind: str) -> Non
     module.save_pretrained(tmp_path, max_shard_size="8KB" if kind == "sharded" else "1GB")
     assert (tmp_path / WEIGHTS).exists() == (kind != "sharded")
     assert_begins_as(describe_folder(tmp_path), module)
+
+
+def test_weights_are_read_without_a_bar_of_somebody_elses(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    original().save_pretrained(tmp_path)
+    capsys.readouterr()
+    before = logging_of_transformers.is_progress_bar_enabled()
+    logging_of_transformers.enable_progress_bar()
+    try:
+        describe_folder(tmp_path)
+        assert logging_of_transformers.is_progress_bar_enabled(), "it is as it was"
+    finally:
+        if not before:
+            logging_of_transformers.disable_progress_bar()
+    assert capsys.readouterr().err == ""
 
 
 @pytest.mark.parametrize("stored", ["lm_head.weight", "model.embed_tokens.weight"])
