@@ -130,7 +130,7 @@ class HistoryPoint(_Frozen):
     capacity_tokens_per_second: Rate = Field(
         0.0, description="if every learner known, live or gone, trained at the speed it last had"
     )
-    peers_live: int = Field(0, ge=0)
+    peers_live: int = Field(0, ge=0, description="all who are there, hosts too")
     peers_known: int = Field(0, ge=0, description="live or gone, as far as they are still remembered")
     bytes_sent: int | None = Field(None, ge=0, description="by all peers that tell; None if none does")
     bytes_received: int | None = Field(None, ge=0)

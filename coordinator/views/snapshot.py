@@ -76,7 +76,7 @@ class PeerSnapshot(_Frozen):
     peer_cpu_seconds: float = 0.0
     bytes_sent: int = 0
     bytes_received: int = 0
-    peers_live: int = 0
+    peers_live: int = Field(0, description="how many others are there, hosts too")
     dialable: bool = Field(True, description="whether others get through when they call it, as far as it knows")
     rounds_in_flight: int = 0
     fragments: tuple[FragmentStatus, ...] = ()

@@ -92,7 +92,7 @@ def details(mine: PeerSnapshot) -> dict[str, str]:
         "Loss in training": quantity.loss(mine.loss),
         "Sent since start": quantity.size(mine.bytes_sent),
         "Received since start": quantity.size(mine.bytes_received),
-        "Peers it sees": str(mine.peers_live),
+        "Others live": str(mine.peers_live),
     }
 
 

@@ -38,7 +38,7 @@ def _line(parts: list[str], snapshot: PeerSnapshot) -> str:
 
 
 def _live(snapshot: PeerSnapshot) -> str:
-    return f"{quantity.counted(snapshot.peers_live, 'peer')} live"
+    return f"{quantity.counted(snapshot.peers_live, 'other')} live"
 
 
 def _losses(snapshot: PeerSnapshot) -> str:

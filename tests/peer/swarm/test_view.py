@@ -181,12 +181,12 @@ def test_a_long_label_stands_apart_from_its_text() -> None:
 def test_a_peer_describes_itself() -> None:
     learner, host = told("peer-1", [13, 12]), swarm(1).latest["host"]
     assert status_line(learner) == (
-        "2:31 training, step 123456, loss 2.346 (swarm –), 0 tokens (0%) yours, versions 13 12, 0 peers live, "
+        "2:31 training, step 123456, loss 2.346 (swarm –), 0 tokens (0%) yours, versions 13 12, 0 others live, "
         "sent 123 GB, received 999 MB"
     )
     alone = learner.model_copy(update={"peers_live": 1, "rounds_in_flight": 1})
-    assert "1 peer live" in status_line(alone)
-    assert "network   1 peer live, 1 round in flight" in status_page(alone)
+    assert "1 other live" in status_line(alone)
+    assert "network   1 other live, 1 round in flight" in status_page(alone)
     busy = learner.model_copy(
         update={
             "note": "takes part in a round for fragment 1 (4 peers)",
