@@ -36,15 +36,21 @@ async def run_several(children: Sequence[PeerChild], say: Callable[[str], None])
     def end(_: signal.Signals) -> None:
         leaving.set()
         for process in processes.values():
-            with suppress(ProcessLookupError):
-                process.send_signal(signal.SIGINT)
+            _interrupt(process)
 
     with on_signals((*ENDING, signal.SIGHUP), end):
         for child in children:
             if not leaving.is_set():
                 processes[child.name] = await _started(child)
+                if leaving.is_set():  # the signal came while this one was on its way
+                    _interrupt(processes[child.name])
         followed = [_followed(name, process, processes, say) for name, process in processes.items()]
         return max(await asyncio.gather(*followed), default=EXIT_FAILED)
+
+
+def _interrupt(process: Process) -> None:
+    with suppress(ProcessLookupError):
+        process.send_signal(signal.SIGINT)
 
 
 async def _started(child: PeerChild) -> Process:

@@ -6,25 +6,24 @@ import asyncio
 import os
 import signal
 import sys
+from asyncio.subprocess import Process
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from dht.errors import LocalError
+from peer.service import several
 from peer.service.several import PeerChild, run_several
 
+# blocked until it is waited for: one that came between a look and `signal.pause` would be waited for in vain
 UNTIL_SIGNALS = """
 import signal, sys
-count = 0
-def on_signal(*_):
-    global count
-    count += 1
-    print("signal", count, flush=True)
-signal.signal(signal.SIGINT, on_signal)
+signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
 print("ready", flush=True)
-while count < int(sys.argv[1]):
-    signal.pause()
+for count in range(int(sys.argv[1])):
+    signal.sigwait({signal.SIGINT})
+    print("signal", count + 1, flush=True)
 """
 
 
@@ -85,6 +84,22 @@ def test_a_signal_reaches_all_once_and_a_second_one_again(number: signal.Signals
     code, _ = run(child("one", UNTIL_SIGNALS, "2"), child("two", UNTIL_SIGNALS, "2"), on=on)
     assert code == 0
     assert seen == ["ready"] * 2 + ["signal 1"] * 2 + ["signal 2"] * 2
+
+
+def test_a_signal_reaches_one_that_is_on_its_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    started = several._started
+
+    async def interrupted(child: PeerChild) -> Process:
+        process = await started(child)
+        os.kill(os.getpid(), signal.SIGINT)
+        for _ in range(8):  # until the loop has heard it
+            await asyncio.sleep(0)
+        return process
+
+    monkeypatch.setattr(several, "_started", interrupted)
+    code, lines = run(PeerChild("one", ("sleep", "600")), PeerChild("two", ("sleep", "600")))
+    assert code == 1
+    assert lines == ["one was ended by signal 2"], "and another one is not even started"
 
 
 def test_nobody_who_reads_is_no_reason_to_end() -> None:
