@@ -49,6 +49,7 @@ from peer.rounds.tape_recorder import TapeRecorder
 from peer.rounds.tensor_worker import TensorWorker
 from peer.storage.anchors import Anchors, genesis_states
 from peer.storage.blobs import BlobStore
+from peer.storage.earlier_run import earlier_run, new_run_line
 from peer.storage.genesis_file import digests_of, save_genesis
 from peer.storage.run_directory import RunDirectory, RunState, known_manifests
 from peer.sync.bootstrap import fetch_chains
@@ -138,12 +139,14 @@ def make_manifest(described: Description, data_digest: bytes, options: NodeOptio
     """
     described.config.check_adoption("the run's description")
     config, states = described.config, genesis_states(described.config, described.values)
-    genesis = digests_of(states)
-    for known in known_manifests(options.data_directory):
+    genesis, all_known = digests_of(states), list(known_manifests(options.data_directory))
+    for known in all_known:
         if (known.organiser, known.genesis) == (me, genesis) and is_same_run(known.config, config):
             check_same_text(known, data_digest)
             return known
     check_founders(config, set(options.founders) - {me})
+    if (earlier := earlier_run(all_known, config, me)) is not None:
+        options.tell(new_run_line(earlier, config, options.data_directory), None)
     manifest = Manifest(
         config=config if config.admission is not None else config.model_copy(update={"admission": AdmissionSpec()}),
         organiser=me,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import socket
 from pathlib import Path
 
@@ -9,7 +10,8 @@ import pytest
 
 from coordinator.run.admission_spec import AdmissionSpec
 from coordinator.run.data_spec import DataSpec
-from coordinator.run.manifest import PaceSpec, RunConfig, TrustSpec
+from coordinator.run.inner_spec import InnerSpec
+from coordinator.run.manifest import Manifest, PaceSpec, RunConfig, TrustSpec
 from coordinator.run.model_spec import ModelSpec
 from dht.errors import LocalError, UsageError
 from dht.identity import Identity
@@ -20,6 +22,7 @@ from peer.node import build
 from peer.node.build import check_founders, check_frozen, make_manifest, own_data_digest
 from peer.node.options import NodeOptions
 from peer.numerics.golden import GOLDEN, self_check
+from peer.storage.earlier_run import earlier_run
 from peer.storage.run_directory import MANIFEST_FILE, RunDirectory
 from tests.peer import exporting
 
@@ -65,6 +68,41 @@ def test_a_new_run_takes_invites_and_one_of_an_earlier_version_stays_open(tmp_pa
     assert make_manifest(described, OWN_DATA, options, HOST.peer_id) == earlier
     listed = Description(config.model_copy(update={"admission": AdmissionSpec(mode="list")}))
     assert make_manifest(listed, OWN_DATA, options, HOST.peer_id).config.admission == AdmissionSpec(mode="list")
+
+
+def test_a_changed_run_file_begins_a_new_run_and_says_how_to_go_on_with_the_old_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[str] = []
+    clock = itertools.count(1_000_000)
+    monkeypatch.setattr(build, "unix_seconds", lambda: next(clock))
+    options = NodeOptions(tmp_path, tell=lambda line, _: told.append(line))
+
+    def host(config: RunConfig) -> Manifest:
+        run = make_manifest(Description(config), OWN_DATA, options, HOST.peer_id)
+        RunDirectory(tmp_path, run.run_id).keep_manifest(run)
+        return run
+
+    model = ModelSpec(hidden_size=8, layers=1, heads=2, intermediate_size=16)
+    config = RunConfig(name="ours", versions=40, model=model)
+    first = host(config)
+    assert host(config) == first
+    assert host(config.model_copy(update={"name": "another"})) != first
+    assert told == [], "the same run, and one of another name"
+    longer = config.model_copy(update={"versions": 80, "inner": InnerSpec(learning_rate=0.01, momentum=0.5)})
+    second = host(longer)
+    folder = RunDirectory(tmp_path, first.run_id).path
+    assert told.pop() == (
+        f"this begins a new run; the last one called ours, {first.run_id.hex()[:12]}, stays in {folder}: "
+        "to go on with it, set versions = 40, set inner.learning_rate = 0.003, leave out inner.momentum"
+    )
+    assert (host(longer), host(config), told) == (second, first, [])
+    given = longer.model_copy(update={"model": model.model_copy(update={"weights": "given"})})
+    assert earlier_run([second], given, HOST.peer_id) is None, "it goes on from weights, as with --continue"
+    host(longer.model_copy(update={"data": DataSpec(source="text", tokenizer_sha256="ab" * 32)}))
+    assert told.pop().endswith('to go on with it, set data.source = "stdlib"')
+    host(longer.model_copy(update={"data": DataSpec(source="text", tokenizer_sha256="cd" * 32)}))
+    assert told.pop().endswith("to go on with it, bring back its files as they were")
 
 
 def test_a_host_whose_text_has_changed_does_not_go_on_with_its_run(tmp_path: Path) -> None:
