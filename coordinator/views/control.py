@@ -64,13 +64,17 @@ class NobodyRunsError(LocalError):
     """No peer is running with this data directory."""
 
 
+class StartingError(NobodyRunsError):
+    """One is about to run with it, and can do nothing yet but say so."""
+
+
 def ask(
     data_directory: Path, command: Command, timeout_seconds: float = TIMEOUT_SECONDS, changes: Sequence[str] = ()
 ) -> dict[str, Any]:
     """Send a command to the peer whose data directory this is; returns its reply.
 
-    Raises NobodyRunsError if no peer runs there, UsageError if what is asked makes no sense, LocalError if the peer
-    does not answer or reports a failure.
+    Raises NobodyRunsError if no peer runs there, or not yet, UsageError if what is asked makes no sense, LocalError if
+    the peer does not answer or reports a failure.
     """
     path = data_directory / SOCKET_NAME
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
@@ -89,6 +93,8 @@ def ask(
             raise LocalError(f"the peer with data directory {data_directory} does not answer") from None
     if not isinstance(reply, dict):
         raise LocalError("the peer gave an answer that is not an object")
+    if reply.get("starting") is True:
+        raise StartingError(str(reply.get("error")))
     if "error" in reply:
         raise (UsageError if reply.get("usage") is True else LocalError)(str(reply["error"]))
     return reply

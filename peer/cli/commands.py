@@ -62,7 +62,8 @@ from peer.machine import paths
 from peer.machine.local_files import LocalFiles
 from peer.node.options import NodeOptions, TrialOptions
 from peer.service.dashboard import PublicPage, pages_at
-from peer.service.process import ServiceOptions, Start
+from peer.service.process import ServiceOptions
+from peer.service.served import Start
 from peer.service.trackers import tracking
 
 if TYPE_CHECKING:
@@ -236,14 +237,15 @@ def host(
         device=arguments.one_device(device),
         founders=arguments.peer_ids(founder or ()),
         files=LocalFiles(cache=str(paths.token_cache()), base=base),
-        tell=ProgressBar(),
+        tell=(progress := ProgressBar()),
+        stage=progress.begin,
         export=None if export is None else ExportOptions(export.absolute(), export_every, push, licence),
         trial=TrialOptions(chain_kept=chain_kept),
     ).within_limits(limit or (), share_limits)
     drawn = tracking(track, options.data_directory)
     served = ServiceOptions(options.data_directory, stay, True, parent=die_with_parent, pages=pages, page=public)
     served = replace(served, metrics_port=metrics_port, metrics_listen=metrics_listen, tracking=drawn)
-    served = replace(served, listens_at=listen)
+    served = replace(served, listens_at=listen, doing=lambda: progress.stage)
     with options.sharers or nullcontext():
         serve(lambda: _prepared(described, options, fresh), served, verbose)
 

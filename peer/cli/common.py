@@ -18,7 +18,8 @@ from typer.models import OptionInfo
 
 from dht.errors import UsageError
 from peer.cli import arguments
-from peer.service.process import ServiceOptions, Start
+from peer.service.process import ServiceOptions
+from peer.service.served import Start
 
 StepSeconds = Annotated[
     float,

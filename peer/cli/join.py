@@ -51,7 +51,8 @@ from peer.machine import paths
 from peer.machine.fault_points import Fault
 from peer.machine.local_files import LocalFiles
 from peer.node.options import NodeOptions, TrialOptions
-from peer.service.process import ServiceOptions, Start
+from peer.service.process import ServiceOptions
+from peer.service.served import Start
 from peer.service.trackers import tracking
 
 INVITE_CHARACTERS_MAX = 2 * INVITE_BYTES_MAX  # base32 makes 8 letters of 5 bytes
@@ -127,7 +128,8 @@ def join(
         name=name,
         team=team,
         files=LocalFiles(corpus, tokenizer, str(paths.token_cache()), base, base_precision),
-        tell=ProgressBar(),
+        tell=(progress := ProgressBar()),
+        stage=progress.begin,
         trial=TrialOptions(fault and str(Fault.parse(fault)), chain_kept, attack, trial_network, tape, skew_file),
     ).within_limits(limit or (), share_limits)
     if len(invite) > 1:
@@ -136,9 +138,8 @@ def join(
         return _detach(context, _agreed(invite[0], options) if yes else _asked(invite[0], options), folder)
     agreed = invite[0] if yes else _asked(invite[0], options)
     served = ServiceOptions(folder, stay, False, metrics_port=metrics_port, metrics_listen=metrics_listen)
-    served = replace(served, parent=die_with_parent, tracking=drawn)
-    # the learner first of all: what it imports takes longest
-    with options.sharers or nullcontext(), learner_ahead(options.learner_program) as spawned:
+    served = replace(served, parent=die_with_parent, tracking=drawn, doing=lambda: progress.stage)
+    with options.sharers or nullcontext(), learner_ahead(options.learner_program) as spawned:  # it imports longest
         if yes:
             _agreed(agreed, options)  # now: the call takes no time then that a join would not take anyway
         serve(lambda: _prepare(agreed, replace(options, spawned=spawned)), served, verbose)

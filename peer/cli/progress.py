@@ -26,11 +26,21 @@ class ProgressBar:
     """`peer.data.tally.Tell` for people; writes to the standard error, which no script reads."""
 
     def __init__(self) -> None:
-        self._doing = ""
+        self._stage = self._part = self._doing = ""
         self._share = 0.0
         self._open = False  # whether a bar stands in the last line
 
+    def begin(self, stage: str) -> None:
+        """A start has come to this stage: nothing is written, but who asks is told."""
+        self._stage, self._part = stage, ""
+
+    @property
+    def stage(self) -> str:
+        """What a start does now; empty before it does anything."""
+        return f"{self._stage} ({self._part})" if self._part else self._stage
+
     def __call__(self, doing: str, share: float | None) -> None:
+        self._part = "" if share is None else f"{doing}, {share:.0%}"
         terminal = sys.stderr.isatty()
         if terminal and share is not None:
             self._bar(doing, share)

@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 import os
 import re
+import shlex
 import shutil
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import structlog
 
+from coordinator.run.data_spec import CHAT
+from coordinator.run.manifest import RunConfig
 from dht.errors import LocalError, MusterError, UsageError
 from dht.identity import Signer
 from peer.export.exported import Exported
@@ -55,6 +58,17 @@ class RegularExport:
         """Where to find the exports, for everybody."""
         return self._options.place
 
+    @property
+    def busy(self) -> bool:
+        """Whether one is being made."""
+        return self._turn.locked()
+
+    @property
+    def newest(self) -> Path | None:
+        """The link to the newest one, once there is one."""
+        link = self._options.folder / LATEST
+        return link if link.exists() else None
+
     async def run(self, mark: Callable[[], Mark]) -> None:
         """Export whenever enough versions have passed since the newest export there is, until cancelled."""
         every = self._options.every_versions
@@ -93,6 +107,17 @@ class RegularExport:
             raise LocalError(f"the exports in {target.parent} cannot be put in order: {error.strerror}") from None
         if self._hub is not None:
             self._hub.upload(target, f"{exported.versions} certified versions")
+
+
+def next_steps(newest: Path, config: RunConfig, base: str) -> str:
+    """Where an export lies, and what to do with it; `base` is where the base of an adapter lies."""
+    place = shlex.quote(str(newest))
+    words = f"the newest export is in {newest}; check it: muster verify {place}"
+    if config.model.is_own:
+        return words
+    with_base = f" --base {shlex.quote(base)}" if config.adapter is not None and base else ""
+    asked = " --chat 'Who are you?'" if config.data.source == CHAT else ""
+    return f"{words}; let it write: muster sample {place}{with_base}{asked}"
 
 
 def exports(folder: Path) -> list[Path]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from pathlib import Path
 
 from coordinator.views.evaluation import Evaluation
 from peer.data.token_files import TokenData
@@ -74,6 +75,16 @@ class HostEvaluator:
     def exports_to(self) -> str:
         """Where exports go, in words for everybody: of the folder its name only."""
         return "" if self._exports is None else self._exports.place
+
+    @property
+    def newest_export(self) -> Path | None:
+        """The newest one that is there."""
+        return None if self._exports is None else self._exports.newest
+
+    @property
+    def doing(self) -> str:
+        """What may take a while now, in words."""
+        return "writes an export" if self._exports is not None and self._exports.busy else ""
 
     async def run(self) -> None:
         """Evaluate and export until cancelled."""

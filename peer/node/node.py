@@ -17,6 +17,7 @@ from dht.errors import UsageError
 from dht.identity import Identity, PeerId
 from dht.invite import Invite
 from peer.data.token_files import TokenData
+from peer.export.regular import next_steps
 from peer.net.frames import STATE_PIECE_BYTES_MAX
 from peer.net.origins import OriginsLoop
 from peer.net.probe import ProbeResponder
@@ -67,11 +68,13 @@ class Node:
     @classmethod
     async def host(cls, config: RunConfig, options: NodeOptions, invite: Invite | None = None) -> Node:
         """Begin a run, or go on hosting it, after long with an invite; with a session also train; raises as `join`."""
+        options.stage("reads the run's model and text")
         described = await asyncio.to_thread(describe_here, config, options)
         options = replace(options, files=replace(described.files, cache=options.files.cache))
         role: Role = "host" if options.session is None else "learner"
         identity = prepare(options)
         manifest, data = await asyncio.to_thread(make_run, described, options, identity.peer_id)
+        options.stage("enters the network")
         entered = await enter(options, identity, role, manifest.run_id, invite, manifest)
         try:
             return await cls._begin(entered, manifest, data, invite)
@@ -85,6 +88,7 @@ class Node:
         invite = read_invite(invite_text, options)
         directory = RunDirectory(options.data_directory, invite.run_id)
         known = directory.known_manifest()
+        options.stage("calls the peers of its invite")
         entered = await enter(options, prepare(options), "learner", invite.run_id, invite, known)
         try:
             network = entered.network
@@ -92,6 +96,7 @@ class Node:
             network.dht.daemon.door.keeper = first_gate(invite, manifest, options.clock)
             check_brought(manifest.config)
             check_frozen(manifest, options)
+            options.stage("fetches what the model begins with")
             entered = await entered.with_given(invite, manifest, directory.path)
             return await cls._begin(entered, manifest, None, invite)
         except BaseException:
@@ -100,6 +105,8 @@ class Node:
 
     @classmethod
     async def _begin(cls, entered: Entered, manifest: Manifest, data: TokenData | None, invite: Invite | None) -> Node:
+        stage = entered.options.stage
+        stage("reads what this machine keeps of the run")
         parts = await assemble(entered, manifest)
         tokenizer = entered.options.files.tokenizer
         await asyncio.to_thread(keep_tokenizer, parts.directory.path, manifest.config.data, tokenizer)
@@ -107,14 +114,17 @@ class Node:
         starting = None  # of the learner's process, while we ask others
         if learning is not None:
             starting = learning.prepare(parts.held.learner_state, parts.held.learner_heads)
+        stage("asks the others for the newest versions")
         await begin_at_invite(parts.driver.engine, invite, entered.network, entered.known.met.keys())
         evaluator = None
         if learning is None and data is not None:
+            stage("builds the model that it evaluates with")
             evaluator = await HostEvaluator.start(
                 parts.driver, parts.checkpointer, data, entered.options, lambda: _mark(parts)
             )
             entered.life.closing.push_async_callback(asyncio.to_thread, evaluator.close)
         node = cls(parts, learning, evaluator)
+        stage("opens its doors" if learning is None else "gets its learner ready")
         await node._run(() if invite is None else invite.peers, starting)
         return node
 
@@ -211,7 +221,7 @@ class Node:
             name=parts.entered.options.name,
             role=parts.entered.role,
             state="finished" if self._life.over else parts.lifecycle.state,
-            note=parts.lifecycle.reason,
+            note=parts.lifecycle.reason or ("" if evaluator is None else evaluator.doing),
             pid=0,
             wall_seconds=self._driver.now - self._life.began_at,
             evaluations=() if evaluator is None else evaluator.found,
@@ -243,6 +253,12 @@ class Node:
     def drain(self) -> None:
         """Open no further rounds; once those in flight are over, or had a round's deadline, the learner rests."""
         self._parts.lifecycle.leave()
+
+    def last_words(self) -> tuple[str, ...]:
+        """What its owner may want to do once it has ended."""
+        newest = None if self.evaluator is None else self.evaluator.newest_export
+        base = self._parts.entered.options.files.base
+        return () if newest is None else (next_steps(newest, self.manifest.config, base),)
 
     async def wait(self) -> None:
         """Return when the run is over and all agree, or this peer has drained; raises MusterError if it failed."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Self
@@ -66,6 +66,7 @@ class NodeOptions:
     sharers: Sharers | None = None  # of these limits; once among them, the limits are this peer's part
     files: LocalFiles = NO_FILES  # what a run may read that trains on files of its peers
     tell: Tell = tell_nobody  # what is done before the first step
+    stage: Callable[[str], object] = str  # hears in words to which stage its start has come
     session: AttachedSession | None = None  # whose loop is the learner; default: a learner process of ours
     spawned: LearnerSpawn | None = None  # that process, where it was started ahead
     trial: TrialOptions = NO_TRIAL

@@ -1,7 +1,7 @@
 """The peer's side of the control socket: only its owner can open it, and no request is large or stays for long.
 
 The client is `coordinator.views.control`. One JSON line each way: `{"command": …}`, then an object with the answer or
-an `error`, with `usage` where the asker is to blame.
+an `error`, with `usage` where the asker is to blame, and `starting` where the peer is not ready yet.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any, get_args
 
 import structlog
 
-from coordinator.views.control import SOCKET_NAME, Command, Request
+from coordinator.views.control import SOCKET_NAME, Command, Request, StartingError
 from dht.errors import LocalError, MusterError, UsageError
 
 Answer = dict[str, Any]
@@ -101,6 +101,8 @@ class ControlServer:
             return {"error": f"there is no such command; known are {', '.join(sorted(_COMMANDS))}"}
         try:
             return await self._handler(request)
+        except StartingError as error:
+            return {"error": str(error), "starting": True}
         except UsageError as error:
             return {"error": str(error), "usage": True}
         except MusterError as error:

@@ -11,75 +11,42 @@ import ctypes
 import os
 import signal
 import tempfile
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
 
 import structlog
 
-from coordinator.run.manifest import Manifest, RunConfig
-from coordinator.views.control import Request
-from coordinator.views.snapshot import PeerSnapshot
+from coordinator.run.manifest import RunConfig
 from dht.errors import LocalError, UsageError
-from dht.identity import PeerId
 from dht.invite import Invite
 from dht.invite_reach import limits_of
 from dht.locks import RuntimeDirectory
 from peer.machine.heap import give_back_large_pieces
 from peer.machine.signals import ENDING, on_signals
 from peer.machine.timed_wait import wait_for
-from peer.service.control_server import Answer, ControlServer
+from peer.service.control_server import ControlServer
 from peer.service.dashboard import PagesAt, PublicPage, dashboard_beside
 from peer.service.descriptors import allow_more_descriptors
+from peer.service.owner_commands import Desk
+from peer.service.served import Served, Start
+from peer.service.shutdown import ALARM_SECONDS, ShutdownRequests
 from peer.service.status_text import left_line, status_line
 from peer.service.trackers import Tracking
 from peer.service.tracking import tracked
 
-if TYPE_CHECKING:
-    from peer.node.checkpointer import Checkpointer
-    from peer.node.live_limits import LiveLimits
-    from peer.node.membership import Membership
-    from peer.node.organiser_rights import OrganiserRights
-
 STOP_SECONDS_MAX = 20.0
 SAVE_SECONDS_QUIET = 5.0  # then the user is told what takes so long
+LEAVING_SECONDS = 3.0  # between two lines on what a peer that leaves waits for
 SWEEPS_MAX = 20
 PARENT_SECONDS_MAX = 2.0
-ALARM_SECONDS = 30  # past every other bound: then the kernel ends this process
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _SIGNALS = (*ENDING, signal.SIGHUP)  # also that the terminal has gone
 
+Say = Callable[[str], None]
+
 log = structlog.get_logger(__name__)
-
-
-class Served(Protocol):
-    """What a service needs of a node; `peer.node.node.Node` has it."""
-
-    @property
-    def manifest(self) -> Manifest: ...
-    def invite(self, words: Sequence[str] = ()) -> str: ...
-    def invite_to_look(self, key: PeerId) -> str: ...
-    def snapshot(self) -> PeerSnapshot: ...
-    async def final_snapshot(self) -> PeerSnapshot: ...
-    async def pause(self) -> None: ...
-    async def resume(self) -> None: ...
-    def drain(self) -> None: ...
-    @property
-    def checkpointer(self) -> Checkpointer: ...
-    @property
-    def limits(self) -> LiveLimits: ...
-    @property
-    def membership(self) -> Membership: ...
-    @property
-    def organiser_rights(self) -> OrganiserRights: ...
-    async def wait(self) -> None: ...
-    async def save_last(self) -> None: ...
-    async def stop(self) -> None: ...
-
-
-Start = Callable[[], Awaitable[Served]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,33 +64,10 @@ class ServiceOptions:
     pages: PagesAt | None = None  # of the dashboard
     page: PublicPage = field(default_factory=PublicPage)
     tracking: Tracking | None = None
+    doing: Callable[[], str] = str  # what a start does, in words; empty where nobody says
 
 
-@dataclass(slots=True)
-class ShutdownRequests:
-    """What signals and commands have asked for so far."""
-
-    tethered: bool = False  # to a parent, whose death is a SIGTERM
-    abandoned: bool = False
-    drained: bool = False  # by a command, which leaves a peer that stays in place
-    leave: asyncio.Event = field(default_factory=asyncio.Event)
-    stop: asyncio.Event = field(default_factory=asyncio.Event)
-    again: asyncio.Event = field(default_factory=asyncio.Event)  # set by every signal but the first
-    hurried: bool = False  # by a second signal, or a parent's death
-
-    def on_signal(self, number: signal.Signals) -> None:
-        """One more signal: first leave, then stop, and do without what is still being saved."""
-        # getppid says nothing yet: a dying parent's other threads adopt us one after the other, each with a signal
-        self.abandoned |= self.tethered and number is signal.SIGTERM
-        if self.leave.is_set() or self.abandoned:
-            signal.alarm(ALARM_SECONDS)
-            self.hurried = True
-            self.stop.set()
-            self.again.set()
-        self.leave.set()
-
-
-def run(prepare: Callable[[], Start], options: ServiceOptions, say: Callable[[str], None]) -> None:
+def run(prepare: Callable[[], Start], options: ServiceOptions, say: Say) -> None:
     """Serve one peer until it is over; `prepare` imports what is heavy, `say` shows a line to the user.
 
     Raises whatever starting or running the node raises.
@@ -185,27 +129,36 @@ def _ignore_signals() -> None:
         signal.signal(number, signal.SIG_IGN)
 
 
-async def _serve(start: Start, options: ServiceOptions, requests: ShutdownRequests, say: Callable[[str], None]) -> None:
+async def _serve(start: Start, options: ServiceOptions, requests: ShutdownRequests, say: Say) -> None:
     try:
         with on_signals(_SIGNALS, requests.on_signal):
-            node = await _start_unless_told_to_leave(start, requests)
-            if node is not None:
-                await _serve_started(node, options, requests, say)
+            desk = Desk(requests, options.doing)
+            control = await ControlServer.start(options.data_directory, desk.answer)
+            try:
+                desk.node = node = await _start_unless_told_to_leave(start, requests)
+                if node is not None:
+                    await _serve_started(node, control, options, requests, say)
+            finally:
+                await control.close()
     finally:
         if requests.abandoned:
             _ignore_signals()
 
 
 async def _serve_started(
-    node: Served, options: ServiceOptions, requests: ShutdownRequests, say: Callable[[str], None]
+    node: Served,
+    control: ControlServer,
+    options: ServiceOptions,
+    requests: ShutdownRequests,
+    say: Say,
 ) -> None:
+    goodbye: list[str] = []
     try:
-        control = await ControlServer.start(options.data_directory, lambda request: _obey(node, requests, request))
         try:
             async with _metrics(node, options):  # before an invite is shown, since its port may be taken
-                await _show_and_live(node, options, requests, say)
+                goodbye = await _show_and_live(node, options, requests, say)
         finally:
-            await control.close()
+            await control.close()  # before it ends, so that nobody asks in vain
     finally:
         try:
             if not requests.abandoned:  # its folder may be gone already
@@ -214,11 +167,12 @@ async def _serve_started(
             if requests.hurried:
                 signal.alarm(ALARM_SECONDS)
             await _stop(node)
+    for line in goodbye:  # once nothing is left to do, and to say
+        say(line)
 
 
-async def _show_and_live(
-    node: Served, options: ServiceOptions, requests: ShutdownRequests, say: Callable[[str], None]
-) -> None:
+async def _show_and_live(node: Served, options: ServiceOptions, requests: ShutdownRequests, say: Say) -> list[str]:
+    """Until the end; returns what to say after all else."""
     if device := node.snapshot().device:
         say(f"The learner trains on {device}")
         say(f"Memory: {takes(node.manifest.config)}")
@@ -228,10 +182,10 @@ async def _show_and_live(
     public = options.page.arguments()
     drawn = tracked(options.tracking, node.manifest.config.name, node.snapshot, say)
     async with _pages(options, served, say), _pages(options, public, say), drawn:
-        await _live(node, requests, options, say)
+        return await _live(node, requests, options, say)
 
 
-def _show_invite(node: Served, listens_at: str, say: Callable[[str], None]) -> None:
+def _show_invite(node: Served, listens_at: str, say: Say) -> None:
     """Show it, and in the next line why it would be of no use elsewhere, if it would not; or why there is none."""
     try:
         text = node.invite()
@@ -257,9 +211,7 @@ def _metrics(node: Served, options: ServiceOptions) -> AbstractAsyncContextManag
     return serve_metrics(options.metrics_port, node.snapshot, options.metrics_listen)
 
 
-def _pages(
-    options: ServiceOptions, arguments: Sequence[str], say: Callable[[str], None]
-) -> AbstractAsyncContextManager[None]:
+def _pages(options: ServiceOptions, arguments: Sequence[str], say: Say) -> AbstractAsyncContextManager[None]:
     """`muster dashboard` beside the peer, with these arguments; nothing without any."""
     return dashboard_beside(options.data_directory, arguments, say) if arguments else nullcontext()
 
@@ -279,25 +231,28 @@ async def _start_unless_told_to_leave(start: Start, requests: ShutdownRequests) 
         leaving.cancel()
 
 
-async def _live(node: Served, requests: ShutdownRequests, options: ServiceOptions, say: Callable[[str], None]) -> None:
-    """Until the run is over or somebody asks for the end; raises what made the node fail."""
+async def _live(node: Served, requests: ShutdownRequests, options: ServiceOptions, say: Say) -> list[str]:
+    """Until the run is over or somebody asks for the end; returns the last words, raises what made the node fail."""
     over = asyncio.create_task(node.wait())
     leaving, stopping = asyncio.create_task(requests.leave.wait()), asyncio.create_task(requests.stop.wait())
-    awaited = {over, leaving, stopping}
+    awaited, goodbye, status_seconds = {over, leaving, stopping}, list[str](), options.status_seconds
     try:
         while True:
-            done, _ = await asyncio.wait(awaited, timeout=options.status_seconds, return_when=asyncio.FIRST_COMPLETED)
+            done, _ = await asyncio.wait(awaited, timeout=status_seconds, return_when=asyncio.FIRST_COMPLETED)
             awaited -= done
             if over in done:
                 over.result()
-                left = requests.leave.is_set() or requests.drained
-                now = node.snapshot()
-                say(left_line(now) if left else f"the run is over: {status_line(now)}")
+                goodbye = _goodbye(node, requests)
             if requests.stop.is_set() or (over.done() and (leaving.done() or not options.stay)):
-                return
+                return goodbye
+            if over in done:  # it stays, so these are no last words
+                for line in goodbye:
+                    say(line)
+                goodbye = []
             if leaving in done:
                 node.drain()
                 say("finishing the rounds under way; press Ctrl-C again to stop at once")
+                status_seconds = min(status_seconds, LEAVING_SECONDS)
             if not done:
                 say(status_line(node.snapshot()))
     finally:
@@ -306,7 +261,13 @@ async def _live(node: Served, requests: ShutdownRequests, options: ServiceOption
         await asyncio.wait((over, leaving, stopping))
 
 
-async def _save_last(node: Served, requests: ShutdownRequests, say: Callable[[str], None]) -> None:
+def _goodbye(node: Served, requests: ShutdownRequests) -> list[str]:
+    """How it ended, and what there is to take from it."""
+    now, left = node.snapshot(), requests.leave.is_set() or requests.drained
+    return [left_line(now) if left else f"the run is over: {status_line(now)}", *node.last_words()]
+
+
+async def _save_last(node: Served, requests: ShutdownRequests, say: Say) -> None:
     """Not within the time of stopping: a large model on a slow disk may take longer than all else together."""
     if requests.hurried:
         signal.alarm(0)
@@ -330,65 +291,3 @@ async def _stop(node: Served) -> None:
             await node.stop()
     except TimeoutError:
         raise LocalError(f"this peer could not be stopped in order within {STOP_SECONDS_MAX:g} seconds") from None
-
-
-async def _obey(node: Served, requests: ShutdownRequests, request: Request) -> Answer:
-    command = request.command
-    if command == "pause":
-        await node.pause()
-    elif command == "resume":
-        await node.resume()
-    elif command == "drain":
-        requests.drained = True
-        node.drain()
-    elif command == "stop":
-        requests.stop.set()
-    elif command == "save":
-        return {"folder": str(await node.checkpointer.save_now())}
-    elif command == "limits" and request.changes:
-        return {"limits": (await node.limits.change(request.changes)).model_dump(mode="json")}
-    elif command == "accept":
-        node.organiser_rights.accept(request.changes[0] if request.changes else "")
-    elif command in ("revoke", "readmit"):
-        key = node.membership.order(*_subject(request), revoked=command == "revoke")
-        invite = node.membership.open_invite_of(key)
-        return {"peer": key, "is_invite": node.membership.is_invite(key), "came_by": invite or ""}
-    else:
-        return await _told(node, request)
-    return {"ok": True}
-
-
-def _key(request: Request) -> PeerId:
-    if len(request.changes) != 1:
-        raise UsageError("name the key of the observer")
-    return PeerId(request.changes[0])
-
-
-def _subject(request: Request) -> tuple[str, str, bool]:
-    """The peer or the invite that an order is about, why, and whether everybody goes who came by that invite."""
-    if len(request.changes) not in (2, 3):
-        raise UsageError("name the peer, and why")
-    return request.changes[0], request.changes[1], request.changes[2:] == ("everybody",)
-
-
-async def _told(node: Served, request: Request) -> Answer:
-    """What somebody only wants to know."""
-    command = request.command
-    if command == "final":
-        return {"snapshot": (await node.final_snapshot()).model_dump(mode="json")}
-    if command == "deputise":
-        peer, word = node.membership.deputise(request.changes[0] if request.changes else "")
-        return {"peer": peer, "word": word}
-    if command == "invite":
-        return {"invite": node.invite(request.changes)}
-    if command == "look":
-        return {"invite": node.invite_to_look(_key(request))}
-    if command == "credit":
-        return {"credit": (await node.checkpointer.credit()).model_dump(mode="json")}
-    if command == "members":
-        credit = await node.checkpointer.credit()
-        tokens = {one.peer_id: one.tokens for one in credit.contributors}
-        return {"members": node.membership.view(tokens).model_dump(mode="json")}
-    if command == "limits":
-        return {"limits": node.limits.view().model_dump(mode="json")}
-    return {"snapshot": node.snapshot().model_dump(mode="json")}

@@ -23,6 +23,7 @@ from peer.machine.limits import PeerSettings
 from peer.machine.paths import keep_private
 from peer.node.options import NodeOptions
 from peer.service import process
+from peer.service.served import Start
 from peer.service.trackers import tracking
 
 log = structlog.get_logger(__name__)
@@ -71,7 +72,7 @@ def _first_message(channel: Channel) -> SessionStart:
     return messages[0]
 
 
-def _start(start: SessionStart, options: NodeOptions) -> process.Start:
+def _start(start: SessionStart, options: NodeOptions) -> Start:
     from peer.node.node import Node
 
     cli_log.silence_libraries()

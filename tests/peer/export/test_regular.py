@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from coordinator.run.adapter_spec import AdapterSpec
+from coordinator.run.data_spec import CHAT
 from dht.errors import LocalError, NetworkError, UsageError
 from dht.identity import KeyVerifier
 from peer.cli import main
@@ -17,7 +19,7 @@ from peer.export.exported import Exported
 from peer.export.hub import HuggingFaceHub, open_hub
 from peer.export.listing import CARD
 from peer.export.options import ExportOptions
-from peer.export.regular import EXPORTS_KEPT, LATEST, RegularExport, check, exports, number
+from peer.export.regular import EXPORTS_KEPT, LATEST, RegularExport, check, exports, next_steps, number
 from peer.export.verifier import verify_export
 from peer.rounds.counters import RunCounters
 from peer.rounds.evaluation_loop import Mark
@@ -65,6 +67,24 @@ def test_the_newest_exports_stay_and_the_link_names_the_last(tmp_path: Path) -> 
     assert os.readlink(tmp_path / LATEST) == f"version-{last:09d}"
     assert verify_export(tmp_path / LATEST, KeyVerifier()).from_founders
     assert "CC0-1.0" in (tmp_path / LATEST / CARD).read_text()
+
+
+def test_where_the_newest_one_lies_is_told_with_what_to_do_next(tmp_path: Path) -> None:
+    bench, folder = Bench(tmp_path / "my models"), f"{tmp_path}/my models/{LATEST}"
+    config = bench.run.manifest.config
+    assert bench.exports.newest is None
+    asyncio.run(bench.exports.export())
+    newest = bench.exports.newest
+    assert newest == Path(folder)
+    assert next_steps(newest, config, "") == (
+        f"the newest export is in {folder}; check it: muster verify '{folder}'; let it write: muster sample '{folder}'"
+    )
+    chat = config.model_copy(update={"adapter": AdapterSpec(), "data": config.data.model_copy(update={"source": CHAT})})
+    assert next_steps(newest, chat, "/my/base").endswith(
+        f"muster sample '{folder}' --base /my/base --chat 'Who are you?'"
+    )
+    own = config.model_copy(update={"model": config.model.model_copy(update={"family": "own"})})
+    assert "sample" not in next_steps(newest, own, "")
 
 
 def run_through(bench: Bench, monkeypatch: pytest.MonkeyPatch, looks: int, between: Callable[[], object]) -> None:

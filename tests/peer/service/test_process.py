@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.views.control import SOCKET_NAME, Command, ask, limits, snapshot
+from coordinator.views.control import SOCKET_NAME, Command, StartingError, ask, limits, snapshot
 from coordinator.views.credit import CreditReport
 from coordinator.views.owner_limits import OwnerLimits
 from coordinator.views.snapshot import PeerSnapshot
@@ -30,6 +30,8 @@ from peer.machine.limits import Limits
 from peer.machine.settings_file import shown
 from peer.service import process
 from peer.service.process import ServiceOptions
+from peer.service.served import Start
+from peer.service.shutdown import ALARM_SECONDS, ShutdownRequests
 from tests.coordinator.rigs import manifest
 
 KEY = Identity(bytes(32)).peer_id
@@ -90,6 +92,9 @@ class Stand:
     def end_run(self) -> None:
         """From another thread."""
         self.over.get_loop().call_soon_threadsafe(self.over.set_result, None)
+
+    def last_words(self) -> Sequence[str]:
+        return ("the newest export is in models/latest",)
 
     async def wait(self) -> None:
         await asyncio.shield(self.over)
@@ -198,7 +203,7 @@ def test_a_peer_whose_output_nobody_takes_goes_on(tmp_path: Path) -> None:
 
     process.run(lambda: start, ServiceOptions(tmp_path, show_invite=True, status_seconds=0.01), say)
     assert taken[0].startswith("invite: ")
-    assert taken[-1].startswith("this peer has left the run after ")
+    assert taken[-2].startswith("this peer has left the run after ")
 
 
 def test_a_host_without_an_invite_for_anybody_says_why_and_goes_on(tmp_path: Path, alarms: list[int]) -> None:
@@ -241,13 +246,14 @@ def test_two_signals_stop_at_once_with_a_bound(tmp_path: Path, alarms: list[int]
         os.kill(os.getpid(), signal.SIGINT)
 
     assert run(twice) == ["drain", "stop"]
-    assert alarms == [process.ALARM_SECONDS, 0, process.ALARM_SECONDS], "the disk may take its time"
+    assert alarms == [ALARM_SECONDS, 0, ALARM_SECONDS], "the disk may take its time"
 
 
 def test_the_end_of_the_run_ends_the_peer(tmp_path: Path, alarms: list[int]) -> None:
     run = Run(tmp_path)
     assert run(lambda: run.nodes[0].end_run()) == ["stop"]
-    assert any(line.startswith("the run is over") for line in run.lines)
+    assert run.lines[-2].startswith("the run is over")
+    assert run.lines[-1] == "the newest export is in models/latest"
     assert not (tmp_path / SOCKET_NAME).exists()
 
 
@@ -258,12 +264,15 @@ def test_a_last_save_that_takes_longer_than_stopping_may_is_no_failure(
     monkeypatch.setattr(process, "SAVE_SECONDS_QUIET", 0.01)
     run = Run(tmp_path, kind=OnSlowDisk)
     assert run(lambda: run.nodes[0].end_run()) == ["saved", "stop"]
-    assert run.lines[-1] == "still writing the last checkpoint; press Ctrl-C twice to leave without it"
+    saving, over, export = run.lines[-3:]
+    assert saving == "still writing the last checkpoint; press Ctrl-C twice to leave without it"
+    assert over.startswith("the run is over"), "the goodbye comes last"
+    assert export == "the newest export is in models/latest"
 
 
 def test_a_first_signal_does_not_cost_the_last_save() -> None:
     """As when a service is stopped while its peer, whose run is over, still saves."""
-    requests, lines = process.ShutdownRequests(), list[str]()
+    requests, lines = ShutdownRequests(), list[str]()
 
     class OnBusyDisk(Stand):
         async def save_last(self) -> None:
@@ -295,8 +304,9 @@ def test_whoever_will_not_wait_for_the_last_save_presses_again(
         os.kill(os.getpid(), signal.SIGINT)
 
     assert run(twice) == ["drain", "stop"]
-    assert run.lines[-1].startswith("leaving without the last checkpoint")
-    assert alarms == [process.ALARM_SECONDS] * 2
+    assert run.lines[-3].startswith("leaving without the last checkpoint")
+    assert run.lines[-2].startswith("this peer has left the run after ")
+    assert alarms == [ALARM_SECONDS] * 2
 
 
 def test_who_drains_has_left_a_run_that_goes_on(tmp_path: Path, alarms: list[int]) -> None:
@@ -310,11 +320,15 @@ def test_a_peer_that_stays_answers_after_the_end_until_it_is_told_to_stop(tmp_pa
 
     def after_the_end() -> None:
         run.tell("drain")
+        until = time.monotonic() + 20
+        while not run.lines[-2].startswith("this peer has left the run after "):
+            assert time.monotonic() < until
         assert snapshot(tmp_path).state == "finished"
         assert snapshot(tmp_path, "final").digests_from_tensors == ("d",)
         run.tell("stop")
 
     assert run(after_the_end) == ["drain", "stop"]
+    assert sum(line.startswith("this peer has left") for line in run.lines) == 1
 
 
 def test_commands_reach_the_node_and_their_failures_come_back(tmp_path: Path, alarms: list[int]) -> None:
@@ -374,8 +388,20 @@ def test_a_signal_during_the_start_ends_it(tmp_path: Path, alarms: list[int]) ->
     assert happened == ["cancelled"]
 
 
+def test_who_asks_while_a_peer_starts_is_told_what_it_does(tmp_path: Path, alarms: list[int]) -> None:
+    async def start() -> Stand:
+        with pytest.raises(StartingError, match="the peer here is still starting: it reads the text"):
+            await asyncio.to_thread(snapshot, tmp_path)
+        await asyncio.to_thread(ask, tmp_path, "stop")
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    process.run(lambda: start, ServiceOptions(tmp_path, doing=lambda: "reads the text"), lambda line: None)
+    assert list(tmp_path.iterdir()) == [], "it has ended"
+
+
 def test_a_signal_during_the_imports_ends_quietly(tmp_path: Path, alarms: list[int]) -> None:
-    def prepare() -> process.Start:
+    def prepare() -> Start:
         os.kill(os.getpid(), signal.SIGTERM)
         raise AssertionError("the signal comes first")
 
@@ -385,15 +411,15 @@ def test_a_signal_during_the_imports_ends_quietly(tmp_path: Path, alarms: list[i
 
 
 def test_a_peer_on_a_tether_stops_at_the_first_sigterm_without_saving(alarms: list[int]) -> None:
-    requests = process.ShutdownRequests(tethered=True)
+    requests = ShutdownRequests(tethered=True)
     requests.on_signal(signal.SIGINT)
     assert not requests.stop.is_set()
     assert not requests.abandoned
-    requests = process.ShutdownRequests(tethered=True)
+    requests = ShutdownRequests(tethered=True)
     requests.on_signal(signal.SIGTERM)
     assert requests.stop.is_set()
     assert requests.abandoned
-    assert alarms == [process.ALARM_SECONDS]
+    assert alarms == [ALARM_SECONDS]
 
 
 def test_what_killed_processes_left_is_removed_and_what_is_in_use_stays(short_folder: Path) -> None:

@@ -1,0 +1,94 @@
+"""What the owner of a peer asks of it over its control socket."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from coordinator.views.control import Request, StartingError
+from dht.errors import UsageError
+from dht.identity import PeerId
+from peer.service.control_server import Answer
+from peer.service.served import Served
+from peer.service.shutdown import ShutdownRequests
+
+
+@dataclass(slots=True)
+class Desk:
+    """Where the owner's commands come in, from the start of a peer on; `node` is None until it can obey."""
+
+    requests: ShutdownRequests
+    doing: Callable[[], str]
+    node: Served | None = None
+
+    async def answer(self, request: Request) -> Answer:
+        """Raises MusterError, which the asker is told."""
+        if self.node is not None:
+            return await _obey(self.node, self.requests, request)
+        if request.command in ("drain", "stop"):
+            self.requests.leave.set()
+            return {"ok": True}
+        doing = self.doing()
+        raise StartingError("the peer here is still starting" + (f": it {doing}" if doing else "; ask again soon"))
+
+
+async def _obey(node: Served, requests: ShutdownRequests, request: Request) -> Answer:
+    command = request.command
+    if command == "pause":
+        await node.pause()
+    elif command == "resume":
+        await node.resume()
+    elif command == "drain":
+        requests.drained = True
+        node.drain()
+    elif command == "stop":
+        requests.stop.set()
+    elif command == "save":
+        return {"folder": str(await node.checkpointer.save_now())}
+    elif command == "limits" and request.changes:
+        return {"limits": (await node.limits.change(request.changes)).model_dump(mode="json")}
+    elif command == "accept":
+        node.organiser_rights.accept(request.changes[0] if request.changes else "")
+    elif command in ("revoke", "readmit"):
+        key = node.membership.order(*_subject(request), revoked=command == "revoke")
+        invite = node.membership.open_invite_of(key)
+        return {"peer": key, "is_invite": node.membership.is_invite(key), "came_by": invite or ""}
+    else:
+        return await _told(node, request)
+    return {"ok": True}
+
+
+def _key(request: Request) -> PeerId:
+    if len(request.changes) != 1:
+        raise UsageError("name the key of the observer")
+    return PeerId(request.changes[0])
+
+
+def _subject(request: Request) -> tuple[str, str, bool]:
+    """The peer or the invite that an order is about, why, and whether everybody goes who came by that invite."""
+    if len(request.changes) not in (2, 3):
+        raise UsageError("name the peer, and why")
+    return request.changes[0], request.changes[1], request.changes[2:] == ("everybody",)
+
+
+async def _told(node: Served, request: Request) -> Answer:
+    """What somebody only wants to know."""
+    command = request.command
+    if command == "final":
+        return {"snapshot": (await node.final_snapshot()).model_dump(mode="json")}
+    if command == "deputise":
+        peer, word = node.membership.deputise(request.changes[0] if request.changes else "")
+        return {"peer": peer, "word": word}
+    if command == "invite":
+        return {"invite": node.invite(request.changes)}
+    if command == "look":
+        return {"invite": node.invite_to_look(_key(request))}
+    if command == "credit":
+        return {"credit": (await node.checkpointer.credit()).model_dump(mode="json")}
+    if command == "members":
+        credit = await node.checkpointer.credit()
+        tokens = {one.peer_id: one.tokens for one in credit.contributors}
+        return {"members": node.membership.view(tokens).model_dump(mode="json")}
+    if command == "limits":
+        return {"limits": node.limits.view().model_dump(mode="json")}
+    return {"snapshot": node.snapshot().model_dump(mode="json")}
