@@ -8,16 +8,18 @@ import re
 import shlex
 import shutil
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from pathlib import Path
 
 import structlog
 
 from coordinator.run.data_spec import CHAT
-from coordinator.run.manifest import RunConfig
+from coordinator.run.manifest import RunConfig, run_id_of
 from dht.errors import LocalError, MusterError, UsageError
 from dht.identity import Signer
 from peer.export.exported import Exported
 from peer.export.hub import Hub, open_hub
+from peer.export.listing import MANIFEST
 from peer.export.options import ExportOptions
 from peer.export.writer import UNFINISHED, write_export
 from peer.machine.clock import unix_seconds
@@ -129,6 +131,17 @@ def exports(folder: Path) -> list[Path]:
 def number(export: Path) -> int:
     """How many versions, over all fragments, this export has by its name."""
     return int(export.name.split("-")[1])
+
+
+def check_run(folder: Path, run_id: bytes) -> None:
+    """Raise UsageError if another run has exported into this folder: its numbers would stand for other models."""
+    for path in exports(folder):
+        with suppress(OSError):
+            other = run_id_of((path / MANIFEST).read_bytes())
+            if other != run_id:
+                raise UsageError(
+                    f"{folder} holds exports of another run, {other.hex()[:12]}; name another folder with --export"
+                )
 
 
 def check(options: ExportOptions) -> None:

@@ -19,7 +19,7 @@ from peer.export.exported import Exported
 from peer.export.hub import HuggingFaceHub, open_hub
 from peer.export.listing import CARD
 from peer.export.options import ExportOptions
-from peer.export.regular import EXPORTS_KEPT, LATEST, RegularExport, check, exports, next_steps, number
+from peer.export.regular import EXPORTS_KEPT, LATEST, RegularExport, check, check_run, exports, next_steps, number
 from peer.export.verifier import verify_export
 from peer.rounds.counters import RunCounters
 from peer.rounds.evaluation_loop import Mark
@@ -85,6 +85,17 @@ def test_where_the_newest_one_lies_is_told_with_what_to_do_next(tmp_path: Path) 
     )
     own = config.model_copy(update={"model": config.model.model_copy(update={"family": "own"})})
     assert "sample" not in next_steps(newest, own, "")
+
+
+def test_exports_of_two_runs_are_not_mixed(tmp_path: Path) -> None:
+    """A run of as many versions as an earlier one found its export made already, and left the other model there."""
+    bench = Bench(tmp_path)
+    run_id = bench.run.manifest.run_id
+    check_run(tmp_path, run_id)
+    asyncio.run(bench.exports.export())
+    check_run(tmp_path, run_id)
+    with pytest.raises(UsageError, match=f"holds exports of another run, {run_id.hex()[:12]}; name another folder"):
+        check_run(tmp_path, bytes(32))
 
 
 def run_through(bench: Bench, monkeypatch: pytest.MonkeyPatch, looks: int, between: Callable[[], object]) -> None:
