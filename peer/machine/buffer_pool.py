@@ -53,12 +53,11 @@ class BufferPool:
         return torch.from_numpy(array)
 
     def _take(self, size_bytes: int) -> Bytes:
-        for _ in range(len(self._kept)):
+        """What does not fit goes: kept for a later vector, it would lie beside the new one."""
+        while True:
             try:
                 memory = self._kept.popleft()
             except IndexError:
-                break
+                return _memory(size_bytes)
             if size_bytes <= len(memory) <= WASTE_MAX * size_bytes:
                 return memory
-            self._kept.append(memory)
-        return _memory(size_bytes)
