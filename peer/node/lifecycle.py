@@ -26,6 +26,7 @@ ROUNDS_OF_PRESENCE_MIN = 2  # looks at the record store before we believe that w
 BY_HAND = "by its owner, until muster resume"
 STRANGERS_LIFETIMES = 3.0  # how long a peer that meets nobody it knows lets strangers say that it is behind
 AGREEMENT_LIFETIMES = 3.0  # how long a peer waits at the end of a run for the others to hold the same
+ALONE_SECONDS = 3.0  # how long a peer that leaves waits for a round where nobody else is there: none can come of it
 AT_REST = ("draining", "hosting")  # in which a peer opens no rounds for work of its own
 
 
@@ -90,6 +91,12 @@ def everyone_agrees(engine: Engine, now: float) -> bool:
     )
 
 
+def has_company(engine: Engine, now: float) -> bool:
+    """Whether a round in flight can still come to something: who leaves, too, only finishes those that it is in."""
+    entered = any(machine.attempt is not None or machine.cells.busy for machine in engine.machines)
+    return bool(engine.core.presence.live(now)) and (entered or others_go_on(engine, now))
+
+
 def versions_certified(engine: Engine) -> int:
     """Versions over all fragments."""
     return sum(machine.chain.version for machine in engine.machines)
@@ -121,10 +128,16 @@ class Lifecycle:
         self._looks_since: float | None = None  # for whom is ahead
         self._drained_at: float | None = None
         self._leaves_by = math.inf  # whatever is not finished by then stays so
+        self._alone_since: float | None = None  # while it leaves
+        self._waits_for = ""
 
     @property
     def reason(self) -> str:
-        """Why it pauses; a host, which does not train, only withdraws."""
+        """Why it pauses, or what it waits for; a host, which does not train, only withdraws."""
+        if self._waits_for:
+            return self._waits_for
+        if self.state == "starting":
+            return "looks who else is there" if self.learner is not None else "the learner starts"
         pause = self._policy_pause
         if pause is not None and (pause.silent or self.state == "paused"):
             return pause.reason
@@ -165,14 +178,25 @@ class Lifecycle:
         if not engine.draining:
             self._advance_training(now)
             return False
-        late = now >= self._leaves_by
-        if engine.in_flight and not late:
+        alone = self._leaves_alone(now)
+        if engine.in_flight and not alone and now < self._leaves_by:
             return False
         if self.learner is not None:
             self.learner.pause()
         self._drained_at = self._drained_at or now
         self._enter("draining")
-        return late or self._has_agreed(engine, self._drained_at, now)
+        waits = now < self._leaves_by and not (alone and not engine.core.presence.live(now))
+        over = not waits or self._has_agreed(engine, self._drained_at, now)
+        self._waits_for = "" if over else "waits until the others hold the same versions"
+        return over
+
+    def _leaves_alone(self, now: float) -> bool:
+        """Whether it leaves, and has had no company for a while; one who is only lost for a moment comes back."""
+        if self._leaves_by == math.inf or has_company(self._driver.engine, now):
+            self._alone_since = None
+            return False
+        self._alone_since = now if self._alone_since is None else self._alone_since
+        return now >= self._alone_since + ALONE_SECONDS
 
     def _has_agreed(self, engine: Engine, since: float, now: float) -> bool:
         """Whether nothing is left to wait for, having waited `since` then."""

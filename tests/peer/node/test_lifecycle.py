@@ -16,7 +16,14 @@ from dht.statement import digest_of
 from peer.learner.work_counters import LearnerProgress
 from peer.machine.pause_policy import Conditions, Pause
 from peer.net.presence_loop import PresenceLoop
-from peer.node.lifecycle import AGREEMENT_LIFETIMES, BY_HAND, ROUNDS_OF_PRESENCE_MIN, STRANGERS_LIFETIMES, Lifecycle
+from peer.node.lifecycle import (
+    AGREEMENT_LIFETIMES,
+    ALONE_SECONDS,
+    BY_HAND,
+    ROUNDS_OF_PRESENCE_MIN,
+    STRANGERS_LIFETIMES,
+    Lifecycle,
+)
 from peer.node.status import lack_of_company, lack_of_founders, note_of, peer_snapshot, swarm_loss
 from peer.rounds.stale_work import StaleWork
 from tests.coordinator.builders import PACE, Club
@@ -63,6 +70,13 @@ def test_every_pause_says_why() -> None:
     assert lifecycle.reason == BY_HAND
     lifecycle._policy_pause = Pause("on battery", silent=False)
     assert lifecycle.reason == "on battery"
+
+
+def test_a_start_says_what_it_waits_for() -> None:
+    lifecycle = Lifecycle(None, None, "starting")  # type: ignore[arg-type]
+    assert lifecycle.reason == "the learner starts"
+    lifecycle.learner = a_learner()
+    assert lifecycle.reason == "looks who else is there"
 
 
 def starting_among(versions: Mapping[int, int], known: int, seconds: float) -> str:
@@ -223,9 +237,11 @@ def test_where_all_leave_each_waits_for_the_others_to_hold_the_same(tmp_path: Pa
         ahead = other.presence().model_copy(update={"state": "draining", "versions": (1, 0), "beat": 1})
         ours.driver.feed(PresenceSeen(other.identity.peer_id, ahead))
         assert not lifecycle.advance(ours.driver.now)
+        assert lifecycle.reason == "waits until the others hold the same versions"
         await asyncio.sleep(LOOK_SECONDS)
         see(ours, other, "draining", beat=2)
         assert lifecycle.advance(ours.driver.now)
+        assert lifecycle.reason == "", "it waits for nothing any more"
         await swarm.close()
 
     run_virtual(main())
@@ -244,6 +260,7 @@ def test_who_leaves_waits_for_a_rounds_deadline_at_most(tmp_path: Path) -> None:
         apart.leave()
         disagreed = await over(apart, ours)
 
+        see(other, ours, "training")
         stuck = lifecycle_of(other)
         other.driver.engine.machines[0].rounds.joining.since = 1e9  # it does not give up
         stuck.leave()
@@ -253,6 +270,40 @@ def test_who_leaves_waits_for_a_rounds_deadline_at_most(tmp_path: Path) -> None:
 
     for seconds in run_virtual(main()):
         assert ROUND_SECONDS <= seconds <= ROUND_SECONDS + 2 * LOOK_SECONDS
+
+
+def test_who_leaves_where_nobody_else_is_waits_for_no_round(tmp_path: Path) -> None:
+    """A host sat through the deadlines of rounds that it had opened alone."""
+
+    async def main() -> tuple[float, float, bool]:
+        swarm = Swarm(config_of(min_group=2, quorum=2, presence_lifetime_seconds=40.0), 2, tmp_path)
+        await swarm.start()
+        ours, other = swarm.peers
+        lifecycle = lifecycle_of(ours)
+        see(ours, other, "training")
+        ours.driver.engine.machines[0].rounds.joining.since = 1e9  # it does not give up
+        lifecycle.leave()
+        presence = ours.driver.engine.core.presence
+        presence.lose(other.identity.peer_id)
+        lifecycle.advance(ours.driver.now)
+        presence.heard(other.identity.peer_id)  # lost for a moment only
+        await asyncio.sleep(ALONE_SECONDS)
+        waits = not lifecycle.advance(ours.driver.now)
+        presence.lose(other.identity.peer_id)
+        gone = await over(lifecycle, ours)
+
+        resting = lifecycle_of(other)
+        see(other, ours, "draining")  # which asks into no round any more
+        other.driver.engine.machines[0].rounds.joining.since = 1e9
+        resting.leave()
+        at_rest = await over(resting, other)
+        await swarm.close()
+        return gone, at_rest, waits
+
+    *found, waits = run_virtual(main())
+    assert waits
+    for seconds in found:
+        assert ALONE_SECONDS <= seconds <= ALONE_SECONDS + 2 * LOOK_SECONDS < ROUND_SECONDS / 2
 
 
 def test_at_the_end_of_a_run_nobody_leaves_before_the_others_hold_it(tmp_path: Path) -> None:
