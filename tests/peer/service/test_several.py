@@ -7,7 +7,8 @@ import os
 import signal
 import sys
 from asyncio.subprocess import Process
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -87,17 +88,21 @@ def test_a_signal_reaches_all_once_and_a_second_one_again(number: signal.Signals
 
 
 def test_a_signal_reaches_one_that_is_on_its_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    started = several._started
+    started, handlers = several._started, list[Callable[[signal.Signals], None]]()
+
+    @contextmanager
+    def on_signals(_: object, handler: Callable[[signal.Signals], None]) -> Iterator[None]:
+        handlers.append(handler)
+        yield
 
     async def interrupted(child: PeerChild) -> Process:
         process = await started(child)
-        os.kill(os.getpid(), signal.SIGINT)
-        for _ in range(8):  # until the loop has heard it
-            await asyncio.sleep(0)
+        handlers[0](signal.SIGINT)
         return process
 
+    monkeypatch.setattr(several, "on_signals", on_signals)
     monkeypatch.setattr(several, "_started", interrupted)
-    code, lines = run(PeerChild("one", ("sleep", "600")), PeerChild("two", ("sleep", "600")))
+    code, lines = run(PeerChild("one", ("sleep", "30")), PeerChild("two", ("sleep", "30")))
     assert code == 1
     assert lines == ["one was ended by signal 2"], "and another one is not even started"
 
