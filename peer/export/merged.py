@@ -15,7 +15,7 @@ from peer.export.model_files import TOKENIZER, TOKENIZER_CONFIG
 from peer.export.writer import check_target, unfinished, write_export
 from peer.model.base import base_folder, check_base
 from peer.model.located import located
-from peer.model.quiet import without_bars
+from peer.model.quiet import quietly
 
 ADAPTER_FOLDER = "adapter"
 
@@ -35,7 +35,8 @@ def write_merged(target: Path, exported: Exported, signer: Signer, unix_seconds:
     with unfinished(target) as place:
         adapter = place / ADAPTER_FOLDER
         write_export(adapter, exported, signer, unix_seconds)
-        load_adapted(adapter, folder).merge_and_unload().save_pretrained(place)
+        with quietly():
+            load_adapted(adapter, folder).merge_and_unload().save_pretrained(place)
         for name in (TOKENIZER, TOKENIZER_CONFIG):
             if (adapter / name).exists():
                 shutil.copyfile(adapter / name, place / name)
@@ -54,6 +55,6 @@ def load_adapted(adapter: Path, base: Path) -> Any:
     for name in (ADAPTER_CONFIG, ADAPTER_WEIGHTS):
         if not (adapter / name).is_file():
             raise UsageError(f"{adapter} holds no adapter: it has no {name}")
-    with without_bars():
+    with quietly():
         model = AutoModelForCausalLM.from_pretrained(base, dtype="auto", local_files_only=True, use_safetensors=True)
         return PeftModel.from_pretrained(model, adapter)

@@ -17,7 +17,7 @@ from peer.export.merged import load_adapted
 from peer.export.model_files import CONFIG
 from peer.learner.evaluation import following_tokens
 from peer.model.base import base_folder
-from peer.model.quiet import without_bars
+from peer.model.quiet import quietly
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class Sampler:
             if (folder / ADAPTER_CONFIG).exists():
                 model = load_adapted(folder, base_folder(base)).eval()
             else:
-                with without_bars():
+                with quietly():
                     model = AutoModelForCausalLM.from_pretrained(folder, local_files_only=True).eval()
         except (OSError, ValueError) as error:
             reason = str(error).splitlines()[0]

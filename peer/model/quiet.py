@@ -1,7 +1,8 @@
-"""Loading models without the progress bars of `transformers`, which stand between lines that people read."""
+"""Loading and writing models without what `transformers` says on its own account, between lines that people read."""
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -18,3 +19,11 @@ def without_bars() -> Iterator[None]:
     finally:
         if drawn:
             logging.enable_progress_bar()
+
+
+@contextmanager
+def quietly() -> Iterator[None]:
+    """Without warnings for its developers either; for a command, where nothing else runs beside."""
+    with without_bars(), warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)
+        yield

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -112,10 +113,17 @@ def test_whoever_changes_it_and_signs_the_list_anew_is_found_out(
         verify_export(copy, KeyVerifier())
 
 
-def test_base_and_adapter_become_one_model(run: CertifiedRun, base: Path, tmp_path: Path):
+def test_base_and_adapter_become_one_model(
+    run: CertifiedRun, base: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
     from transformers import AutoModelForCausalLM
 
-    write_merged(tmp_path / "model", run.exported(), KEYS[0], WRITTEN, str(base))
+    capsys.readouterr()
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        write_merged(tmp_path / "model", run.exported(), KEYS[0], WRITTEN, str(base))
+    assert capsys.readouterr().err == "", "no bar of transformers"
+    assert not warned, "nor what it tells its developers"
     model, told = AutoModelForCausalLM.from_pretrained(tmp_path / "model", output_loading_info=True)
     assert not any(told.values())
     assert torch.allclose(logits(model), certified(run, base), atol=1e-4)
