@@ -25,6 +25,7 @@ from dht.statement import digest_of
 from dht.units import GIGABYTE_BYTES
 from peer.data.token_files import TokenData
 from peer.data.windows import load_tokens
+from peer.export.regular import check_run
 from peer.learner.handover import session_description
 from peer.learner.memory_estimate import available_bytes, check_memory, host_bytes
 from peer.machine.clock import unix_seconds
@@ -113,7 +114,10 @@ def make_run(described: Description, options: NodeOptions, me: PeerId) -> tuple[
     """The manifest of the run that we begin or go on hosting, and the data to evaluate it on, if we have them."""
     data = load_described(described, options)
     digest = own_data_digest(options) if data is None else data.digest
-    return make_manifest(described, digest, options, me), data
+    manifest = make_manifest(described, digest, options, me)
+    if options.export is not None:
+        check_run(options.export.folder, manifest.run_id)
+    return manifest, data
 
 
 def own_data_digest(options: NodeOptions) -> bytes:

@@ -10,7 +10,7 @@ from coordinator.views.evaluation import Evaluation
 from peer.data.token_files import TokenData
 from peer.data.wording import Wording, run_wording
 from peer.export.exported import Exported
-from peer.export.regular import RegularExport, check_run
+from peer.export.regular import RegularExport
 from peer.learner.devices import choose_devices
 from peer.learner.memory_estimate import evaluator_bytes
 from peer.model.located import located
@@ -42,9 +42,7 @@ class HostEvaluator:
         options: NodeOptions,
         mark: Callable[[], Mark],
     ) -> HostEvaluator:
-        """Build the model that evaluates; raises UsageError if exports have no place to go to, or without a device."""
-        if options.export is not None:
-            check_run(options.export.folder, driver.engine.core.manifest.run_id)
+        """Build the model that evaluates; raises UsageError if there is no hub to push exports to, or no device."""
         exports, config = options.export, located(driver.engine.core.manifest.config, options.files.base)
 
         def wording() -> Wording | None:

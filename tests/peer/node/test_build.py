@@ -16,6 +16,8 @@ from coordinator.run.model_spec import ModelSpec
 from dht.errors import LocalError, UsageError
 from dht.identity import Identity
 from dht.statement import digest_of
+from peer.export.options import ExportOptions
+from peer.export.writer import write_export
 from peer.learner.attached import AttachedSession
 from peer.model.description import OWN_DATA, Description
 from peer.node import build
@@ -103,6 +105,21 @@ def test_a_changed_run_file_begins_a_new_run_and_says_how_to_go_on_with_the_old_
     assert told.pop().endswith('to go on with it, set data.source = "stdlib"')
     host(longer.model_copy(update={"data": DataSpec(source="text", tokenizer_sha256="cd" * 32)}))
     assert told.pop().endswith("to go on with it, bring back its files as they were")
+
+
+def test_a_run_does_not_begin_whose_exports_would_mix_with_those_of_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(build, "load_described", lambda *_: None)
+    model = ModelSpec(hidden_size=8, layers=1, heads=2, intermediate_size=16)
+    options = NodeOptions(tmp_path / "data", export=ExportOptions(tmp_path / "models"))
+    described = Description(RunConfig(model=model))
+    build.make_run(described, options, HOST.peer_id)
+    exported = exporting.CertifiedRun().advance().exported()
+    (tmp_path / "models").mkdir()
+    write_export(tmp_path / "models" / "version-000000002", exported, exporting.KEYS[0], exporting.WRITTEN)
+    with pytest.raises(UsageError, match="holds exports of another run"):
+        build.make_run(described, options, HOST.peer_id)
 
 
 def test_a_host_whose_text_has_changed_does_not_go_on_with_its_run(tmp_path: Path) -> None:
