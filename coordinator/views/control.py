@@ -65,7 +65,11 @@ class NobodyRunsError(LocalError):
 
 
 class StartingError(NobodyRunsError):
-    """One is about to run with it, and can do nothing yet but say so."""
+    """One is about to run with it, and can do nothing yet but say what it does; empty where nobody says."""
+
+    def __init__(self, doing: str) -> None:
+        super().__init__("the peer here is still starting" + (f": it {doing}" if doing else "; ask again soon"))
+        self.doing = doing
 
 
 def ask(
@@ -93,8 +97,8 @@ def ask(
             raise LocalError(f"the peer with data directory {data_directory} does not answer") from None
     if not isinstance(reply, dict):
         raise LocalError("the peer gave an answer that is not an object")
-    if reply.get("starting") is True:
-        raise StartingError(str(reply.get("error")))
+    if "starting" in reply:
+        raise StartingError(str(reply["starting"]))
     if "error" in reply:
         raise (UsageError if reply.get("usage") is True else LocalError)(str(reply["error"]))
     return reply

@@ -102,7 +102,7 @@ class ControlServer:
         try:
             return await self._handler(request)
         except StartingError as error:
-            return {"error": str(error), "starting": True}
+            return {"error": str(error), "starting": error.doing}
         except UsageError as error:
             return {"error": str(error), "usage": True}
         except MusterError as error:

@@ -28,8 +28,7 @@ class Desk:
         if request.command in ("drain", "stop"):
             self.requests.leave.set()
             return {"ok": True}
-        doing = self.doing()
-        raise StartingError("the peer here is still starting" + (f": it {doing}" if doing else "; ask again soon"))
+        raise StartingError(self.doing())
 
 
 async def _obey(node: Served, requests: ShutdownRequests, request: Request) -> Answer:

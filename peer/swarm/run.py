@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Protocol
 
 from coordinator.run.manifest import PEERS_PER_GROUP_MAX, RunConfig
-from coordinator.views.control import Command, ask, snapshot
+from coordinator.views.control import Command, StartingError, ask, snapshot
 from coordinator.views.report import SwarmReport
 from dht.errors import LocalError, MusterError, UsageError
 from dht.locks import RuntimeDirectory
@@ -187,10 +187,15 @@ class Swarm:
                 raise LocalError("the swarm was stopped before it had started")
             if host.exit_code is not None:
                 raise host.failure()
-            with suppress(MusterError):
+            phase = "starting"
+            try:
                 answer = await asyncio.to_thread(ask, host.data_directory, "look", changes=(founder,))
                 return str(answer["invite"])
-            self._show("starting")
+            except StartingError as error:
+                phase += f" (the host {error.doing.partition(' (')[0]})" if error.doing else ""
+            except MusterError:
+                pass
+            self._show(phase)
             await pause(INVITE_POLL_SECONDS, self._leave)
         raise LocalError(f"the host was not ready within {START_SECONDS_MAX:g} seconds; is this machine overloaded?")
 

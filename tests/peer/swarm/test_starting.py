@@ -1,0 +1,43 @@
+"""What a swarm says while its host starts."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from coordinator.run.manifest import RunConfig
+from coordinator.views.control import NobodyRunsError, StartingError
+from peer.swarm import run
+from peer.swarm.run import Swarm, SwarmOptions
+
+
+class Shown:
+    """Keeps the phases that are shown."""
+
+    def __init__(self) -> None:
+        self.phases: list[str] = []
+
+    def show(self, _watch: object, phase: str, _seconds: float) -> None:
+        self.phases.append(phase)
+
+
+def test_who_waits_for_a_host_hears_what_it_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = iter(
+        [NobodyRunsError("no peer"), StartingError("reads the text (making tokens, 40%)"), StartingError("")]
+    )
+
+    def ask(*_: object, **__: object) -> dict[str, Any]:
+        if (error := next(answers, None)) is not None:
+            raise error
+        return {"invite": "muster1"}
+
+    monkeypatch.setattr(run, "ask", ask)
+    monkeypatch.setattr(run, "INVITE_POLL_SECONDS", 0.0)
+    shown, host = Shown(), SimpleNamespace(exit_code=None, data_directory=Path())
+    invited = Swarm(SwarmOptions(RunConfig(), peers=4), shown)._invite(host, "a founder")  # type: ignore[arg-type]
+    assert asyncio.run(invited) == "muster1"
+    assert shown.phases == ["starting", "starting (the host reads the text)", "starting"]
