@@ -19,6 +19,9 @@ from dashboard.source import Source
 
 ICON = Path(__file__).with_name("icon.svg")  # one by name would be fetched from somebody's server
 
+STEADY = "<style>[data-stale=true] { opacity: 1 !important; }</style>"
+"""A machine that trains draws slowly. Streamlit would fade what it has not drawn anew within half a second."""
+
 Page = tuple[Callable[[Source], None], str, str, str]
 RUN: Page = (run.page, "Run", "run", ":material/show_chart:")
 MINE: Page = (my_peer.page, "My machine", "my-machine", ":material/computer:")
@@ -47,6 +50,7 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--token-file", type=Path, help="holds what the owner's address has in it")
     options = parser.parse_args(arguments)
     st.set_page_config("Muster", page_icon=str(ICON), layout="wide")
+    st.html(STEADY)
     source = open_source(options.view, options.data if is_owner(read_token(options.token_file)) else None)
     first = (MINE, RUN) if own_peer(source.data_directory).trains else (RUN, MINE)
     pages = {"": _pages(source, (*first, *OTHERS)), "Advanced": _pages(source, ADVANCED)}

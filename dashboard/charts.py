@@ -47,6 +47,7 @@ LABELS = (  # where a node is, and where its name then stands
 GANTT_ROW = 20
 AXIS_SPACE = 60
 LEGEND_SPACE = 70
+PEERS_SPACE = 150  # a legend of eight, one below the other
 
 
 def line(x: Spec, y: Spec, colour: Spec | None = None, step: bool = False) -> Spec:
@@ -246,13 +247,13 @@ def by_peer() -> Spec:
         "field": "peer",
         "type": "nominal",
         "scale": {"range": list(PEER_COLOURS)},
-        "legend": {"orient": "bottom", "title": None, "columns": 2, "labelLimit": 240},
+        "legend": {"orient": "bottom", "title": None, "columns": 1, "labelLimit": 240},  # one fits a telephone
     }
 
 
 def credit_history() -> Spec:
     """Certified tokens of the leaders over time."""
-    return line(clock(), quantity("tokens", "certified tokens"), by_peer()) | {"height": HEIGHT + 80}
+    return line(clock(), quantity("tokens", "certified tokens"), by_peer()) | {"height": HEIGHT + PEERS_SPACE}
 
 
 def teams() -> Spec:
@@ -281,7 +282,7 @@ def credit_days() -> Spec:
         "axis": {"labelAngle": 0},
     }
     return {
-        "height": HEIGHT + 80,
+        "height": HEIGHT + PEERS_SPACE,
         "mark": {"type": "bar", "tooltip": True, "size": 48},
         "encoding": {"x": day, "y": quantity("tokens", "certified tokens"), "color": by_peer()},
     }

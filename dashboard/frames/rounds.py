@@ -120,7 +120,8 @@ def certificate_table(view: NetworkView) -> list[Row]:
 def event_rows(view: NetworkView) -> list[Row]:
     """How often each thing has happened, most often first."""
     return [
-        {"event": plain(name), "count": count} for name, count in sorted(view.events.items(), key=lambda one: -one[1])
+        {"event": plain(name).replace("_", " "), "count": count}
+        for name, count in sorted(view.events.items(), key=lambda one: -one[1])
     ]
 
 

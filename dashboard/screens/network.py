@@ -41,7 +41,7 @@ def _everybody(source: Source) -> None:
 
     counts()
     with st.container(horizontal=True):
-        text = st.text_input("Find", placeholder="name, id, device or version", key="network-find", max_chars=64)
+        text = st.text_input("Find", placeholder="name, id or device", key="network-find", max_chars=64)
         kinds = st.multiselect("State", list(network.KINDS), key="network-kinds")
 
     @st.fragment(run_every=show.UPDATE_SECONDS)

@@ -26,7 +26,7 @@ LATENCIES = (
 )
 EVENTS = (
     "What this dashboard has noticed since it was started. Live: a machine has come; gone: nothing is heard of it any "
-    "more."
+    "more; lineage changed: after a split of the network, another branch goes on."
 )
 CERTIFICATE_TERMS = (
     "A certificate is a new version of a fragment with the signatures of those that made and checked it. "

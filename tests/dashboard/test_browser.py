@@ -23,6 +23,10 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(180)]
 
 NARROW = 390
+CUT_LEGENDS = """[...document.querySelectorAll('[data-testid=stVegaLiteChart] svg')].flatMap(chart =>
+    [...chart.querySelectorAll('.role-legend text')].filter(
+        one => one.getBoundingClientRect().right > chart.getBoundingClientRect().right + 1
+    ).map(one => one.textContent))"""
 
 
 @pytest.fixture(scope="module")
@@ -50,6 +54,8 @@ def test_every_page_is_drawn_and_asks_nobody_else(browser: Browser, demo_url: st
         assert page.locator("[data-testid=stException]").count() == 0
     assert errors == []
     assert hosts - {None} == {"127.0.0.1"}
+    rules = "[...document.styleSheets].flatMap(one => [...one.cssRules]).map(one => one.cssText)"
+    assert '[data-stale="true"] { opacity: 1 !important; }' in page.evaluate(rules)  # nothing fades on a busy machine
     page.close()
 
 
@@ -79,6 +85,7 @@ def test_a_narrow_dark_screen_does_not_scroll_sideways(browser: Browser, demo_ur
         page.wait_for_selector("h2")
         drawn(page, charts)
         assert page.evaluate("document.scrollingElement.scrollWidth") <= NARROW
+        assert page.evaluate(CUT_LEGENDS) == []
     background = page.evaluate("getComputedStyle(document.querySelector('[data-testid=stApp]')).backgroundColor")
     assert max(int(part) for part in background[4:-1].split(",")[:3]) < 64
     page.close()

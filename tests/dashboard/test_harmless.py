@@ -25,7 +25,7 @@ MARKUP = frozenset(  # may render markup: only literals, or `escaped(…)`
     {
         *("header", "subheader", "badge", "metric", "button", "toggle", "segmented_control", "text_input"),
         *("multiselect", "download_button", "form_submit_button", "number_input", "warning", "success"),
-        *("expander", "code"),
+        *("expander", "code", "html"),
     }
 )
 FREE = frozenset(  # no text of a page
@@ -174,6 +174,7 @@ def test_only_my_peer_gives_orders_and_only_four() -> None:
     "source",
     [
         "st.markdown('x')",
+        "st.html(peer.name)",
         "st.write(peer.name)",
         "st.subheader(peer.name)",
         "st.subheader(f'{peer.name}')",
