@@ -71,6 +71,7 @@ def history_rows(view: NetworkView) -> list[Row]:
     if leaders and view.certificates:
         note(view.taken_unix_seconds)
     for certificate in reversed(view.certificates):
+        note(certificate.unix_seconds)  # with what it holds, then without: the last one leads to no slope up to now
         for one in certificate.contributors:
             if one.included and one.peer_id in credit:
                 credit[one.peer_id] -= one.tokens / view.run.fragments

@@ -312,7 +312,8 @@ def test_credit_over_time_ends_at_the_leaderboard() -> None:
     )
     rows = credit.history_rows(view)
     held = {peer: [row["tokens"] for row in rows if row["peer"] == peer] for peer in ("…a", "…b")}
-    assert held == {"…a": [30, 50, 50, 50], "…b": [20, 20, 30, 30]}
+    assert held == {"…a": [30, 50, 50, 50, 50, 50, 50], "…b": [20, 20, 20, 30, 30, 30, 30]}
+    assert [row["time"] for row in rows[::2]][-2:] == [1000 * (EPOCH + 3), 1000 * (EPOCH + 9)]
     assert [row["place"] for row in credit.leaderboard(view)] == [1, 2]
     assert {row["team"]: row["tokens"] for row in credit.team_rows(view)} == {"no team": 50, "x": 30}
     assert credit.team_rows(NetworkView(credit=view.credit[:1])) == []
