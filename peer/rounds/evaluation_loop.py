@@ -28,6 +28,7 @@ Answer = TypeVar("Answer")
 
 NICENESS = 10
 SAMPLE_TOKENS = 240
+SAMPLE_TOKENS_MIN = 16  # of less nobody can tell how the model writes
 SAMPLE_EVERY_SECONDS = 60.0  # while the run goes on
 LIVE_SAMPLE_SECONDS = 2.0
 CYCLES = 2  # of all fragments between two evaluations
@@ -134,9 +135,12 @@ class EvaluationLoop:
         return (await self._run(lambda: self._full.estimate(anchors, never))).loss
 
     async def sample(self, seconds_max: float = SAMPLE_SECONDS) -> str:
-        """A piece of text that the model writes; empty where nobody can read its tokens."""
+        """The newest piece of text that the model wrote; empty where nobody can read its tokens.
+
+        A machine that is too busy to write enough of it leaves the last one, or none.
+        """
         anchors = self._anchors()
-        self.newest_text = await self._run(lambda: self._written(anchors, seconds_max))
+        self.newest_text = await self._run(lambda: self._written(anchors, seconds_max)) or self.newest_text
         return self.newest_text
 
     def _written(self, anchors: Sequence[Tensor], seconds_max: float) -> str:
@@ -144,7 +148,8 @@ class EvaluationLoop:
             return ""
         given = wording.encode(first_words(self._config))
         generator, enough = torch.Generator().manual_seed(self._config.seed), self._after(seconds_max)
-        return wording.decode([*given, *self._full.sample(anchors, given, SAMPLE_TOKENS, generator, enough)])
+        following = self._full.sample(anchors, given, SAMPLE_TOKENS, generator, enough)
+        return wording.decode([*given, *following]) if len(following) >= SAMPLE_TOKENS_MIN else ""
 
     def _is_stale(self, anchors: Sequence[Tensor]) -> bool:
         given_way = sum(then.nbytes for then, now in zip(anchors, self._anchors(), strict=True) if then is not now)

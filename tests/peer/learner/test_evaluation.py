@@ -117,7 +117,9 @@ def test_what_a_host_says_last_takes_no_longer_with_a_slow_model(looking, evalua
     assert asyncio.run(quick.evaluate(here, full=True)).error is None
     assert len(asyncio.run(quick.sample()).encode()) > 100
     assert asyncio.run(slow.evaluate(here, full=True)).error is None, "three passes take less than it may take"
-    assert len(asyncio.run(slow.sample())) <= len("def ") + 4
+    assert asyncio.run(slow.sample()) == "", "four bytes say nothing"
+    slow.newest_text = "def earlier():"
+    assert asyncio.run(slow.sample()) == slow.newest_text == "def earlier():"
     slower = looking(lambda: anchors, evaluation_loop.LOOK_SECONDS)
     assert asyncio.run(slower.evaluate(here, full=True)).error is not None
 
