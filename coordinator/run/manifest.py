@@ -18,7 +18,7 @@ from coordinator.run.data_spec import DataSpec
 from coordinator.run.faults import fault_of, nearest
 from coordinator.run.inner_spec import InnerSpec
 from coordinator.run.model_spec import BY_HOST, OWN, RETIRED, Installed, LaterFlag, ModelSpec
-from coordinator.run.toml_file import parse_toml, read_text, with_full_names
+from coordinator.run.toml_file import parse_toml, read_run_file, with_full_names
 from dht.errors import UsageError
 from dht.identity import PeerId
 from dht.records import RECORD_KINDS
@@ -294,7 +294,7 @@ class RunConfig(Wire):
     @classmethod
     def from_toml(cls, path: Path) -> RunConfig:
         """Read a run file; raises UsageError with one sentence that names the key at fault."""
-        return cls.parse(read_text(path, "run file"), str(path))
+        return cls.parse(read_run_file(path), str(path))
 
     @classmethod
     def parse(cls, text: str, source: str) -> RunConfig:

@@ -12,6 +12,12 @@ from dht.errors import UsageError
 
 SHORT_NAMES = {"pace": {"period": "steps_per_version", "grace": "grace_share"}}  # as options of `muster lab` are called
 
+ADVICE = {  # by how the parser's complaint begins, for what people often forget
+    "Invalid value": "text has to be in quotes",
+    "Cannot overwrite a value": "a key may be there only once",
+    "Cannot declare": "a table may be there only once",
+}
+
 
 @contextmanager
 def reading(path: Path) -> Iterator[None]:
@@ -26,13 +32,18 @@ def reading(path: Path) -> Iterator[None]:
         raise UsageError(f"{path} is no text file; it has to be text in UTF-8") from None
 
 
-def read_text(path: Path, what: str) -> str:
+def read_run_file(path: Path) -> str:
+    """The text of a run file; raises UsageError."""
+    return read_text(path, "run file", "; muster init writes one")
+
+
+def read_text(path: Path, what: str, advice: str = "") -> str:
     """The text of this file, which is called `what` if it is not there; raises UsageError."""
     with reading(path):
         try:
             return path.read_text(encoding="utf-8")
         except FileNotFoundError:
-            raise UsageError(f"there is no {what} at {path}") from None
+            raise UsageError(f"there is no {what} at {path}{advice}") from None
 
 
 def parse_toml(text: str, source: str) -> dict[str, Any]:
@@ -40,7 +51,8 @@ def parse_toml(text: str, source: str) -> dict[str, Any]:
     try:
         return tomllib.loads(text)
     except (ValueError, RecursionError) as error:
-        raise UsageError(f"{source} is not valid TOML: {error}") from None
+        advice = next((f"; {said}" for begin, said in ADVICE.items() if str(error).startswith(begin)), "")
+        raise UsageError(f"{source} is not valid TOML: {error}{advice}") from None
 
 
 def with_full_names(values: dict[str, Any]) -> dict[str, Any]:

@@ -16,7 +16,7 @@ import typer
 from coordinator.run.changes import parse_settings
 from coordinator.run.faults import nearest
 from coordinator.run.manifest import LAB
-from coordinator.run.toml_file import parse_toml, read_text
+from coordinator.run.toml_file import parse_toml, read_run_file
 from dht.errors import UsageError
 from peer.cli import arguments
 from peer.cli.common import Compiled, Track
@@ -82,7 +82,7 @@ def _take_settings(context: typer.Context, path: Path | None) -> Path | None:
         return None
     options = {one.name: one for one in context.command.params if one.name not in NOT_IN_FILES}
     options |= {key: options[name] for name, key in _KEYS_TOO.items()}
-    said = parse_toml(read_text(path, "run file"), str(path)).get(LAB, {})
+    said = parse_toml(read_run_file(path), str(path)).get(LAB, {})
     if not isinstance(said, dict):
         raise UsageError(f"{path}: {LAB} is a table of options, [{LAB}]")
     if unknown := said.keys() - options.keys():

@@ -7,12 +7,13 @@ refused, because a volunteer's machine builds what an organiser's manifest says.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from typing import Any, cast
 
 from torch import nn
 
+from coordinator.run.faults import nearest
 from coordinator.run.model_spec import ModelSpec
 from dht.errors import UsageError
 from peer.machine.text import first_line
@@ -154,8 +155,8 @@ def default_config(spec: ModelSpec) -> Any:
         part.load()
     if spec.package is None and not is_causal(spec.family):
         raise UsageError(
-            f"model.family: transformers {version} has no causal language model {spec.family!r}; try gpt2, or name the "
-            "model.package that brings it"
+            f"model.family: transformers {version} has no causal language model {spec.family!r}"
+            f"{nearest(spec.family, _causal_families())}; try gpt2, or name the model.package that brings it"
         )
     try:
         found = AutoConfig.for_model(spec.family)
@@ -169,9 +170,13 @@ def default_config(spec: ModelSpec) -> Any:
 
 def is_causal(family: str) -> bool:
     """Whether `transformers` itself has a causal language model of this family."""
+    return family in _causal_families()
+
+
+def _causal_families() -> Collection[str]:
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
-    return family in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+    return cast("Collection[str]", MODEL_FOR_CAUSAL_LM_MAPPING_NAMES)
 
 
 def shapes_of(module: nn.Module) -> dict[str, tuple[int, ...]]:

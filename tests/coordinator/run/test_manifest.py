@@ -106,6 +106,9 @@ def test_a_whole_number_will_do_where_a_fraction_may_stand():
         ("[model]\nsettings = 3", ["run.toml: model.settings has to be text in quotes, not 3"]),
         ("[model]\nsettings = '[]'", ["run.toml: model.settings must be a table"]),
         ("name = ", ["run.toml is not valid TOML", "Invalid value"]),
+        ("name = evening", ["line 1", "text has to be in quotes"]),
+        ('name = "a"\nname = "b"', ["a key may be there only once"]),
+        ("[pace]\n[pace]", ["line 2", "a table may be there only once"]),
         ("[pace\n", ["run.toml is not valid TOML", "line 1"]),
     ],
 )
@@ -116,7 +119,7 @@ def test_a_mistake_is_one_sentence_that_names_it(text, parts):
 
 
 def test_a_missing_file_is_named(tmp_path):
-    with pytest.raises(UsageError, match=r"there is no run file at .*nowhere\.toml"):
+    with pytest.raises(UsageError, match=r"there is no run file at .*nowhere\.toml; muster init writes one"):
         RunConfig.from_toml(tmp_path / "nowhere.toml")
 
 

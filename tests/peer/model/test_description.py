@@ -111,7 +111,7 @@ def test_dropout_is_off():
 @pytest.mark.parametrize(
     ("model", "words"),
     [
-        ({"family": "gtp2"}, "no causal language model"),
+        ({"family": "gtp2"}, r"no causal language model 'gtp2' \(did you mean gpt2\?\)"),
         ({"family": "gpt2", "settings": {"n_layers": 2}}, "has no n_layers"),
         ({"family": "qwen2", "settings": {"num_hidden_layers": 50_000_000}}, "num_hidden_layers is at most 256"),
         ({"family": "gpt2", "settings": {"n_layer": 257}}, "n_layer is at most 256, not 257"),
