@@ -38,6 +38,10 @@ def check_ports_free(listen: tuple[str, ...]) -> None:
             except OSError as error:
                 if error.errno == errno.EADDRINUSE:
                     raise port_taken(port) from None
+                if error.errno == errno.EADDRNOTAVAIL:
+                    raise UsageError(
+                        f"this machine has no address {address} to listen on; name one of its own, or 0.0.0.0 for all"
+                    ) from None
                 raise UsageError(f"cannot listen on {endpoint}: {error.strerror}") from None
 
 

@@ -114,7 +114,10 @@ def test_a_port_taken_between_our_check_and_the_start_is_named_too(runner: async
 
 
 def test_a_foreign_host_cannot_be_listened_on(folder: Path, runner: asyncio.Runner) -> None:
-    for host, why in (("/ip4/203.0.113.7", "cannot listen"), ("/dns4/example.org", "give an IP address")):
+    for host, why in (
+        ("/ip4/203.0.113.7", "no address 203.0.113.7 to listen on; name one of its own"),
+        ("/dns4/example.org", "give an IP address"),
+    ):
         with pytest.raises(UsageError, match=why):
             runner.run(Daemon.start(DaemonConfig(folder / "carol", (f"{host}/tcp/0",))))
 
