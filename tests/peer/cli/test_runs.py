@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from coordinator.views import control
+from coordinator.views.control import StartingError
 from dht.errors import UsageError
 from peer.cli.runs import runs
 from peer.storage.run_directory import RunDirectory
@@ -33,3 +35,16 @@ def test_an_empty_id_forgets_nothing(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="no run here"):
         runs(tmp_path, "")
     assert any(tmp_path.iterdir())
+
+
+def test_nothing_is_forgotten_under_a_peer_that_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def starting(_: Path) -> None:
+        raise StartingError("reads what this machine keeps of the run")
+
+    manifest = Club.of(2).manifest
+    directory = RunDirectory(tmp_path, manifest.run_id)
+    directory.keep_manifest(manifest)
+    monkeypatch.setattr(control, "snapshot", starting)
+    with pytest.raises(StartingError, match="is still starting"):
+        runs(tmp_path, manifest.run_id.hex()[:8])
+    assert directory.path.exists()
