@@ -62,7 +62,7 @@ class OuterSpec(Wire):
 
     OMITS_NONE: ClassVar[bool] = True
 
-    learning_rate: float = Field(0.65, gt=0, le=10, description="η of the Nesterov outer step")
+    learning_rate: float = Field(1.0, gt=0, le=10, description="η of the Nesterov outer step")
     momentum: float = Field(0.0, ge=0, lt=1, description="μ of the Nesterov outer step")
     merge: str = Field(
         "robust_rda",

@@ -32,6 +32,8 @@ optimizer = "adamw8bit"
 learning_rate = 1e-2
 weight_decay = 0.0
 warmup_steps = 10
+[outer]
+learning_rate = 0.65
 """
 PRETRAINING_RATE = 3e-3
 
