@@ -24,7 +24,7 @@ from tests.quality.experiment import (
     seeded,
     variants,
 )
-from tests.quality.muon import MULOCO, MUON, MUON_BEST, MUON_RATES
+from tests.quality.muon import MULOCO, MUON, MUON_BEST, MUON_RATES, STEP_OF_ONE
 
 UNEVEN = ("--noniid", "0.3")
 OCTAVES = (*EIGHT, *UNEVEN, "--speeds", "octaves", "--late-joins")
@@ -89,11 +89,12 @@ PARITY_PERIODS = (
     Period("H = 24, AdamW", "-h24", NO_MOMENTUM, {4: SHIPPED_RATES}, {}),
     Period(
         "H = 24, Muon",
-        "-h24-muon",
-        (*MULOCO, *MUON),
+        "-h24-muon-shipped",
+        (*STEP_OF_ONE, *MUON),
         dict.fromkeys(LEARNERS, MUON_RATES),
         dict.fromkeys(LEARNERS, (MUON_BEST,)),
     ),
+    Period("H = 24, Muon, outer 0.7/0.6", "-h24-muon", (*MULOCO, *MUON), {4: (MUON_BEST,)}, {}),
 )
 LENGTHS: dict[tuple[int, int], tuple[Rates, ...]] = {  # other steps, and tokens of each; four learners, first seed
     (480, 1024): (("4.5e-3", "2e-3"), *SHORTEST_RATES),

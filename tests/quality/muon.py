@@ -30,9 +30,11 @@ MUON_SIZES = {  # million parameters: hidden size, layers, feed-forward size, an
     "6": ("512", "2", "1408", "6800"),
 }
 MUON_SIZES_ADAMW: tuple[Rates, ...] = tuple((rate, rate) for rate in ("3e-3", "4.5e-3", "6.75e-3"))
-MUON_SHIPPED = (*MUON, "--inner-lr", "1.5e-2", "--outer-lr", "1", "--outer-momentum", "0")
+STEP_OF_ONE = ("--outer-lr", "1", "--outer-momentum", "0")
+MUON_SHIPPED = (*MUON, "--inner-lr", "1.5e-2", *STEP_OF_ONE)
 MULOCO = ("--outer-lr", "0.7", "--outer-momentum", "0.6")  # the outer step of 2505.23725
 MUON_WORST = ("random_noise", "mimic", "stale", "sign_flip", "fixed_direction")
+MOMENTUM_WORST = ("delta_replay", "stale", "alie_optimised", "sign_flip", "stale+work")  # with momentum, adr/0029
 DEPTHS, INITIAL = ("2", "8", "24"), ("width", "depth")
 
 GROUPS: dict[str, tuple[Experiment, ...]] = {
@@ -80,7 +82,7 @@ GROUPS: dict[str, tuple[Experiment, ...]] = {
         {"float32": ("--optimizer", "muon"), "8bit": ()},
     ),
     "muon-lengths": tuple(
-        pair(f"muon-m{learners}-{steps}", (learners, steps, 3072), SEEDS[0], rates, (*MULOCO, *MUON))
+        pair(f"muon-m{learners}-{steps}", (learners, steps, 3072), SEEDS[0], rates, (*STEP_OF_ONE, *MUON))
         for (learners, steps), grid in MUON_LENGTHS.items()
         for rates in grid
     ),
@@ -96,7 +98,7 @@ GROUPS: dict[str, tuple[Experiment, ...]] = {
             ),
         )
         for size, (hidden, layers, inner, steps) in MUON_SIZES.items()
-        for name, grid, outer in (("muon8bit", MUON_RATES, MULOCO), ("adamw8bit", MUON_SIZES_ADAMW, NO_MOMENTUM))
+        for name, grid, outer in (("muon8bit", MUON_RATES, STEP_OF_ONE), ("adamw8bit", MUON_SIZES_ADAMW, NO_MOMENTUM))
         for rates in grid
     ),
     "initial": tuple(
@@ -116,6 +118,14 @@ GROUPS: dict[str, tuple[Experiment, ...]] = {
             "attacks-muon",
             (*EIGHT, *MUON_SHIPPED),
             {name: ("--attack", f"{name}:2") for name in (*ATTACKS, *(f"{worst}+work" for worst in MUON_WORST))},
+        ),
+    ),
+    "attacks-muon-momentum": (
+        Experiment("attacks-muon-momentum-none", (*SIX, *MUON_SHIPPED, *MULOCO)),
+        *variants(
+            "attacks-muon-momentum",
+            (*EIGHT, *MUON_SHIPPED, *MULOCO),
+            {name: ("--attack", f"{name}:2") for name in MOMENTUM_WORST},
         ),
     ),
     "attacks-muon-sixteen": (
