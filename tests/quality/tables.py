@@ -375,6 +375,7 @@ TABLES: dict[str, Callable[[Reports], str]] = {
     "muon-sizes": muon_sizes,
     "initial": grid("layers", {one: f"initial-{one}-" for one in DEPTHS}, {name: name for name in INITIAL}),
     "attacks-muon": against("attacks-muon", "none"),
+    "attacks-muon-momentum": against("attacks-muon-momentum", "none"),
     "attacks-muon-sixteen": against("attacks-muon-sixteen", "none"),
     "adoption": adoption("adoption"),
     "adoption-shipped": adoption("adoption-shipped"),
