@@ -71,7 +71,7 @@ def quantity(field: str, title: str, log: bool = False, zero: bool = True) -> Sp
 
 def clock(field: str = "time") -> Spec:
     """An axis of local time, each label with all that it needs to be read alone."""
-    axis = {"format": TIME_FORMATS, "tickCount": 5, "labelOverlap": True}
+    axis = {"format": TIME_FORMATS, "tickCount": 5, "labelOverlap": True, "labelBound": True}
     return {"field": field, "type": "temporal", "title": "local time", "axis": axis}
 
 

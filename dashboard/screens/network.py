@@ -16,6 +16,7 @@ from dashboard.text import label
 
 PEER = "peer"  # in the address
 SHOWN = "network-shown"  # whom the rows of the table stand for, in order
+FACT_PIXELS = 130
 STATE_PIXELS = 220  # why somebody is banned has to be readable
 TABLES = "network-tables"  # grows when a selection has been followed, so that it is forgotten
 
@@ -151,6 +152,8 @@ def _peer(peer: PeerView, view: NetworkView) -> None:
         show.chart(losses, spec, "peer-loss", "It tells no loss.")
         st.subheader("What it says of itself")
         facts = network.fact_rows(peer)
-        show.table(facts, {"fact": show.words("Fact"), "value": show.words("Value", "large")}, "peer-facts")
+        show.table(
+            facts, {"fact": show.words("Fact", FACT_PIXELS), "value": show.words("Value", "large")}, "peer-facts"
+        )
     st.subheader("Its last rounds")
     show_rounds(rounds.round_table(view, peer.peer_id), "peer-rounds")
