@@ -34,7 +34,9 @@ from coordinator.simulator.network import LinkFaults, VirtualNetwork
 from coordinator.simulator.peer import Surroundings, VirtualPeer, make_virtual_tensors
 from coordinator.simulator.simulation import make_manifest, make_signers
 from coordinator.wire.shards import PresenceShards
+from dht import statement
 from dht.identity import PeerId, Signer
+from dht.wire import MESSAGE_BYTES_MAX
 
 KNOWN_SHARE = 0.95  # of live peers: a version counts as known
 NOTICED_SHARE = 0.7  # of a dead peer's groupmates whose transport tells them
@@ -277,6 +279,7 @@ def main() -> int:
         presence_lifetime_seconds=45.0,
         round_seconds=20.0,
     )
+    statement.READ_KEPT_BYTES_MAX = MESSAGE_BYTES_MAX  # what one of them has decoded is there for all
     gc.disable()  # to look for cycles among millions of objects takes a sixth of the time, and finds hardly any
     crowd = ScaleRun(arguments.peers, arguments.seed, arguments.deaths, pace)
     started = time.process_time()
