@@ -38,6 +38,7 @@ from coordinator.engine.enforcement import Enforcement
 from coordinator.engine.fork_choice import ForkChoice
 from coordinator.engine.fragment import FragmentMachine
 from coordinator.engine.gossip import spread
+from coordinator.group.eligibility import lacks_turn
 from coordinator.group.group import OtherBaseError
 from coordinator.group.schedule import Candidate, next_to_open
 from coordinator.trust.length_limits import check_length
@@ -236,7 +237,7 @@ class Engine:
         if self.in_flight >= self.core.pace.overlap:
             return []
         candidates = []
-        for machine in self.machines:
+        for machine in [one for one in self.machines if not lacks_turn(self.core, one.chain, now)]:
             due_at = self._due_at(machine, now)
             if due_at > now:  # what it costs to find out whether we may is spent when it is due
                 self._later.append((due_at, machine))

@@ -51,6 +51,11 @@ def eligibility(state: OwnSituation, now: float) -> tuple[bool, Hindrance | None
     return found is None, found
 
 
+def lacks_turn(core: Core, chain: Chain, now: float) -> bool:
+    """Whether a first version does without us: when it is due takes a look at all who train, and is not worth it."""
+    return chain.version == 0 and core.contributes and not core.has_ticket(chain, core.me, now)
+
+
 def retreat(core: Core, now: float) -> Hindrance | None:
     """What keeps us from beginning anything new, be it in a group or in a cell."""
     if core.draining:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
@@ -11,10 +12,14 @@ from hypothesis import strategies as st
 
 from coordinator.chain.chain import Chain
 from coordinator.core.context import Core
+from coordinator.core.events import Tick
+from coordinator.engine.engine import Engine
+from coordinator.group import pacing
 from coordinator.group.eligibility import Hindrance, OwnSituation, eligibility, retreat
-from coordinator.group.pacing import MINOR_INTERVALS, Tempo
+from coordinator.group.pacing import MINOR_INTERVALS, Pacing, Tempo
 from coordinator.run.manifest import PEERS_PER_GROUP_MAX
 from coordinator.simulator.keys import virtual_peer_id
+from dht.identity import PeerId
 from tests.coordinator.rigs import PEERS, certificate, chain_of, core, grown, presence
 
 CROWD = [virtual_peer_id(number, 3) for number in range(4 * PEERS_PER_GROUP_MAX)]
@@ -105,6 +110,28 @@ def test_a_disk_is_tried_again_and_a_swarm_without_versions_takes_everybody() ->
     assert eligibility(stranger_in_a_crowd(), overdue) == (True, None)
     witness = member(contributes=False)
     assert eligibility(witness, MINOR_INTERVALS * witness.tempo.interval_seconds(witness.chain, 0.0)) == (True, None)
+
+
+def test_who_lacks_a_turn_does_not_look_when_a_first_version_is_due(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a crowd it takes a look at all who train, and anew with each word of one of them."""
+    looked: set[PeerId] = set()
+
+    def look(own: Core, chain: Chain, counted_from: float, now: float) -> Pacing:
+        looked.add(own.me)
+        return Pacing(math.inf, 0.0, 1.0)
+
+    monkeypatch.setattr(pacing, "_pacing", look)
+    turns: dict[PeerId, bool] = {}
+    for number in range(len(PEERS)):
+        own = core(number, [PEERS[0], *CROWD[1:PEERS_PER_GROUP_MAX]])
+        for peer in CROWD:
+            own.presence.see(peer, presence(), 0.0)
+        engine = Engine(own, [chain_of(own)], [0], 0.0)
+        assert engine.handle(Tick(), 0.0) == []
+        assert engine.next_deadline(0.0) == math.inf
+        turns[own.me] = own.has_ticket(engine.chains[0], own.me, 0.0)
+    assert looked == {peer for peer, turn in turns.items() if turn} >= {PEERS[0]}
+    assert looked < turns.keys()
 
 
 @given(complete=st.booleans(), busy=st.booleans(), bound=st.booleans(), follows=st.booleans(), drains=st.booleans())
