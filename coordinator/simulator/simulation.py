@@ -18,7 +18,7 @@ from coordinator.core.events import PeerGone
 from coordinator.group.group import inputs_needed
 from coordinator.run.admission_spec import AdmissionSpec
 from coordinator.run.inner_spec import InnerSpec
-from coordinator.run.manifest import Manifest, PaceSpec, RunConfig, TrustSpec
+from coordinator.run.manifest import Manifest, OuterSpec, PaceSpec, RunConfig, TrustSpec
 from coordinator.run.model_spec import ModelSpec
 from coordinator.simulator.clock import VirtualClock
 from coordinator.simulator.invariants import InvariantError, Watcher
@@ -52,13 +52,15 @@ def make_manifest(
     admission: AdmissionSpec | None = None,
 ) -> Manifest:
     """A manifest for virtual peers."""
-    fixed = InnerSpec(optimizer="adamw8bit")  # nothing steps; but what ships must not change every seed's draws
+    # nothing steps; but what ships must not change every seed's draws
+    inner, outer = InnerSpec(optimizer="adamw8bit"), OuterSpec(learning_rate=0.65)
     config = RunConfig(
         name="virtual",
         seed=seed,
         versions=10**6,
         model=ModelSpec(),
-        inner=fixed,
+        inner=inner,
+        outer=outer,
         pace=pace,
         trust=trust,
         admission=admission,

@@ -12,7 +12,7 @@ from collections import Counter
 
 import pytest
 
-from coordinator.simulator.chaos import STRIKES, VERSIONS_MIN, SeedReport, run_seed
+from coordinator.simulator.chaos import STRIKES, VERSIONS_MIN, SeedReport, draw_world, run_seed
 from tests.checkout import ROOT
 from tests.extra import extra
 
@@ -33,6 +33,11 @@ def run(seed: int, real_keys: bool = False, attacked: bool = False, strangers: b
         flags = " --real-keys" * real_keys + " --attacked" * attacked + " --strangers" * strangers
         error.add_note(f"replay: python -m coordinator.simulator --seeds 1 --first {seed}{flags}")
         raise
+
+
+def test_a_new_default_changes_no_draw() -> None:
+    """Seeds are known by their numbers. The run's id is in every draw, and has all settings in it."""
+    assert draw_world(0).manifest.run_id.hex()[:16] == "f7cd7ab35340e358"
 
 
 @pytest.mark.parametrize("first", [0, *extra(range(CHUNK, SEEDS, CHUNK))])
