@@ -122,7 +122,7 @@ def swarm(
     peers: Annotated[int, typer.Option(help="How many peers to start.")] = 4,
     versions: Versions = None,
     setting: Setting = None,
-    minutes: Annotated[float | None, typer.Option(help="End after this time instead.")] = None,
+    minutes: Annotated[float | None, typer.Option(help="End so long after the first peer is up instead.")] = None,
     config: RunFileOption = None,
     report: Annotated[Path | None, typer.Option(help="Write the report to this file (JSON).")] = None,
     no_ui: Annotated[bool, typer.Option("--no-ui", help="Print plain lines instead of a live view.")] = False,

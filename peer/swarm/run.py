@@ -115,6 +115,7 @@ class Swarm:
         self._invite_text = ""
         self._leave = asyncio.Event()
         self._started_at = time.monotonic()
+        self._counted_from = self._started_at  # by what is shown
 
     async def run(self) -> SwarmReport:
         """Start, train, drain and end the swarm; nothing of it is left, whatever happens.
@@ -200,7 +201,10 @@ class Swarm:
         raise LocalError(f"the host was not ready within {START_SECONDS_MAX:g} seconds; is this machine overloaded?")
 
     async def _train(self) -> None:
-        await self._until("training", lambda: self.watch.training_is_over, self._seconds_left(), self._leave)
+        """The minutes that are given begin with the first peer that is up: how long a start takes is the machine's."""
+        await self._until("starting", lambda: bool(self.watch.learner_snapshots()), START_SECONDS_MAX, self._leave)
+        self._counted_from = time.monotonic()
+        await self._until("training", lambda: self.watch.training_is_over, self.watch.seconds_goal, self._leave)
 
     async def _drain(self) -> None:
         await self._tell_all(self.watch.living, "drain")
@@ -302,12 +306,8 @@ class Swarm:
         if not self.watch.learner_snapshots():
             raise self._processes[self.watch.learners[0]].failure()
 
-    def _seconds_left(self) -> float | None:
-        goal = self.watch.seconds_goal
-        return None if goal is None else goal - (time.monotonic() - self._started_at)
-
     def _show(self, phase: str) -> None:
-        self._display.show(self.watch, phase, time.monotonic() - self._started_at)
+        self._display.show(self.watch, phase, time.monotonic() - self._counted_from)
 
     @contextmanager
     def _signals(self) -> Iterator[None]:
