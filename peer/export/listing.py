@@ -21,6 +21,7 @@ MANIFEST = "muster-manifest.bin"
 PROOF = "muster-proof.bin"
 LISTING = "muster-listing.bin"
 CARD = "README.md"
+LATEST = "latest"  # beside the exports of one run, a link to the newest
 LISTING_BYTES_MAX = 1 << 18
 FILES_MAX = 64
 UNIX_SECONDS_MAX = 253_402_300_799  # the end of the year 9999, the last that calendars here have

@@ -19,7 +19,7 @@ from dht.errors import LocalError, MusterError, UsageError
 from dht.identity import Signer
 from peer.export.exported import Exported
 from peer.export.hub import Hub, open_hub
-from peer.export.listing import MANIFEST
+from peer.export.listing import LATEST, MANIFEST
 from peer.export.options import ExportOptions
 from peer.export.writer import UNFINISHED, write_export
 from peer.machine.clock import unix_seconds
@@ -30,7 +30,6 @@ log = structlog.get_logger(__name__)
 
 LOOK_SECONDS = 0.5
 EXPORTS_KEPT = 3
-LATEST = "latest"  # a link to the newest one
 _NAME = re.compile(r"version-(\d{9,13})")
 
 

@@ -22,6 +22,7 @@ from dht.wire import MESSAGE_BYTES_MAX, PROTOCOL_MAJOR, Wire
 from peer.export.adapter_files import stored_name, weights_file
 from peer.export.listing import (
     CARD,
+    LATEST,
     LISTING,
     LISTING_BYTES_MAX,
     MANIFEST,
@@ -86,7 +87,7 @@ def verify_export(folder: Path, verifier: Verifier) -> Verified:
     if not folder.exists():
         raise UsageError(f"{folder} is no export of Muster: there is no such folder")
     if not (folder / LISTING).is_file():
-        newest = folder / "latest"
+        newest = folder / LATEST
         hint = f"; did you mean {newest}?" if (newest / LISTING).is_file() else ""
         raise UsageError(f"{folder} is no export of Muster: it has no {LISTING}{hint}")
     try:

@@ -17,8 +17,8 @@ from dht.identity import KeyVerifier
 from peer.cli import main
 from peer.cli.credit import newest_report
 from peer.data.windows import evaluation_windows, load_tokens
-from peer.export.listing import CARD
-from peer.export.regular import LATEST, exports, number
+from peer.export.listing import CARD, LATEST
+from peer.export.regular import exports, number
 from peer.export.verifier import verify_export
 from peer.learner.evaluation import heldout_loss
 from peer.swarm.processes import PeerProcess, end_all, kill_all

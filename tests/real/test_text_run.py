@@ -12,8 +12,7 @@ from safetensors.torch import load_file
 from coordinator.run.model_spec import ModelSpec
 from dht.identity import KeyVerifier
 from peer.cli import main
-from peer.export.listing import WEIGHTS
-from peer.export.regular import LATEST
+from peer.export.listing import LATEST, WEIGHTS
 from peer.export.verifier import verify_export
 from peer.model.families import make_module
 from peer.storage.tokenizer_file import TOKENIZER_FILE

@@ -17,9 +17,9 @@ from peer.cli import main
 from peer.export import regular
 from peer.export.exported import Exported
 from peer.export.hub import HuggingFaceHub, open_hub
-from peer.export.listing import CARD
+from peer.export.listing import CARD, LATEST
 from peer.export.options import ExportOptions
-from peer.export.regular import EXPORTS_KEPT, LATEST, RegularExport, check, check_run, exports, next_steps, number
+from peer.export.regular import EXPORTS_KEPT, RegularExport, check, check_run, exports, next_steps, number
 from peer.export.verifier import verify_export
 from peer.rounds.counters import RunCounters
 from peer.rounds.evaluation_loop import Mark
