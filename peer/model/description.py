@@ -29,9 +29,10 @@ from peer.machine.local_files import NO_FILES, LocalFiles
 from peer.model.adapter import describe_adapter
 from peer.model.build import initial_bound
 from peer.model.config_table import agree
-from peer.model.families import make_module, unheard
+from peer.model.families import make_module
 from peer.model.given import holds_weights, load_weights, read_safetensors
 from peer.model.own_module import named_values
+from peer.model.quiet import unheard
 from peer.model.sketch import check_room
 from peer.model.source import checked, folder_of, settled
 from peer.model.trial import try_family

@@ -8,7 +8,6 @@ refused, because a volunteer's machine builds what an organiser's manifest says.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from contextlib import contextmanager
 from typing import Any, cast
 
 from torch import nn
@@ -25,19 +24,6 @@ SETTING_MAX = 1 << 24  # no size of a model is larger; what is made once for eac
 _COUNTED = ("layer", "block", "depth", "stage")  # in the names of what a config makes something for each of
 _SIZES = ("size", "depthwise")  # and in those of a size, as `vocab_size_per_layer_input`
 SPECIAL_TOKENS = ("bos_token_id", "eos_token_id", "pad_token_id")
-
-
-@contextmanager
-def unheard() -> Iterator[None]:
-    """What `transformers` warns of meanwhile is not shown: we look for it ourselves, and may say the opposite."""
-    from transformers.utils import logging
-
-    before = logging.get_verbosity()
-    logging.set_verbosity_error()
-    try:
-        yield
-    finally:
-        logging.set_verbosity(before)
 
 
 def make_module(spec: ModelSpec, context_tokens: int) -> nn.Module:

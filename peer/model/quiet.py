@@ -1,10 +1,23 @@
-"""Loading and writing models without what `transformers` says on its own account, between lines that people read."""
+"""Making, loading and writing models without what `transformers` says on its own account."""
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+
+
+@contextmanager
+def unheard() -> Iterator[None]:
+    """What `transformers` warns of meanwhile is not shown: we look for it ourselves, and may say the opposite."""
+    from transformers.utils import logging
+
+    before = logging.get_verbosity()
+    logging.set_verbosity_error()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(before)
 
 
 @contextmanager
