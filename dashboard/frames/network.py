@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 
+from coordinator.views import quantity
 from coordinator.views.network_view import NetworkView, PeerView, RoundView
 from dashboard.frames.rows import Row, milliseconds
 from dashboard.text import called, label, labels, plain, short_id
@@ -157,7 +158,7 @@ def peer_table(view: NetworkView, text: str = "", kinds: Sequence[str] = (), own
 
 def _table_row(peer: PeerView, busy: frozenset[str], total: int) -> Row:
     reach = {True: "direct", False: "through a relay", None: "unknown"}
-    trains = peer.role != "host"  # which has no speed and no loss of its own
+    trains = peer.role != "host"  # which has no speed and no share of its own
     return {
         "peer": label(peer),
         "state": state_words(peer, busy),
@@ -167,7 +168,7 @@ def _table_row(peer: PeerView, busy: frozenset[str], total: int) -> Row:
         "loss": peer.loss,
         "steps": peer.steps if trains else None,
         "credit": peer.credited_tokens if trains else None,
-        "share": 100 * peer.credited_tokens / total if total else 0.0,
+        "share": _share(peer, total) if trains else None,
         "reachable": reach[peer.dialable],
         "software": plain(peer.software, 32),
         "sent": None if peer.bytes_sent is None else peer.bytes_sent / 1e6,
@@ -176,6 +177,11 @@ def _table_row(peer: PeerView, busy: frozenset[str], total: int) -> Row:
         "trust": peer.trust,
         "peer_id": peer.peer_id,
     }
+
+
+def _share(peer: PeerView, total: int) -> float:
+    """Of all certified tokens, in percent."""
+    return 100 * peer.credited_tokens / total if total else 0.0
 
 
 def kind_counts(view: NetworkView) -> dict[str, int]:
@@ -188,6 +194,21 @@ def kind_counts(view: NetworkView) -> dict[str, int]:
 def find_peer(view: NetworkView, peer_id: str) -> PeerView | None:
     """The peer of this id, if it is known."""
     return next((peer for peer in view.peers if peer.peer_id == peer_id), None)
+
+
+def figures(peer: PeerView) -> dict[str, str]:
+    """What one peer has done; a host does not train."""
+    trained = {
+        "Certified tokens": quantity.count(peer.credited_tokens),
+        "Steps": quantity.count(peer.steps),
+        "Steps per second": f"{peer.steps_per_second:.2f}",
+    }
+    return {
+        **(trained if peer.role != "host" else {}),
+        "Versions behind": str(peer.versions_behind),
+        "Sent": "–" if peer.bytes_sent is None else quantity.size(peer.bytes_sent),
+        "Received": "–" if peer.bytes_received is None else quantity.size(peer.bytes_received),
+    }
 
 
 def history_rows(peer: PeerView) -> list[Row]:

@@ -85,11 +85,14 @@ def _quota(name: str, used_bytes: int, gigabytes: object) -> dict[str, str]:
 
 
 def details(mine: PeerSnapshot) -> dict[str, str]:
-    """The rest, for who asks."""
-    return {
+    """The rest, for who asks; a host does not train."""
+    trained = {
         "Steps": quantity.count(mine.steps),
         "Steps per second": f"{mine.steps_per_second:.2f}",
         "Loss in training": quantity.loss(mine.loss),
+    }
+    return {
+        **(trained if mine.role == "learner" else {}),
         "Sent since start": quantity.size(mine.bytes_sent),
         "Received since start": quantity.size(mine.bytes_received),
         "Others live": str(mine.peers_live),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import streamlit as st
 
-from coordinator.views import quantity
 from coordinator.views.network_view import NetworkView, PeerView
 from dashboard import charts, show
 from dashboard.frames import network, rounds
@@ -80,7 +79,7 @@ def _table(rows: list[Row]) -> None:
     st.text(f"{len(rows)} machines, most work first; choose a row for its history.")
     columns = {
         "peer": show.words("Machine"),
-        "share": show.share("Share of the work (%)", max(float(str(row["share"])) for row in rows)),
+        "share": show.share("Share of the work (%)", max(float(str(row["share"] or 0.0)) for row in rows)),
         "state": show.words("State", STATE_PIXELS),
         "device": show.words("Device"),
         "credit": show.number("Certified tokens"),
@@ -128,16 +127,7 @@ def _one(source: Source, peer_id: str) -> None:
 
 def _peer(peer: PeerView, view: NetworkView) -> None:
     st.text(f"{label(peer)}: {network.state_words(peer, network.busy_peers(view))}")
-    show.figures(
-        {
-            "Certified tokens": quantity.count(peer.credited_tokens),
-            "Steps": quantity.count(peer.steps),
-            "Steps per second": f"{peer.steps_per_second:.2f}",
-            "Versions behind": str(peer.versions_behind),
-            "Sent": "–" if peer.bytes_sent is None else quantity.size(peer.bytes_sent),
-            "Received": "–" if peer.bytes_received is None else quantity.size(peer.bytes_received),
-        }
-    )
+    show.figures(network.figures(peer))
     rows = network.history_rows(peer)
     left, right = st.columns(2)
     with left:

@@ -253,6 +253,15 @@ def test_the_table_has_most_work_first_and_marks_the_readers_own() -> None:
     assert {row["state"] for row in rows} == {"training", "in a round"}  # which say enough without a note
 
 
+def test_a_host_has_no_share_of_the_work_and_no_steps() -> None:
+    view = view_of(a_round("running", None))
+    host = view.peers[0].model_copy(update={"role": "host"})
+    (row,) = network.peer_table(view.model_copy(update={"peers": (host,)}))
+    assert (row["share"], row["credit"], row["steps"]) == (None, None, None)
+    assert "Steps" in network.figures(view.peers[0])
+    assert list(network.figures(host)) == ["Versions behind", "Sent", "Received"]
+
+
 # -- rounds
 
 

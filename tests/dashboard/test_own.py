@@ -64,7 +64,10 @@ def test_hours_say_when_they_begin() -> None:
 
 
 def test_a_host_has_no_share() -> None:
-    assert "My share" not in own.figures(MINE.model_copy(update={"role": "host"}), limits(), None)
+    host = MINE.model_copy(update={"role": "host"})
+    assert "My share" not in own.figures(host, limits(), None)
+    assert "Steps" in own.details(MINE)
+    assert "Steps" not in own.details(host)
 
 
 @pytest.mark.parametrize(("dialable", "count"), [(True, 1), (False, 2)])
