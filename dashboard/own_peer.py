@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,12 +25,17 @@ class PeerHere:
 
 @st.cache_data(ttl=LOOK_SECONDS, show_spinner=False)
 def own_peer(directory: Path | None) -> PeerHere:
-    """The peer with this folder, if one runs there and the reader may see it."""
+    """The peer with this folder, if the reader may see it; the last that ran there, once it has ended."""
     if directory is None:
         return PeerHere()
-    try:
-        told = control.ask(directory, "status", CONTROL_SECONDS_MAX)
-    except MusterError:
-        return PeerHere()
-    snapshot = told.get("snapshot", {})
-    return PeerHere(str(snapshot.get("peer_id", "")), snapshot.get("role") == "learner")
+    seen = _seen()
+    with suppress(MusterError):
+        told = control.ask(directory, "status", CONTROL_SECONDS_MAX).get("snapshot", {})
+        seen[directory] = PeerHere(str(told.get("peer_id", "")), told.get("role") == "learner")
+    return seen.get(directory, PeerHere())
+
+
+@st.cache_resource(show_spinner=False)
+def _seen() -> dict[Path, PeerHere]:
+    """Who was last seen in which folder."""
+    return {}

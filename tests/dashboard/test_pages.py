@@ -11,12 +11,13 @@ from google.protobuf.message import Message
 from streamlit.testing.v1 import AppTest
 
 from coordinator.views import control
-from coordinator.views.network_view import FragmentView, NetworkView, RunFacts
+from coordinator.views.network_view import FragmentView, NetworkView, PeerView, RunFacts
 from coordinator.views.view_file import write_view
+from dashboard.own_peer import own_peer
 from dashboard.text import label, plain
 from dht.errors import LocalError
 from peer.machine.limits import Limits, PeerSettings
-from tests.dashboard.one_peer import running_peer
+from tests.dashboard.one_peer import SNAPSHOT, running_peer
 from tests.dashboard.views import DEMO_SECONDS, EPOCH, HOSTILE, MAKERS, view_named
 from tests.extra import extra
 
@@ -215,6 +216,21 @@ def test_my_peer_can_be_paused_and_resumed(tmp_path: Path) -> None:
         assert list(at.dataframe[0].value["reason"]) == [plain(HOSTILE[4])]
     assert {one.command for one in asked} == {"status", "limits", "credit", "pause", "resume"}
     assert not any(one.changes for one in asked)
+
+
+def test_my_peer_is_marked_also_after_it_has_ended(tmp_path: Path) -> None:
+    mine = PeerView(peer_id=SNAPSHOT.peer_id, name="ann")
+    view = NetworkView(peers=(mine, PeerView(peer_id="other", name="ben")))
+
+    def mark() -> set[str]:
+        own_peer.clear()  # as when what it found is too old
+        names = app("network", view, tmp_path, data=tmp_path).run().dataframe[0].value["peer"]
+        return {name for name in names if "(mine)" in name}
+
+    with running_peer(tmp_path):
+        marked = mark()
+    assert len(marked) == 1
+    assert mark() == marked
 
 
 def field(at: AppTest, title: str) -> Any:
