@@ -72,13 +72,21 @@ class StartingError(NobodyRunsError):
         self.doing = doing
 
 
+class EndingError(NobodyRunsError):
+    """One has run with it, and can do nothing any more but say how it ends."""
+
+    def __init__(self, doing: str) -> None:
+        super().__init__(f"the peer here is ending: it {doing}")
+        self.doing = doing
+
+
 def ask(
     data_directory: Path, command: Command, timeout_seconds: float = TIMEOUT_SECONDS, changes: Sequence[str] = ()
 ) -> dict[str, Any]:
     """Send a command to the peer whose data directory this is; returns its reply.
 
-    Raises NobodyRunsError if no peer runs there, or not yet, UsageError if what is asked makes no sense, LocalError if
-    the peer does not answer or reports a failure.
+    Raises NobodyRunsError if no peer runs there, not yet or not for long, UsageError if what is asked makes no sense,
+    LocalError if the peer does not answer or reports a failure.
     """
     path = data_directory / SOCKET_NAME
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
@@ -99,6 +107,8 @@ def ask(
         raise LocalError("the peer gave an answer that is not an object")
     if "starting" in reply:
         raise StartingError(str(reply["starting"]))
+    if "ending" in reply:
+        raise EndingError(str(reply["ending"]))
     if "error" in reply:
         raise (UsageError if reply.get("usage") is True else LocalError)(str(reply["error"]))
     return reply

@@ -19,7 +19,7 @@ from typing import Annotated
 
 import typer
 
-from coordinator.views.control import NobodyRunsError, snapshot
+from coordinator.views.control import EndingError, NobodyRunsError, StartingError, snapshot
 from dht.errors import LocalError, MusterError, UsageError
 from dht.files import write_whole
 from dht.invite import Invite
@@ -128,6 +128,8 @@ def looking_at(invite: str | None, directory: Path, folder: Path) -> Looking:
         return Looking.by_invite(invite, directory, folder)
     try:
         return Looking.at_own_run(directory, folder)
+    except (StartingError, EndingError):
+        raise
     except NobodyRunsError:
         sentence = "no peer is running here; give the invite of a run, or --demo, or start one with: muster join INVITE"
         raise LocalError(sentence) from None

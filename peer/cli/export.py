@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from coordinator.run.toml_file import reading
-from coordinator.views.control import SAVE_SECONDS_MAX, NobodyRunsError, ask, snapshot
+from coordinator.views.control import SAVE_SECONDS_MAX, EndingError, NobodyRunsError, ask, snapshot
 from coordinator.views.evaluation import Evaluation
 from coordinator.views.quantity import counted
 from dht.errors import LocalError, UsageError
@@ -161,6 +161,8 @@ def _save_running_peer(home: Path, manifest: Manifest) -> tuple[Evaluation, ...]
             return ()
         ask(home, "save", SAVE_SECONDS_MAX)
         return snapshot(home).evaluations
+    except EndingError:
+        raise  # what it writes now is newer than what lies there
     except NobodyRunsError:
         return ()
 

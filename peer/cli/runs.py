@@ -70,13 +70,13 @@ def _chosen(known: list[Manifest], start: str) -> Manifest:
 
 
 def _forget(directory: Path, manifest: Manifest) -> None:
-    from coordinator.views.control import NobodyRunsError, StartingError, snapshot
+    from coordinator.views.control import EndingError, NobodyRunsError, StartingError, snapshot
 
     try:
         if snapshot(directory).run_id == manifest.run_id.hex():
             raise UsageError("the peer here takes part in that run now; end it first with: muster stop")
-    except StartingError:
-        raise  # it may be about to read what is forgotten
+    except (StartingError, EndingError):
+        raise  # it may be about to read or to write what is forgotten
     except NobodyRunsError:
         pass
     path = paths.run_path(directory, manifest.run_id)

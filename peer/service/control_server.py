@@ -1,7 +1,7 @@
 """The peer's side of the control socket: only its owner can open it, and no request is large or stays for long.
 
 The client is `coordinator.views.control`. One JSON line each way: `{"command": …}`, then an object with the answer or
-an `error`, with `usage` where the asker is to blame, and `starting` where the peer is not ready yet.
+an `error`, with `usage` where the asker is to blame, and `starting` or `ending` where the peer is not ready for it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any, get_args
 
 import structlog
 
-from coordinator.views.control import SOCKET_NAME, Command, Request, StartingError
+from coordinator.views.control import SOCKET_NAME, Command, EndingError, Request, StartingError
 from dht.errors import LocalError, MusterError, UsageError
 
 Answer = dict[str, Any]
@@ -65,12 +65,16 @@ class ControlServer:
         self._server.close()
         with suppress(OSError):  # on a disk that takes nothing any more; the next that listens here removes it
             self._path.unlink(missing_ok=True)
+        await self.settle()
+        self._server = None
+        os.close(self._directory)
+
+    async def settle(self) -> None:
+        """Let the conversations under way end, within a bound."""
         if self._conversations:
             _, late = await asyncio.wait(self._conversations, timeout=CLOSE_SECONDS_MAX)
             for conversation in late:
                 conversation.cancel()
-        self._server = None
-        os.close(self._directory)
 
     def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if len(self._conversations) >= CONNECTIONS_MAX:
@@ -103,6 +107,8 @@ class ControlServer:
             return await self._handler(request)
         except StartingError as error:
             return {"error": str(error), "starting": error.doing}
+        except EndingError as error:
+            return {"error": str(error), "ending": error.doing}
         except UsageError as error:
             return {"error": str(error), "usage": True}
         except MusterError as error:

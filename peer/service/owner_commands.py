@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from coordinator.views.control import Request, StartingError
+from coordinator.views.control import EndingError, Request, StartingError
 from dht.errors import UsageError
 from dht.identity import PeerId
 from peer.service.control_server import Answer
@@ -15,17 +15,23 @@ from peer.service.shutdown import ShutdownRequests
 
 @dataclass(slots=True)
 class Desk:
-    """Where the owner's commands come in, from the start of a peer on; `node` is None until it can obey."""
+    """Where the owner's commands come in. `node` is None until it can obey; `ending` says what it does last."""
 
     requests: ShutdownRequests
     doing: Callable[[], str]
     node: Served | None = None
+    ending: str = ""
 
     async def answer(self, request: Request) -> Answer:
         """Raises MusterError, which the asker is told."""
+        is_end = request.command in ("drain", "stop")
+        if self.ending:
+            if is_end:
+                return {"ok": True}
+            raise EndingError(self.ending)
         if self.node is not None:
             return await _obey(self.node, self.requests, request)
-        if request.command in ("drain", "stop"):
+        if is_end:
             self.requests.leave.set()
             return {"ok": True}
         raise StartingError(self.doing())

@@ -137,7 +137,7 @@ async def _serve(start: Start, options: ServiceOptions, requests: ShutdownReques
             try:
                 desk.node = node = await _start_unless_told_to_leave(start, requests)
                 if node is not None:
-                    await _serve_started(node, control, options, requests, say)
+                    await _serve_started(node, desk, control, options, say)
             finally:
                 await control.close()
     finally:
@@ -145,25 +145,21 @@ async def _serve(start: Start, options: ServiceOptions, requests: ShutdownReques
             _ignore_signals()
 
 
-async def _serve_started(
-    node: Served,
-    control: ControlServer,
-    options: ServiceOptions,
-    requests: ShutdownRequests,
-    say: Say,
-) -> None:
-    goodbye: list[str] = []
+async def _serve_started(node: Served, desk: Desk, control: ControlServer, options: ServiceOptions, say: Say) -> None:
+    goodbye, requests = list[str](), desk.requests
     try:
         try:
             async with _metrics(node, options):  # before an invite is shown, since its port may be taken
                 goodbye = await _show_and_live(node, options, requests, say)
         finally:
-            await control.close()  # before it ends, so that nobody asks in vain
+            desk.ending = "writes its last checkpoint"
+            await control.settle()  # so that nobody waits for an answer in vain
     finally:
         try:
             if not requests.abandoned:  # its folder may be gone already
                 await _save_last(node, requests, say)
         finally:
+            desk.ending = "closes its connections"
             if requests.hurried:
                 signal.alarm(ALARM_SECONDS)
             await _stop(node)

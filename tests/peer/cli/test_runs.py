@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from coordinator.views import control
-from coordinator.views.control import StartingError
-from dht.errors import UsageError
+from coordinator.views.control import EndingError, StartingError
+from dht.errors import LocalError, UsageError
 from peer.cli.runs import runs
 from peer.storage.run_directory import RunDirectory
 from tests.coordinator.builders import Club
@@ -37,14 +37,17 @@ def test_an_empty_id_forgets_nothing(tmp_path: Path) -> None:
     assert any(tmp_path.iterdir())
 
 
-def test_nothing_is_forgotten_under_a_peer_that_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def starting(_: Path) -> None:
-        raise StartingError("reads what this machine keeps of the run")
+@pytest.mark.parametrize("error", [StartingError("reads what it keeps"), EndingError("writes its last checkpoint")])
+def test_nothing_is_forgotten_under_a_peer_that_starts_or_ends(
+    error: LocalError, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def answer(_: Path) -> None:
+        raise error
 
     manifest = Club.of(2).manifest
     directory = RunDirectory(tmp_path, manifest.run_id)
     directory.keep_manifest(manifest)
-    monkeypatch.setattr(control, "snapshot", starting)
-    with pytest.raises(StartingError, match="is still starting"):
+    monkeypatch.setattr(control, "snapshot", answer)
+    with pytest.raises(type(error), match="the peer here is "):
         runs(tmp_path, manifest.run_id.hex()[:8])
     assert directory.path.exists()

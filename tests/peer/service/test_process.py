@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.views.control import SOCKET_NAME, Command, StartingError, ask, limits, snapshot
+from coordinator.views.control import SOCKET_NAME, Command, EndingError, StartingError, ask, limits, snapshot
 from coordinator.views.credit import CreditReport
 from coordinator.views.owner_limits import OwnerLimits
 from coordinator.views.snapshot import PeerSnapshot
@@ -307,6 +307,29 @@ def test_whoever_will_not_wait_for_the_last_save_presses_again(
     assert run.lines[-3].startswith("leaving without the last checkpoint")
     assert run.lines[-2].startswith("this peer has left the run after ")
     assert alarms == [ALARM_SECONDS] * 2
+
+
+def test_a_peer_that_writes_its_last_checkpoint_says_that_it_is_ending(
+    tmp_path: Path, alarms: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(process, "SAVE_SECONDS_QUIET", 0.01)
+    run = Run(tmp_path, kind=OnDeadDisk)
+
+    def ending() -> None:
+        run.tell("drain")
+        until = time.monotonic() + 20
+        while "still writing" not in run.lines[-1]:
+            assert time.monotonic() < until
+        with pytest.raises(EndingError, match="the peer here is ending: it writes its last checkpoint"):
+            snapshot(tmp_path)
+        with pytest.raises(EndingError):
+            ask(tmp_path, "pause")
+        run.tell("stop")  # which it does
+        os.kill(os.getpid(), signal.SIGINT)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    assert run(ending) == ["drain", "stop"]
+    assert not (tmp_path / SOCKET_NAME).exists()
 
 
 def test_who_drains_has_left_a_run_that_goes_on(tmp_path: Path, alarms: list[int]) -> None:
