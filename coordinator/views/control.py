@@ -47,6 +47,8 @@ Command = Literal[
     "accept",
 ]
 
+OF_ORGANISERS: frozenset[Command] = frozenset({"invite", "revoke", "readmit", "deputise", "accept"})
+
 
 @dataclass(frozen=True, slots=True)
 class Request:
@@ -94,7 +96,8 @@ def ask(
         try:
             _connect(connection, path)
         except (FileNotFoundError, NotADirectoryError, ConnectionRefusedError):
-            told = f"no peer is running with data directory {data_directory}; start one with: muster join INVITE"
+            start = "muster host RUN_FILE" if command in OF_ORGANISERS else "muster join INVITE"
+            told = f"no peer is running with data directory {data_directory}; start one with: {start}"
             raise NobodyRunsError(told) from None
         except OSError as error:
             raise LocalError(f"the control socket {path} cannot be opened: {error}") from None

@@ -213,9 +213,8 @@ def test_wrong_use_is_told_in_a_sentence(
 @pytest.mark.parametrize(
     "words",
     [
-        *(["status"], ["pause"], ["resume"], ["drain"], ["stop"], ["invite"], ["members"], ["top"], ["logs"]),
-        *(["revoke", "x"], ["readmit", "x"], ["deputise", "x"], ["dashboard", "--headless"]),
-        *(["export", "new"], ["sample"], ["eval"], ["credit"]),
+        *(["status"], ["pause"], ["resume"], ["drain"], ["stop"], ["members"], ["top"], ["logs"]),
+        *(["dashboard", "--headless"], ["export", "new"], ["sample"], ["eval"], ["credit"]),
     ],
     ids=lambda words: words[0],
 )
@@ -224,6 +223,14 @@ def test_without_a_peer_a_command_fails_and_says_how_to_start_one(
 ) -> None:
     assert main.run([*words, "--data", "/nowhere"], PYTHON) == 1
     assert "muster join INVITE" in sentence(capsys)
+
+
+@pytest.mark.parametrize("words", [["invite"], ["revoke", "x"], ["readmit", "x"], ["deputise", "x"]])
+def test_without_a_peer_an_organisers_command_says_how_to_host(
+    capsys: pytest.CaptureFixture[str], words: list[str]
+) -> None:
+    assert main.run([*words, "--data", "/nowhere"], PYTHON) == 1
+    assert "start one with: muster host RUN_FILE" in sentence(capsys)
 
 
 @pytest.mark.parametrize("words", [["start"], ["stop"], ["status"], ["uninstall"]])
