@@ -24,7 +24,7 @@ from dht.errors import LocalError, UsageError
 SOCKET_NAME = "control.sock"
 REPLY_BYTES_MAX = 8 << 20
 TIMEOUT_SECONDS = 10.0
-FINAL_SECONDS_MAX = 180.0  # a host evaluates once more, in seconds that grow little with the model
+FINAL_SECONDS_MAX = 180.0  # a host evaluates once more, for half of it at most
 SAVE_SECONDS_MAX = 600.0  # of a large model, on a slow disk
 
 Model = TypeVar("Model", bound=BaseModel)

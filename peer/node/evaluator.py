@@ -94,9 +94,8 @@ class HostEvaluator:
         await asyncio.gather(*loops)
 
     async def look_last(self) -> None:
-        """A last evaluation, on all held-out text, and a sample of what the model writes."""
-        await self._evaluations.evaluate(self._mark(), full=True)
-        await self._evaluations.sample()
+        """A last evaluation, on all held-out text, and a sample of what the model writes; not for long."""
+        await self._evaluations.look_last(self._mark())
 
     async def export_last(self) -> None:
         """Export what the run ends with, where asked to."""

@@ -36,6 +36,7 @@ BUSY_SHARE = 0.1  # evaluations take at most this share of the time
 REST_SECONDS_MIN = 0.2
 LOOK_SECONDS = 30.0  # after which an evaluation goes by the part of the text that it has seen
 SAMPLE_SECONDS = 10.0  # after which a piece of text is long enough
+LAST_SECONDS_MAX = 90.0  # on a machine that is too busy for two passes in that time, there is no last evaluation
 STALE_BYTES_MIN, STALE_SHARE_MAX = 16 << 20, 0.125  # of a model, that an evaluation keeps of what has given way
 QUICK_SHARE = 8  # evaluations during the run use one in so many of the held-out windows
 PROCESSOR = "cpu"
@@ -73,6 +74,7 @@ class EvaluationLoop:
         self._clock = clock
         self._worker = nice_worker("evaluation")
         self._closed = threading.Event()
+        self._hurried = threading.Event()  # what is under way ends with what it has seen
         self._heldout = data.heldout
         self._place(device)
         self.found: list[Evaluation] = []
@@ -124,6 +126,20 @@ class EvaluationLoop:
         self._keep(evaluation)
         return evaluation
 
+    async def look_last(self, mark: Mark, seconds_max: float = LAST_SECONDS_MAX) -> None:
+        """A last evaluation, on all held-out text, and a sample. What is under way gives way.
+
+        A machine that is too busy for it in this time leaves what was found before.
+        """
+        self._hurried.set()
+        self._worker.submit(self._hurried.clear)
+        try:
+            async with asyncio.timeout(seconds_max):
+                await self.evaluate(mark, full=True)
+                await self.sample()
+        except TimeoutError:
+            log.warning("last_evaluation_given_up", seconds=seconds_max)
+
     def _keep(self, evaluation: Evaluation) -> None:
         """The first and the last always stay: reports compare them."""
         self.found.append(evaluation)
@@ -156,9 +172,9 @@ class EvaluationLoop:
         return given_way > max(STALE_BYTES_MIN, STALE_SHARE_MAX * sum(one.nbytes for one in anchors))
 
     def _after(self, seconds: float) -> Enough:
-        """From now on."""
+        """From now on; at once where it is hurried."""
         ends = self._clock() + seconds
-        return lambda: self._clock() >= ends
+        return lambda: self._hurried.is_set() or self._clock() >= ends
 
     async def _run(self, work: Callable[[], Answer]) -> Answer:
         return await asyncio.get_running_loop().run_in_executor(self._worker, self._work, work)

@@ -96,14 +96,17 @@ def looking() -> Iterator[Callable[..., evaluation_loop.EvaluationLoop]]:
     """Makes a host's evaluations, with a clock."""
     made: list[evaluation_loop.EvaluationLoop] = []
 
-    def make(anchors: Callable[[], list[Tensor]], seconds_a_look: float) -> evaluation_loop.EvaluationLoop:
+    def make(
+        anchors: Callable[[], list[Tensor]], seconds_a_look: float, begins: Callable[[], object] = bool
+    ) -> evaluation_loop.EvaluationLoop:
         config = CONFIG.model_copy(update={"model": CONFIG.model.model_copy(update={"vocabulary": 256})})
         ticks = itertools.count()
-        made.append(
-            evaluation_loop.EvaluationLoop(
-                config, TokenData(TEXT, TEXT, bytes(32)), anchors, lambda: seconds_a_look * next(ticks)
-            )
-        )
+
+        def clock() -> float:
+            begins()
+            return seconds_a_look * next(ticks)
+
+        made.append(evaluation_loop.EvaluationLoop(config, TokenData(TEXT, TEXT, bytes(32)), anchors, clock))
         return made[-1]
 
     yield make
@@ -122,6 +125,36 @@ def test_what_a_host_says_last_takes_no_longer_with_a_slow_model(looking, evalua
     assert asyncio.run(slow.sample()) == slow.newest_text == "def earlier():"
     slower = looking(lambda: anchors, evaluation_loop.LOOK_SECONDS)
     assert asyncio.run(slower.evaluate(here, full=True)).error is not None
+
+
+def test_what_is_under_way_gives_way_to_the_last_look(looking, evaluator: Evaluator):
+    anchors, here = untrained(evaluator.fragments), evaluation_loop.Mark(0, 0, 0.0, True)
+    begins = Event()
+    loop = looking(lambda: anchors, 0.0, begins.wait)
+
+    async def main() -> None:
+        under_way = asyncio.create_task(loop.evaluate(here, full=True))
+        last = asyncio.create_task(loop.look_last(here))
+        await asyncio.sleep(0)
+        begins.set()
+        assert (await under_way).error is not None, "it has seen two passes of three"
+        await last
+
+    asyncio.run(main())
+    assert loop.found[-1].error is None
+    assert loop.newest_text
+
+
+def test_a_host_that_cannot_look_any_more_says_what_it_found_before(looking, evaluator: Evaluator):
+    """Else a busy machine's host would not say either what it holds."""
+    anchors, here = untrained(evaluator.fragments), evaluation_loop.Mark(0, 0, 0.0, True)
+    begins = Event()
+    loop = looking(lambda: anchors, 0.0, begins.wait)
+    with capture_logs() as logs:
+        asyncio.run(loop.look_last(here, 0.01))
+    begins.set()
+    assert loop.found == []
+    assert [entry["event"] for entry in logs] == ["last_evaluation_given_up"]
 
 
 def test_a_host_evaluates_on_as_many_cores_as_its_owner_allows(evaluator: Evaluator):
