@@ -24,7 +24,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from dht.errors import PeerError
 
-PROTOCOL_MAJOR = 1
+PROTOCOL_MAJOR = 2
 PROTOCOL_MINOR = 0  # grows with whatever is appended
 MESSAGE_BYTES_MAX = 1 << 20  # no control message, record or manifest is larger; tensors travel as parts
 

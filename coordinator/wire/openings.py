@@ -29,12 +29,12 @@ from pydantic import Field
 from coordinator.chain.certificate import MemberIndex
 from coordinator.chain.weights import most_hostile
 from coordinator.run.manifest import PEERS_PER_GROUP_MAX
-from coordinator.wire.merkle import leaf_digest, node_digest
+from coordinator.wire.merkle import SHORT_LEAF_BYTES_MAX, leaf_digest, node_digest
 from dht.statement import Digest, digest_of
 from dht.wire import Wire
 
 PARTITIONS_MAX = PEERS_PER_GROUP_MAX
-LEAF_BYTES_MAX = 1024
+LEAF_BYTES_MAX = SHORT_LEAF_BYTES_MAX
 OPENED_PIECES_MAX = 1 << 10
 SIBLINGS_MAX = 1 << 13
 

@@ -92,9 +92,7 @@ def verify_export(folder: Path, verifier: Verifier) -> Verified:
         raise UsageError(f"{folder} is no export of Muster: it has no {LISTING}{hint}")
     try:
         statement = _read(folder, LISTING, Statement, LISTING_BYTES_MAX)
-        if statement.context.kind != STATEMENT_KIND or not statement.verify(verifier):
-            raise PeerError(f"the signature in {LISTING} is not that of {statement.sender}")
-        listing = statement.read(Listing)
+        listing = statement.read(Listing)  # before its signature, which another protocol makes over other bytes
         if listing.protocol_major == PROTOCOL_MAJOR:
             return _verify(folder, statement, listing, verifier)
     except (MusterError, OSError, SafetensorError, ValueError, RecursionError) as error:
@@ -106,6 +104,8 @@ def verify_export(folder: Path, verifier: Verifier) -> Verified:
 
 
 def _verify(folder: Path, statement: Statement, listing: Listing, verifier: Verifier) -> Verified:
+    if statement.context.kind != STATEMENT_KIND or not statement.verify(verifier):
+        raise PeerError(f"the signature in {LISTING} is not that of {statement.sender}")
     changed = difference(folder, listing)
     if changed is not None:
         raise PeerError(changed)

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from coordinator.run.adapter_spec import GIVEN_BASE_BYTES_MAX, AdapterSpec, BaseFile, BaseTensor
 from coordinator.views import quantity
-from coordinator.wire.merkle import leaf_digest, root_of_leaves
+from coordinator.wire.merkle import long_leaf_digest, root_of_leaves
 from dht.errors import UsageError
 from dht.statement import digest_of
 from peer.machine.text import first_line
@@ -50,7 +50,7 @@ def leaves_of(path: Path) -> tuple[bytes, ...]:
     if not path.exists():
         return ()
     with path.open("rb") as file:
-        return tuple(leaf_digest(piece) for piece in iter(partial(file.read, STATE_PIECE_BYTES), b""))
+        return tuple(long_leaf_digest(piece) for piece in iter(partial(file.read, STATE_PIECE_BYTES), b""))
 
 
 def given_file(folder: Path) -> BaseFile:

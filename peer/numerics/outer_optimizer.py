@@ -18,7 +18,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from coordinator.wire.merkle import MerkleTree, leaf_digest, merkle_tree, root_of_leaves
+from coordinator.wire.merkle import MerkleTree, long_leaf_digest, merkle_tree, root_of_leaves
 from dht.statement import digest_of
 from peer.numerics.core_pool import ONE_CORE, Cores
 
@@ -51,7 +51,7 @@ class SpentMomentum:
                 inside = slice(max(begin, 0), max(min(stop - first, len(piece)), 0))
                 if inside.start < inside.stop:
                     np.add(values[inside.start - begin : inside.stop - begin], np.float32(0), out=piece[inside])
-            return leaf_digest(piece.data.cast("B"))
+            return long_leaf_digest(piece.data.cast("B"))
 
         return cls(tuple(cores.each(leaf, range(0, max(1, (stops or [0])[-1]), _PIECE_ELEMENTS))))
 
@@ -144,7 +144,7 @@ def _chunks(values: Floats) -> Iterable[slice]:
 def state_tree(vector: Tensor) -> MerkleTree:
     """The Merkle tree over an anchor or a momentum, in pieces of STATE_PIECE_BYTES of little-endian float32.
 
-    A download checks each piece as it arrives with `merkle.verify_leaf` (design §6.1).
+    A download checks each piece as it arrives by its leaf's digest (design §6.1).
     """
     return merkle_tree(state_bytes(vector), STATE_PIECE_BYTES)
 
@@ -163,7 +163,7 @@ def _root(vector: Tensor, cores: Cores) -> bytes:
     """That of `state_tree`."""
     data = state_bytes(vector)
     starts = range(0, max(1, len(data)), STATE_PIECE_BYTES)
-    return root_of_leaves(cores.each(lambda start: leaf_digest(data[start : start + STATE_PIECE_BYTES]), starts))
+    return root_of_leaves(cores.each(lambda start: long_leaf_digest(data[start : start + STATE_PIECE_BYTES]), starts))
 
 
 def state_bytes(vector: Tensor) -> memoryview:

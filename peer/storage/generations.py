@@ -10,7 +10,6 @@ saved (docs/adr/0070), that part alone lies there twice. One process writes a fo
 from __future__ import annotations
 
 import hashlib
-import os
 import re
 import threading
 from collections.abc import Container, Sequence
@@ -22,13 +21,12 @@ import structlog
 from pydantic import Field
 
 from coordinator.run.manifest import FRAGMENTS_MAX
-from dht.errors import PeerError
+from dht.errors import PeerError, UsageError
 from dht.files import publish
 from dht.statement import Digest
 from dht.wire import PROTOCOL_MAJOR, PROTOCOL_MINOR, Wire
 from peer.numerics.outer_optimizer import OuterState
 from peer.storage.disk import disk_errors, empty_folder
-from peer.storage.earlier_checkpoint import LEARNER_FILE, FormatVersion, check_major, is_earlier
 from peer.storage.state_tensors import tensors_of
 from peer.storage.tensor_file import write_tensors
 
@@ -41,6 +39,13 @@ _INDEX_NAME = re.compile(r"generation-(\d{12})-([0-9a-f]{64})")
 _FILE_NAME = re.compile(r"(?:anchor-\d{4}|learner)-([0-9a-f]{64})\.safetensors")
 
 log = structlog.get_logger(__name__)
+
+
+class FormatVersion(Wire):
+    """The fields that every index starts with, whatever its version."""
+
+    protocol_major: int = Field(ge=0)
+    protocol_minor: int = Field(ge=0)
 
 
 class SavedFragment(Wire):
@@ -198,7 +203,7 @@ class Generations:
                 elif learner_behind and before is not None:
                     name, of_learner = before.index.learner, before.index.heads_of_learner
                 elif learner_behind:
-                    name, of_learner = self._earlier_learner(folder), ()
+                    of_learner = ()
                 index = Index(
                     protocol_major=PROTOCOL_MAJOR,
                     protocol_minor=PROTOCOL_MINOR,
@@ -233,14 +238,6 @@ class Generations:
         publish(learner, self._folder / name)
         return name
 
-    def _earlier_learner(self, folder: Path) -> str:
-        """What an earlier version saved, if anything; a learner that starts may still have to read it there."""
-        path = self._folder / LEARNER_FILE
-        if not path.exists():
-            return ""
-        os.link(path, folder / path.name)
-        return self._take(folder / path.name)
-
     def _publish_index(self, temporary: Path, index: Index) -> Generation:
         data = index.to_wire()
         numbers = [int(name.split("-")[1]) for name in self._indices()]
@@ -255,7 +252,7 @@ class Generations:
             data = file.read(INDEX_BYTES_MAX)
         if hashlib.sha256(data).hexdigest() != name.rpartition("-")[2]:
             raise ValueError("the content is not what was written")
-        check_major(FormatVersion.from_wire(data, INDEX_BYTES_MAX).protocol_major, path)
+        _check_major(FormatVersion.from_wire(data, INDEX_BYTES_MAX).protocol_major, path)
         index = Index.from_wire(data, INDEX_BYTES_MAX)
         if index.run_id != self._run_id:
             raise ValueError("it is of another run")
@@ -276,17 +273,24 @@ class Generations:
         return sorted(path.name for path in self._folder.iterdir() if _INDEX_NAME.fullmatch(path.name))
 
     def _remove_all_but(self, *generations: Generation | None) -> None:
-        """What no index names goes, and what an earlier version wrote as soon as there is one."""
+        """What no index names goes."""
         kept = [one for one in generations if one is not None]
         names = {one.name for one in kept}.union(*(one.index.files for one in kept))
-        if kept and kept[0].index.learner_behind and not kept[0].index.learner_heads:
-            names.add(LEARNER_FILE)  # of which that learner's part is a copy
         if not self._folder.is_dir():
             return
         for path in sorted(self._folder.iterdir()):
             ours = _INDEX_NAME.fullmatch(path.name) or _FILE_NAME.fullmatch(path.name)
-            if path.name not in names and (ours or (kept and is_earlier(path))):
+            if ours and path.name not in names:
                 path.unlink()
+
+
+def _check_major(major: int, path: Path) -> None:
+    """Raise UsageError if what lies there was written by another major version."""
+    if major != PROTOCOL_MAJOR:
+        raise UsageError(
+            f"{path} was written under protocol {major}, and this is a muster of protocol {PROTOCOL_MAJOR}; "
+            "install the version that wrote it or start with an empty directory"
+        )
 
 
 def _file_digest(path: Path) -> str:

@@ -7,7 +7,6 @@ States and learner are one atomic generation (`peer.storage.generations`). Certi
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -33,7 +32,6 @@ from peer.storage.anchors import Anchors, genesis_state, layouts_of
 from peer.storage.aside import Aside
 from peer.storage.certificate_log import CertificateLog
 from peer.storage.disk import clear_folder
-from peer.storage.earlier_checkpoint import load_latest
 from peer.storage.evidence_files import EvidenceFiles
 from peer.storage.generations import READING_THREADS_MAX, Generations, Held, SavedFragment
 from peer.storage.genesis_file import load_genesis
@@ -78,13 +76,13 @@ class Captured:
 
 @dataclass(frozen=True, slots=True)
 class _Saved:
-    """What an earlier life has left: per fragment the version, the digest of its certificate if known, its tensors."""
+    """What an earlier life has left: per fragment the version, the digest of its certificate, its tensors."""
 
     held: tuple[int, ...]
-    heads: tuple[bytes | None, ...]
+    heads: tuple[bytes, ...]
     tensors: Callable[[int], Mapping[str, Tensor]]
-    learner: Callable[[], Path | None]
-    learner_heads: tuple[bytes, ...] | None  # as in `RunState`; None for those of what is held
+    learner: Path | None
+    learner_heads: tuple[bytes, ...]  # as in `RunState`
 
 
 def head_of(chain: PackedHistory) -> bytes:
@@ -121,6 +119,8 @@ def known_manifests(data_directory: Path) -> Iterator[Manifest]:
             manifest = read_manifest(data, run_id)
         except (OSError, PeerError) as error:
             log.warning("manifest_unreadable", file=str(path), reason=str(error))
+        except UsageError as error:
+            raise UsageError(f"{path.parent}: {error}, or move that folder away") from None
         else:
             yield manifest
 
@@ -139,7 +139,6 @@ class RunDirectory:
         self._run_id = run_id
         self._generations = Generations(self.path, run_id)
         self._logs: dict[int, CertificateLog] = {}
-        self._unpacking = threading.Lock()  # replacing a learner may be cancelled, and its thread goes on
 
     @property
     def address_book(self) -> Path:
@@ -171,9 +170,7 @@ class RunDirectory:
         held = tuple(chain.version for chain in chains)
         if saved is None:
             return RunState(chains, held, anchors, votes, None)
-        heads = tuple(head_of(chain.certificates) for chain in chains)
-        of_learner = heads if saved.learner_heads is None else saved.learner_heads
-        return RunState(chains, held, anchors, votes, saved.learner(), of_learner)
+        return RunState(chains, held, anchors, votes, saved.learner, saved.learner_heads)
 
     def read_certified(self, manifest: Manifest, rules: Rules) -> Captured:
         """What was saved last, for another process than the peer's: nothing is written.
@@ -190,24 +187,16 @@ class RunDirectory:
     def _saved(self) -> _Saved | None:
         """Raises UsageError if another major version has written it, LocalError if it cannot be used."""
         newest = self._generations.newest()
-        if newest is not None:
-            index, path = newest.index, self._generations.path
-            return _Saved(
-                tuple(one.version for one in index.fragments),
-                index.heads,
-                lambda fragment: map_tensors(path(index.fragments[fragment].file)),
-                lambda: path(index.learner) if index.learner else None,
-                index.heads_of_learner,
-            )
-        earlier = load_latest(self.path)
-        if earlier is None or earlier.run_id != self._run_id:
+        if newest is None:
             return None
-        try:
-            held, heads = earlier.held
-        except PeerError as error:
-            raise self._unusable(error) from None
-        of_learner = () if earlier.learner_behind else None
-        return _Saved(held, heads, earlier.state_tensors, lambda: earlier.unpack_learner(self.path), of_learner)
+        index, path = newest.index, self._generations.path
+        return _Saved(
+            tuple(one.version for one in index.fragments),
+            index.heads,
+            lambda fragment: map_tensors(path(index.fragments[fragment].file)),
+            path(index.learner) if index.learner else None,
+            index.heads_of_learner,
+        )
 
     def _certified(self, saved: _Saved | None, manifest: Manifest, rules: Rules) -> tuple[tuple[Chain, ...], Anchors]:
         chains = tuple(Chain(rules, fragment, digest) for fragment, digest in enumerate(manifest.genesis))
@@ -236,15 +225,14 @@ class RunDirectory:
     def _unusable(self, error: Exception) -> LocalError:
         return LocalError(f"the checkpoint in {self.path} cannot be used ({error}); move that folder away")
 
-    def _load_chain(self, empty: Chain, version: int, head: bytes | None) -> Chain:
+    def _load_chain(self, empty: Chain, version: int, head: bytes) -> Chain:
         kept = self._log(empty.fragment).read(version, head, empty.rules.chain_kept) if version else []
         return Chain.holding(empty.rules, empty.fragment, empty.genesis, kept)
 
     def saved_learner(self) -> Path | None:
         """The learner's state as it was saved last, None where that was never."""
-        with self._unpacking:
-            saved = self._saved()
-            return None if saved is None else saved.learner()
+        saved = self._saved()
+        return None if saved is None else saved.learner
 
     # -- saving
 

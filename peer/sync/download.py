@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import torch
 
-from coordinator.wire.merkle import leaf_count, leaf_digest, root_of_leaves
+from coordinator.wire.merkle import leaf_count, long_leaf_digest, root_of_leaves
 from dht.statement import DIGEST_BYTES
 from peer.numerics.outer_optimizer import STATE_PIECE_BYTES, OuterState, SpentMomentum, digest_of_roots
 
@@ -108,7 +108,7 @@ class Download(ABC):
         return True
 
     def _take_piece(self, piece: int, payload: bytes) -> bool:
-        if leaf_digest(payload) != self.leaves[piece]:
+        if long_leaf_digest(payload) != self.leaves[piece]:
             return False
         self._keep(piece, payload)
         self._count(piece, len(payload))

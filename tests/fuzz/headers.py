@@ -8,7 +8,7 @@ from typing import get_args
 from coordinator.chain.certificate import Certificate
 from coordinator.wire.messages import SIGNED_BODIES, Message
 from dht.statement import Statement, digest_of
-from dht.wire import Wire
+from dht.wire import PROTOCOL_MAJOR, Wire
 from peer.net.frames import (
     HeadsAnswer,
     HeadsAsk,
@@ -27,7 +27,7 @@ from peer.net.frames import (
 )
 from tests.checkout import ROOT
 
-GOLDEN = ROOT / "tests" / "wire" / "v1"
+GOLDEN = ROOT / "tests" / "wire" / f"v{PROTOCOL_MAJOR}"
 NOTES = tuple(kind for kind in get_args(Message) if kind is not Statement)
 
 

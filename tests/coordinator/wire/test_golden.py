@@ -72,7 +72,7 @@ SIGNERS = [Identity(bytes([number]) * 32) for number in (1, 2, 3)]
 IDS = [signer.peer_id for signer in SIGNERS]
 DIGESTS = [bytes([number]) * 32 for number in range(16)]
 NONCE = bytes(range(16))
-MANIFEST_ID = "eb2141c612b9aa10f60cab4412c35ad72d061df8fb12fce7eb43e120ed833e85"
+MANIFEST_ID = "3fd38f040a704717b0418ce910cb6c76c282510f0752a3bb79a45a69c873a723"
 # of an older manifest, so that a field in the manifest changes one file and not all of them
 RUN_ID = "8b3cdd203a2f50672f5881c6fcff79b372344e592769079306032be56b81c44b"
 OUTCOME = "17b48c5b8717dc34f735cddac720bd94f1e64d49d60a051b71bbb19f7e1c7412"
@@ -157,11 +157,11 @@ MANIFEST = Manifest(
     data_digest=DIGESTS[1],
     genesis=(DIGESTS[2], DIGESTS[3]),
     created_unix_seconds=1_800_000_000,
-    protocol_major=1,
+    protocol_major=2,
     protocol_minor_min=0,
 )
 PRESENCE = Presence(
-    protocol_major=1,
+    protocol_major=2,
     protocol_minor=0,
     boot=NONCE,
     state="catching up",
@@ -368,12 +368,12 @@ def test_every_kind_of_message_has_a_golden_file() -> None:
 
 
 @pytest.mark.parametrize("name", list(golden()))
-def test_writers_write_what_version_1_wrote(name: str) -> None:
+def test_writers_write_what_this_version_wrote(name: str) -> None:
     assert golden()[name].to_wire() == (FOLDER / name).read_bytes()
 
 
 @pytest.mark.parametrize("name", list(golden()))
-def test_readers_read_what_version_1_wrote(name: str) -> None:
+def test_readers_read_what_this_version_wrote(name: str) -> None:
     value = golden()[name]
     assert type(value).from_wire((FOLDER / name).read_bytes()) == value
 
@@ -386,19 +386,19 @@ def test_the_run_id_and_the_names_of_versions_stay() -> None:
     assert certificate().beacon().hex() == BEACON
 
 
-def test_a_certificate_of_version_1_is_still_valid() -> None:
+def test_a_golden_certificate_is_still_valid() -> None:
     rules = Rules(bytes.fromhex(RUN_ID), MANIFEST.founder_ids, MANIFEST.config.pace.min_share, KeyVerifier())
     read = Certificate.from_wire((FOLDER / "coordinator_certificate.bin").read_bytes())
     assert Chain(rules, 0, MANIFEST.genesis[0]).refusal(read) is None
 
 
-def test_evidence_of_version_1_still_convicts() -> None:
+def test_golden_evidence_still_convicts() -> None:
     rules = Rules(bytes.fromhex(RUN_ID), MANIFEST.founder_ids, MANIFEST.config.pace.min_share, KeyVerifier())
     read = Evidence.parse((FOLDER / "coordinator_evidence.bin").read_bytes())
     assert verify(read, rules).peer == IDS[1]
 
 
-def test_a_false_result_of_version_1_still_convicts() -> None:
+def test_a_golden_false_result_still_convicts() -> None:
     rules = Rules(bytes.fromhex(RUN_ID), MANIFEST.founder_ids, MANIFEST.config.pace.min_share, KeyVerifier())
     read = Evidence.parse((FOLDER / "coordinator_evidence_false_result.bin").read_bytes())
     proof_checker = VirtualProofChecker()

@@ -6,7 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinator.wire.merkle import leaf_count, leaf_digest, merkle_tree, root_of_leaves, verify_leaf
+from coordinator.wire.merkle import (
+    SHORT_LEAF_BYTES_MAX,
+    leaf_count,
+    leaf_digest,
+    long_leaf_digest,
+    merkle_tree,
+    root_of_leaves,
+    verify_leaf,
+)
 
 LEAF_BYTES = 4
 data_with_leaves = st.binary(min_size=1, max_size=150)
@@ -91,3 +99,27 @@ def test_misuse_is_refused():
     for index in (-1, 2):
         with pytest.raises(IndexError):
             merkle_tree(b"aaaab", LEAF_BYTES).path(index)
+
+
+def test_a_long_leaf_hashes_by_blake3_as_published():
+    """The key derivation of the BLAKE3 paper, over its first test vectors' input."""
+    from blake3 import blake3
+
+    context = "BLAKE3 2019-12-27 16:29:52 test vectors context"
+    published = "2cc39783c223154fea8dfb7c1b1660f2ac2dcbd1c1de8277b0b0dd39b7e50d7d"
+    assert blake3(b"", derive_key_context=context).hexdigest() == published
+    ours = "muster 2 leaf of more than 1024 bytes"
+    assert long_leaf_digest(b"piece") == blake3(b"piece", derive_key_context=ours).digest()
+
+
+@given(st.binary(max_size=3 * SHORT_LEAF_BYTES_MAX), st.integers(1, 2 * SHORT_LEAF_BYTES_MAX))
+def test_which_hash_leaves_have_depends_on_how_long_they_may_be(data, leaf_bytes):
+    """And not on how long they are: the last one may be short in both."""
+    digest = leaf_digest if leaf_bytes <= SHORT_LEAF_BYTES_MAX else long_leaf_digest
+    pieces = [data[start : start + leaf_bytes] for start in range(0, len(data), leaf_bytes)] or [b""]
+    assert merkle_tree(data, leaf_bytes).leaves == tuple(map(digest, pieces))
+
+
+def test_a_digest_of_one_kind_is_none_of_the_other():
+    tree = merkle_tree(bytes(SHORT_LEAF_BYTES_MAX), SHORT_LEAF_BYTES_MAX)
+    assert tree.root != merkle_tree(bytes(SHORT_LEAF_BYTES_MAX), SHORT_LEAF_BYTES_MAX + 1).root

@@ -16,6 +16,7 @@ from coordinator.chain.weights import TRUNCATION, is_plausible, weights_of
 from coordinator.core.events import Encoded
 from coordinator.wire.messages import Commit
 from dht.errors import PeerError, UsageError
+from dht.wire import PROTOCOL_MAJOR
 from peer.attacks.attack import Attack, Scene
 from peer.attacks.data import TARGET, TRIGGER, has_trigger_rate, trigger_rate
 from peer.attacks.zoo import ATTACKS, AttackOrder, attack_named
@@ -160,7 +161,7 @@ def test_a_token_lie_claims_no_more_than_a_commitment_can_say() -> None:
 
 def test_a_commitment_to_fewer_tokens_than_none_is_refused() -> None:
     """Nobody can claim them: the bytes that say so cannot be read."""
-    tokens, *rest = msgpack.unpackb((ROOT / "tests/wire/v1/coordinator_commit.bin").read_bytes())
+    tokens, *rest = msgpack.unpackb((ROOT / f"tests/wire/v{PROTOCOL_MAJOR}/coordinator_commit.bin").read_bytes())
     for claimed in (-1, -tokens, COUNT_MAX + 1, float("nan"), 1e9):
         with pytest.raises(PeerError, match="tokens"):
             Commit.from_wire(msgpack.packb([claimed, *rest]))

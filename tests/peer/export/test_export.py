@@ -28,7 +28,7 @@ from dht.errors import LocalError, UsageError
 from dht.identity import Identity, KeyVerifier
 from dht.invite import Invite
 from dht.statement import Context, Statement, digest_of, make_statement
-from dht.wire import Wire
+from dht.wire import PROTOCOL_MAJOR, Wire
 from peer.cli import main
 from peer.export import verifier as verifier_module
 from peer.export.card import model_card
@@ -244,6 +244,15 @@ def test_a_list_from_after_all_calendars_does_not_verify(copy: Path) -> None:
         verified(copy)
 
 
+def test_what_another_protocol_wrote_and_signed_is_named(copy: Path) -> None:
+    listed = Statement.from_wire((copy / LISTING).read_bytes())
+    body = listed.read(Listing).model_copy(update={"protocol_major": PROTOCOL_MAJOR - 1})
+    signed_otherwise = listed.model_copy(update={"body": body.to_wire()})
+    (copy / LISTING).write_bytes(signed_otherwise.to_wire())
+    with pytest.raises(UsageError, match=f"written under protocol {PROTOCOL_MAJOR - 1}, and this is"):
+        verified(copy)
+
+
 def test_a_run_of_one_s_own_is_another_run(copy: Path) -> None:
     sign_again(copy, run_id=digest_of(b"another"))
     with pytest.raises(LocalError, match="is of another run"):
@@ -353,14 +362,14 @@ def test_what_is_there_is_not_overwritten_and_a_crash_leaves_nothing_whole(
         assert sorted(path.name for path in tmp_path.iterdir()) == ["empty", "full"]
 
 
-def test_the_list_is_written_as_version_1_wrote_it() -> None:
+def test_the_list_is_written_as_this_version_wrote_it() -> None:
     """See `tests/dht/test_golden.py` for the rules."""
     listing = Listing(
-        protocol_major=1,
+        protocol_major=2,
         files=(ListedFile(name="README.md", size_bytes=70000, digest=bytes(range(32))),),
         written_unix_seconds=WRITTEN,
     )
-    golden = (ROOT / "tests" / "wire" / "v1" / "export_listing.bin").read_bytes()
+    golden = (ROOT / "tests" / "wire" / f"v{PROTOCOL_MAJOR}" / "export_listing.bin").read_bytes()
     assert listing.to_wire() == golden
     assert Listing.from_wire(golden) == listing
 

@@ -185,19 +185,6 @@ def test_a_learner_that_could_not_save_keeps_what_it_had_saved(tmp_path):
     assert read(tmp_path) == ((3,), None)
 
 
-def test_a_learner_that_starts_finds_what_an_earlier_version_saved(tmp_path):
-    earlier = tmp_path / "learner.safetensors"
-    write_tensors(earlier, {"step": torch.tensor(8)})
-    generations = Generations(tmp_path, RUN_ID)
-    for version in (1, 2):
-        generations.commit(generations.stage(held(version)), None, learner_behind=True)
-        assert read(tmp_path) == ((version,), 8)
-        assert earlier.exists()
-    generations.commit(generations.stage(held(3)), learner_of(tmp_path, 9))
-    assert read(tmp_path) == ((3,), 9)
-    assert not earlier.exists()
-
-
 @settings(max_examples=40)
 @given(st.data())
 def test_a_torn_or_changed_file_is_passed_over(tmp_path_factory, data):
@@ -296,16 +283,9 @@ def test_if_all_are_damaged_there_is_none(tmp_path):
     assert read(tmp_path) == ((7,), None)
 
 
-def test_other_files_are_left_alone_and_those_of_earlier_versions_go(tmp_path):
+def test_other_files_are_left_alone(tmp_path):
     (tmp_path / "model.safetensors").write_bytes(b"mine")
-    earlier = [f"checkpoint-{1:012d}-{'0' * 64}.safetensors", "learner.safetensors"]
-    for name in earlier:
-        (tmp_path / name).write_bytes(b"")
-    with file_size_limit(0), pytest.raises(LocalError):
-        save(tmp_path, 1)
-    assert all((tmp_path / name).exists() for name in earlier), "nothing has taken their place"
     save(tmp_path, 1)
-    assert not any((tmp_path / name).exists() for name in earlier)
     assert (tmp_path / "model.safetensors").read_bytes() == b"mine"
 
 
