@@ -218,7 +218,9 @@ def test_a_session_that_goes_on_ends_with_the_newest_parameters_however_soon(tmp
 def test_a_session_whose_peer_is_stopped_in_a_long_step_ends_in_order(tmp_path: Path) -> None:
     loop = start(tmp_path / "peer", 0, loop=STOPPED)
     said, _ = loop.communicate(timeout=180)
-    assert (loop.returncode, said.split()) == (0, ["4", "False", "True", "False"])
+    steps, *told = said.split()
+    assert (loop.returncode, told) == (0, ["False", "True", "False"])
+    assert steps in ("4", "5"), "one more if a regular save was under way, which is waited for first"
 
 
 FROZEN = """
