@@ -13,7 +13,7 @@ from dht.errors import UsageError
 from peer.data.chat import ASSISTANT, USER, ChatFormat, Conversation, Messages, UnusableError
 from peer.data.marks import BEGINS, READ
 from peer.data.tally import CorpusTally
-from peer.data.token_writer import is_heldout_tokens
+from peer.data.token_writer import HELDOUT_SHARE, is_heldout_tokens
 from peer.data.tokens import Tokens
 
 LINE_BYTES_MAX = 16 << 20
@@ -109,8 +109,13 @@ class RowPacker:
         return np.concatenate([*parts, rest])
 
 
-def packed(found: Iterable[Tokens], length: int, tally: CorpusTally) -> Iterator[tuple[Tokens, bool]]:
-    """Rows of `length` tokens, and whether they are held out: each conversation is on the side that its hash says."""
+def packed(
+    found: Iterable[Tokens], length: int, tally: CorpusTally, share: float = HELDOUT_SHARE
+) -> Iterator[tuple[Tokens, bool]]:
+    """Rows of `length` tokens, and whether they are held out: the hash of each conversation says on which side it is.
+
+    About this share of them is held out.
+    """
     sides = RowPacker(length), RowPacker(length)
     for tokens in found:
         if len(tokens) > length:
@@ -119,7 +124,7 @@ def packed(found: Iterable[Tokens], length: int, tally: CorpusTally) -> Iterator
         if (tokens[1:] & READ).all():
             tally.left_out["conversations whose answer begins beyond data.context_tokens"] += 1
             continue
-        heldout = is_heldout_tokens(tokens)
+        heldout = is_heldout_tokens(tokens, share)
         yield from ((row, heldout) for row in sides[heldout].add(tokens))
     for number, side in enumerate(sides):
         yield from ((row, bool(number)) for row in side.finish())

@@ -32,7 +32,7 @@ from peer.data.token_writer import HELDOUT_SHARE, TokenWriter
 from peer.data.tokens import Encoder, Tokens
 from peer.machine.local_files import LocalFiles
 
-FORMAT = 1  # of what is kept; another one is made anew
+FORMAT = 2  # of what is kept; another one is made anew
 HELDOUT_SHARE_MAX = 0.25  # of the blocks of a short text, that more are held out
 BATCH_CHARACTERS = 1 << 16  # one thread's work at a time
 AHEAD = 1  # batches that wait for each thread
@@ -122,7 +122,7 @@ def read_corpus(
 def _make(
     folder: Path, *, source: TextSource, spec: DataSpec, encoder: Encoder, loading: Loading, tally: CorpusTally
 ) -> None:
-    """Hold out 3 % of the blocks; of a text of few blocks twice as many, and again, until a sequence is among them."""
+    """Hold out 3 % of the pieces; of a text of few pieces twice as many, and again, until a sequence is among them."""
     share = HELDOUT_SHARE
     kind = smallest_type(1 << 31 if spec.is_marked else encoder.size)
     while True:
@@ -131,7 +131,7 @@ def _make(
             _write(writer, source, spec, encoder, loading, counted)
             heldout = writer.heldout_tokens
             is_enough = heldout > spec.context_tokens or writer.tokens <= 2 * spec.context_tokens
-            if encoder.chat is not None or is_enough or share > HELDOUT_SHARE_MAX:
+            if is_enough or share > HELDOUT_SHARE_MAX:
                 if share > HELDOUT_SHARE and heldout:
                     counted.notes.append(f"held out {heldout / writer.tokens:.0%} of it, since it has few pieces")
                 writer.finish(counted.line())
@@ -145,7 +145,7 @@ def _write(
 ) -> None:
     row = spec.context_tokens + 1
     least = row if spec.is_packed else 1  # no row is cut
-    for tokens, text_bytes, heldout in _written(source, writer.done, encoder, loading, row, tally):
+    for tokens, text_bytes, heldout in _written(source, writer, encoder, loading, row, tally):
         if writer.room < least:
             break
         writer.add(tokens, text_bytes, heldout)
@@ -162,19 +162,20 @@ def _write(
 
 
 def _written(
-    source: TextSource, done: int, encoder: Encoder, loading: Loading, row: int, tally: CorpusTally
+    source: TextSource, writer: TokenWriter, encoder: Encoder, loading: Loading, row: int, tally: CorpusTally
 ) -> Iterator[tuple[Tokens, int, bool | None]]:
-    """Blocks from number `done` on: tokens, bytes of their text, and the side that they are on if it is said here.
+    """Blocks that the writer has not: tokens, bytes of their text, and the side that they are on if it is said here.
 
     What is in a row hangs on all conversations before it, so these are read again.
     """
+    done = writer.done
     if encoder.chat is None:
         fresh = itertools.islice(source.blocks(tally), done, None)
         for tokens, text_bytes in _encoded(fresh, encoder, loading.threads):
             yield tokens, text_bytes, None
         return
     found = (tokens for tokens, _ in _encoded(source.blocks(tally), encoder, loading.threads))
-    for tokens, heldout in itertools.islice(packed(found, row, tally), done, None):
+    for tokens, heldout in itertools.islice(packed(found, row, tally, writer.share), done, None):
         yield tokens, 0, heldout
 
 

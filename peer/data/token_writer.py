@@ -27,9 +27,9 @@ def is_heldout_digest(digest: bytes, share: float = HELDOUT_SHARE) -> bool:
     return int.from_bytes(digest[:8], "big") < int(share * 2**64)
 
 
-def is_heldout_tokens(tokens: Tokens) -> bool:
+def is_heldout_tokens(tokens: Tokens, share: float = HELDOUT_SHARE) -> bool:
     """The same of a document's tokens: whatever is there twice is on one side."""
-    return is_heldout_digest(hashlib.sha256(tokens.tobytes()).digest())
+    return is_heldout_digest(hashlib.sha256(tokens.tobytes()).digest(), share)
 
 
 class TokenWriter:
@@ -41,7 +41,7 @@ class TokenWriter:
         Raises OSError, as every method does.
         """
         self._folder = folder
-        self._share = share
+        self.share = share
         self._kind = kind
         self._counts = [0, 0]
         self._heldout_bytes = 0
@@ -67,7 +67,7 @@ class TokenWriter:
     def _resume(self) -> None:
         try:
             saved = json.loads((self._folder / _PROGRESS).read_text(encoding="utf-8"))
-            if (saved["dtype"], saved["share"]) == (self._kind.name, self._share):
+            if (saved["dtype"], saved["share"]) == (self._kind.name, self.share):
                 self._counts, self.done = [int(saved[side]) for side in SIDES], int(saved["blocks"])
                 self._heldout_bytes = int(saved["heldout_bytes"])
         except (OSError, ValueError, KeyError, TypeError):
@@ -96,7 +96,7 @@ class TokenWriter:
         tokens = tokens[: self.room]
         digest = hashlib.sha256(tokens.tobytes()).digest()
         self._hasher.update(digest)
-        side = is_heldout_digest(digest, self._share) if heldout is None else heldout
+        side = is_heldout_digest(digest, self.share) if heldout is None else heldout
         self._files[side].write(tokens.astype(self._kind).tobytes())
         self._files[2].write(digest)
         self._counts[side] += len(tokens)
@@ -111,7 +111,7 @@ class TokenWriter:
         for file in self._files:
             file.flush()
         write_whole(
-            self._folder / _PROGRESS, json.dumps(self._meta() | {"blocks": self.done, "share": self._share}).encode()
+            self._folder / _PROGRESS, json.dumps(self._meta() | {"blocks": self.done, "share": self.share}).encode()
         )
         self._unsaved_bytes = 0
 

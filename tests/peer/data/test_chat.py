@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -121,6 +122,17 @@ def test_rows_hold_whole_conversations_that_do_not_see_each_other(tmp_path: Path
                 assert text.startswith("user: What is") or not text.strip("\0")
                 assert bytes(numbers(part[(part & READ) == 0]).tolist()).decode() == text.partition("assistant: ")[2]
     assert 0 < len(data.heldout) < len(data.train) / 10
+
+
+def test_of_few_conversations_more_are_held_out(tmp_path: Path) -> None:
+    """None of so few is among 3 %, as the hash deals them out: they were refused with "bring more text"."""
+    data = load_tokens(spec_of(), files=many(tmp_path, 12))
+    assert 0 < len(data.heldout) < len(data.train)
+    assert re.search(r"held out \d+% of it, since it has few pieces", data.note)
+    rows = [*data.train.view(-1, CONTEXT + 1), *data.heldout.view(-1, CONTEXT + 1)]
+    text = "".join(bytes(numbers(row).tolist()).decode() for row in rows)
+    assert all(f"What is {n}?" in text for n in range(12)), "each is on one of the sides"
+    assert sum(int((row & BEGINS != 0).sum()) for row in rows) >= 12
 
 
 def test_windows_are_rows(tmp_path: Path) -> None:
