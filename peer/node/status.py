@@ -52,7 +52,7 @@ def fragment_status(machine: FragmentMachine, last_void: str, now: float) -> Fra
         state=machine.chain.state.hex(),
         phase=phase,
         reason=last_void,
-        hindrance=hindrance or "",
+        hindrance="" if hindrance is None or hindrance is Hindrance.NOT_NEEDED else hindrance,  # of which nothing waits
     )
 
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 from coordinator.chain.chain import Chain
 from coordinator.core.events import Progress
 from coordinator.engine.engine import Engine
+from coordinator.group.eligibility import Hindrance
 from coordinator.run.manifest import PaceSpec
 from coordinator.views.snapshot import FragmentStatus, PeerSnapshot
 from peer.node.status import fragment_status
 from peer.service.status_text import status_page
 from tests.coordinator.builders import NOW, Club
+from tests.coordinator.rigs import presence
 
 CLUB = Club.of(1, pace=PaceSpec(fragments=2, steps_per_version=8, quorum=1, min_group=1, round_seconds=8.0))
 
@@ -35,6 +37,17 @@ def test_phase_and_hindrance_are_those_of_the_core() -> None:
 def test_who_lacks_a_state_catches_up() -> None:
     engine = engine_of([CLUB.grow(CLUB.chain(0), [0]), CLUB.grow(CLUB.chain(1), [0])])
     assert {(one.phase, one.hindrance) for one in told(engine)} == {("catching up", "lacks its newest state")}
+
+
+def test_a_host_whose_vote_is_not_needed_waits_for_nothing() -> None:
+    club, everybody = Club.of(4), range(4)
+    chains = [club.grow(club.chain(index), everybody) for index in range(club.manifest.config.pace.fragments)]
+    engine = Engine(club.core(0), chains, [1] * len(chains), NOW)
+    engine.core.contributes = False
+    for learner in club.ids[1:]:
+        engine.core.presence.see(learner, presence(), NOW)
+    assert {machine.eligibility(NOW)[1] for machine in engine.machines} == {Hindrance.NOT_NEEDED}
+    assert {one.hindrance for one in told(engine)} == {""}
 
 
 def test_the_page_of_a_peer_names_each_hindrance_once_with_its_fragments() -> None:
