@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 import streamlit as st
 
+from coordinator.views.network_view import SENTENCE_CHARACTERS_MAX as SENTENCE_CHARACTERS_MAX
 from dashboard.charts import Spec
 from dashboard.frames.rows import Row
 from dashboard.frames.run import alert
@@ -18,7 +19,6 @@ TABLE_ROWS_SHOWN = 12
 UNKNOWN_CELL = "–"
 ROW_PIXELS = 35
 FIGURE_PIXELS = 158
-SENTENCE_CHARACTERS_MAX = 300
 
 
 def status(seen: SeenView, alerts: bool = True) -> None:

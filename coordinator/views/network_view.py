@@ -28,6 +28,7 @@ TAPE_MAX = 2048
 PEER_HISTORY_MAX = 60
 EVIDENCE_MAX = 4
 SAMPLE_CHARACTERS_MAX = 600
+SENTENCE_CHARACTERS_MAX = 600
 DAYS_KEPT = 14
 
 Id = Annotated[str, StringConstraints(max_length=64)]
@@ -36,6 +37,8 @@ Line = Annotated[str, StringConstraints(max_length=240)]
 """One line of untrusted text."""
 Sample = Annotated[str, StringConstraints(max_length=SAMPLE_CHARACTERS_MAX)]
 """Untrusted text of several lines."""
+Sentence = Annotated[str, StringConstraints(max_length=SENTENCE_CHARACTERS_MAX)]
+"""What we say ourselves, with what to do about it."""
 Hex = Annotated[str, StringConstraints(max_length=64, pattern=r"^[0-9a-f]*$")]
 """A digest; empty if unknown."""
 Unix = Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -246,7 +249,7 @@ class NetworkView(_Frozen):
     run_id: Hex = ""
     name: Line = Field("", description="what people call the run")
     demo: bool = Field(False, description="simulated; no such network exists")
-    note: Line = Field("", description="what the observer is doing, or why it sees nothing")
+    note: Sentence = Field("", description="what the observer is doing, or why it sees nothing")
     taken_unix_seconds: Unix = 0.0
     network_seen_unix_seconds: Unix | None = Field(None, description="when anything was last heard; None: never yet")
     run: RunFacts = RunFacts()

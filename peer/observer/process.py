@@ -19,7 +19,7 @@ from pathlib import Path
 
 from coordinator.chain.chain import Chain
 from coordinator.run.manifest import Manifest
-from coordinator.views.network_view import NetworkView
+from coordinator.views.network_view import SENTENCE_CHARACTERS_MAX, NetworkView
 from coordinator.views.view_file import write_view
 from coordinator.wire.shards import Survey
 from dht.daemon.config import DaemonConfig
@@ -32,6 +32,7 @@ from peer.machine.clock import unix_seconds
 from peer.machine.exit_codes import EXIT_FAILED, EXIT_OK, EXIT_USAGE
 from peer.machine.paths import OBSERVER_KEY_NAME, runtime_directory
 from peer.machine.tasks import Tasks
+from peer.machine.text import plain
 from peer.net.frames import decode_header, encode_header
 from peer.net.network import Network
 from peer.net.presence_loop import distinct, presences, read_places
@@ -165,11 +166,12 @@ class Observer:
 
     async def _view(self) -> None:
         while True:
+            note = plain(self._note, SENTENCE_CHARACTERS_MAX)
             if self._observation is None:
-                view = NetworkView(run_id=self._invite.run_id.hex(), note=self._note, taken_unix_seconds=unix_seconds())
+                view = NetworkView(run_id=self._invite.run_id.hex(), note=note, taken_unix_seconds=unix_seconds())
             else:
                 self._set_clock(self._observation.chains)
-                view = self._observation.view(self._now(), self._note)
+                view = self._observation.view(self._now(), note)
             await self._show(view)
             await asyncio.sleep(VIEW_SECONDS)
 

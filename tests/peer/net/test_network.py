@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from coordinator.run.manifest import Manifest
-from coordinator.views.network_view import NetworkView
+from coordinator.views.network_view import SENTENCE_CHARACTERS_MAX, NetworkView
 from dht.addresses import PeerAddress
 from dht.daemon.dns_names import Names
 from dht.errors import NetworkError, UsageError
@@ -18,6 +18,7 @@ from dht.identity import Identity, PeerId
 from dht.invite import Invite
 from dht.statement import digest_of
 from dht.store import StoredRecord
+from peer.machine.text import plain
 from peer.net.network import QUEUE_BYTES_MIN, QUEUE_SECONDS, Network, transport_config
 from peer.net.transport import OnFrame, OnGone, TransportConfig
 from peer.node.options import NodeOptions
@@ -140,6 +141,35 @@ def test_an_observer_that_is_not_patient_fails_where_nobody_answers(
         assert asyncio.get_running_loop().time() < 1.0
 
     run_virtual(main())
+
+
+@pytest.mark.parametrize("error", ["nobody answers; this invite works on one machine only" * 8, "x" * 10_000, "a\nb"])
+def test_an_observer_says_why_it_sees_nothing_at_whatever_length(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: str
+) -> None:
+    """A dashboard ended with its run: what to do about an invite of this machine was more than a view held."""
+    notes: list[str] = []
+
+    async def show(view: NetworkView) -> None:
+        notes.append(view.note)
+        if len(notes) > 1:
+            raise EndOfTest
+
+    async def nobody(*_: object) -> Network:
+        raise NetworkError(error)
+
+    async def main() -> None:
+        observer = make_observer(Unwatched(), tmp_path, show, monkeypatch)
+        monkeypatch.setattr(Network, "open", nobody)
+        with pytest.raises(EndOfTest):
+            await observer.run()
+
+    run_virtual(main())
+    assert notes[-1] == plain(error, SENTENCE_CHARACTERS_MAX)
+
+
+class EndOfTest(Exception):
+    """It has seen enough."""
 
 
 class Quiet(Unwatched):
