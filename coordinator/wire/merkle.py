@@ -60,19 +60,22 @@ class MerkleTree:
 
 def merkle_tree(data: bytes | memoryview, leaf_bytes: int) -> MerkleTree:
     """The whole tree over `data` cut into leaves of `leaf_bytes`."""
+    return tree_of_leaves(leaf_digests(data, leaf_bytes))
+
+
+def leaf_digests(data: bytes | memoryview, leaf_bytes: int) -> list[bytes]:
+    """Those of `data` cut into leaves of `leaf_bytes`, in order."""
     if leaf_bytes < 1:
         raise ValueError("a leaf has at least one byte")
     view = memoryview(data).cast("B")
     starts = range(0, max(len(view), 1), leaf_bytes)
     digest = leaf_digest if leaf_bytes <= SHORT_LEAF_BYTES_MAX else long_leaf_digest
-    return _tree([digest(view[start : start + leaf_bytes]) for start in starts])
+    return [digest(view[start : start + leaf_bytes]) for start in starts]
 
 
 def root_of_leaves(digests: Sequence[bytes]) -> bytes:
     """The root over leaf digests, as `MerkleTree.leaves` lists them; needs at least one."""
-    if not digests:
-        raise ValueError("a tree has at least one leaf")
-    return _tree(digests).root
+    return tree_of_leaves(digests).root
 
 
 def leaf_count(data_bytes: int, leaf_bytes: int) -> int:
@@ -114,7 +117,10 @@ def node_digest(left: bytes, right: bytes) -> bytes:
     return hashlib.sha256(_NODE + left + right).digest()
 
 
-def _tree(leaves: Sequence[bytes]) -> MerkleTree:
+def tree_of_leaves(leaves: Sequence[bytes]) -> MerkleTree:
+    """The whole tree over leaf digests, of which there is at least one."""
+    if not leaves:
+        raise ValueError("a tree has at least one leaf")
     levels = [tuple(leaves)]
     while len(levels[-1]) > 1:
         below = levels[-1]

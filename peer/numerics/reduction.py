@@ -16,12 +16,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from coordinator.wire.merkle import MerkleTree, merkle_tree
+from coordinator.wire.merkle import MerkleTree
 from coordinator.wire.messages import SQUARED_NORM_MAX
 from dht.errors import LocalError, PeerError
 from peer.machine.buffer_pool import new_vector
 from peer.numerics.codec import Buffer, Codec
 from peer.numerics.core_pool import ONE_CORE, Cores
+from peer.numerics.encoded_parts import encode_parts, keeps_digits
 from peer.numerics.fragments import Partitioning
 from peer.numerics.merge import MergeRule, squared_norm
 from peer.numerics.robust.segments import TensorInputs, merge_segment, segment_factors
@@ -29,7 +30,6 @@ from peer.numerics.robust.segments import TensorInputs, merge_segment, segment_f
 NORM_TOLERANCE = 1e-4  # relative: room for one who sums in another order, far below what could steer a merge
 ROUGH_TOLERANCE = NORM_TOLERANCE / 2  # within it a float32 sum settles that a norm is as committed
 ROUGH_ELEMENTS = 1 << 14  # of one such sum, of which even the worst is right to that
-ROUGH_SQUARE_MIN = 1e-30  # on average: squares of shorter elements lose digits
 
 
 class Member(Protocol):
@@ -88,54 +88,28 @@ class ReducedPartition:
         return self.tree.root
 
 
-@dataclass(frozen=True, slots=True)
-class EncodedPart:
-    """One partition of a contribution, with the squared norms of its segments as the others see them."""
-
-    data: bytes
-    tree: MerkleTree
-    squared_norms: tuple[float, ...]
-
-
-def encode_part(
-    gradient: Tensor, partitioning: Partitioning, partition: int, codec: Codec, left: Tensor | None = None
-) -> EncodedPart:
-    """Encode one partition of the outer gradient, float32[its elements].
-
-    What encoding cuts off is written to `left`, float32[elements] of all partitions, if given. Raises LocalError if a
-    value is not finite or the vector absurdly long.
-    """
-    seen = new_vector(len(gradient))
-    data = codec.encode(gradient, seen)
-    squared_norms = segment_norms(seen, partitioning, partition)
-    if any(value > SQUARED_NORM_MAX for value in squared_norms):
-        raise LocalError("the outer gradient is too large to contribute: training has diverged on this machine")
-    if left is not None:
-        torch.sub(gradient, seen, out=left[partitioning.span(partition)])
-    return EncodedPart(data, merkle_tree(data, codec.leaf_bytes), squared_norms)
-
-
 def encode_contribution(
-    gradient: Callable[[int], Tensor],
+    gradient: Callable[[slice], Tensor],
     partitioning: Partitioning,
     codec: Codec,
     left: Tensor | None = None,
     cores: Cores = ONE_CORE,
 ) -> Contribution:
-    """Encode the outer gradient, of which `gradient` makes one partition by its number, float32[its elements].
+    """Encode the outer gradient, of which `gradient` makes the elements in a slice of the fragment, float32[length].
 
-    They are made one at a time on each core, so the whole need never be in memory. Else as `encode_part`.
+    What encoding cuts off is written to `left`, float32[elements], if given. Raises LocalError if a value is not finite
+    or the vector absurdly long.
     """
 
-    def part(partition: int) -> EncodedPart:
-        return encode_part(gradient(partition), partitioning, partition, codec, left)
+    def keep(span: slice, own: Tensor, seen: Tensor) -> None:
+        if left is not None:
+            torch.sub(own, seen, out=left[span])
 
-    parts = cores.each(part, range(partitioning.partitions))
-    return Contribution(
-        tuple(one.data for one in parts),
-        tuple(one.tree for one in parts),
-        tuple(norm for one in parts for norm in one.squared_norms),
-    )
+    parts = encode_parts(gradient, partitioning, range(partitioning.partitions), codec, keep, cores)
+    squared_norms = tuple(norm for one in parts for norm in one.squared_norms)
+    if any(value > SQUARED_NORM_MAX for value in squared_norms):
+        raise LocalError("the outer gradient is too large to contribute: training has diverged on this machine")
+    return Contribution(tuple(one.data for one in parts), tuple(one.tree for one in parts), squared_norms)
 
 
 def admit(
@@ -236,21 +210,29 @@ def merge_partition(
     return MergedPartition(merged, included, cores.each(merge, segments))
 
 
-def publish(merged: MergedPartition, partitioning: Partitioning, partition: int, codec: Codec) -> ReducedPartition:
+def publish(
+    merged: MergedPartition, partitioning: Partitioning, partition: int, codec: Codec, cores: Cores = ONE_CORE
+) -> ReducedPartition:
     """Encode it once, and say what that cut off."""
-    decoded = new_vector(len(merged.vector))
-    data = codec.encode(merged.vector, decoded)
-    squared_norms = segment_norms(decoded, partitioning, partition)
-    length = math.sqrt(_rough_norm(merged.vector))
-    cut_off = decoded.sub_(merged.vector)  # in place: nobody needs it any more
+    first = partitioning.bounds[partition]
+    squares: dict[int, tuple[float, float]] = {}  # of what a span held, and of what encoding cut off
+
+    def compare(span: slice, own: Tensor, seen: Tensor) -> None:
+        squares[span.start] = _rough_norm(own), _rough_norm(own - seen)
+
+    def vector(span: slice) -> Tensor:
+        return merged.vector[span.start - first : span.stop - first]
+
+    (part,) = encode_parts(vector, partitioning, [partition], codec, compare, cores)
+    whole, cut_off = (sum(squares[start][which] for start in sorted(squares)) for which in (0, 1))
     published = merged.coefficients
     return ReducedPartition(
-        data=data,
-        tree=merkle_tree(data, codec.leaf_bytes),
+        data=part.data,
+        tree=part.tree,
         included=merged.included,
         coefficients=() if None in published else tuple(alpha for own in published for alpha in own or ()),
-        squared_norms=squared_norms,
-        encoding_error=math.sqrt(_rough_norm(cut_off)) / length if length else 0.0,  # nobody has to find the same
+        squared_norms=part.squared_norms,
+        encoding_error=math.sqrt(cut_off / whole) if whole else 0.0,  # nobody has to find the same
     )
 
 
@@ -336,8 +318,7 @@ def _surely_has(piece: Tensor, committed: float) -> bool:
     The exact one, which everybody finds alike, takes five times as long, and is found wherever this is False.
     """
     rough = _rough_norm(piece)
-    keeps_digits = ROUGH_SQUARE_MIN * len(piece) <= rough <= SQUARED_NORM_MAX / 2
-    return keeps_digits and abs(rough - committed) <= ROUGH_TOLERANCE * rough
+    return keeps_digits(rough, len(piece)) and abs(rough - committed) <= ROUGH_TOLERANCE * rough
 
 
 def _rough_norm(vector: Tensor) -> float:

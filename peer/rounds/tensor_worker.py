@@ -27,7 +27,7 @@ from coordinator.trust.evidence import OpenedLeaf
 from coordinator.wire.messages import COEFFICIENTS_MAX, SQUARED_NORM_MAX
 from dht.errors import LocalError, PeerError
 from peer.learner.work_counters import Counters
-from peer.machine.buffer_pool import BufferPool, new_vector
+from peer.machine.buffer_pool import BufferPool
 from peer.numerics.codec import CODECS, Codec
 from peer.numerics.core_pool import ONE_CORE, Cores
 from peer.numerics.fragments import Partitioning
@@ -119,9 +119,8 @@ class TensorWorker:
         partitioning = self._partitioning(action.key.fragment, action.partitions)
         anchor, residue = self._anchors.current(action.key.fragment).anchor, self.residues.get(action.key.fragment)
 
-        def gradient(partition: int) -> Tensor:
-            span = partitioning.span(partition)
-            difference = torch.sub(anchor[span], vector[span], out=new_vector(span.stop - span.start))
+        def gradient(span: slice) -> Tensor:
+            difference = anchor[span] - vector[span]
             return difference if residue is None else difference.add_(residue[span])
 
         left = torch.empty_like(vector) if self._config.outer.error_feedback else None
@@ -138,7 +137,7 @@ class TensorWorker:
         )
 
     def _encode(
-        self, gradient: Callable[[int], Tensor], partitioning: Partitioning, left: Tensor | None = None
+        self, gradient: Callable[[slice], Tensor], partitioning: Partitioning, left: Tensor | None = None
     ) -> Contribution:
         contribution = encode_contribution(gradient, partitioning, self._contribution_codec, left, self.cores)
         for tree, part in zip(contribution.trees, contribution.parts, strict=True):
@@ -158,7 +157,7 @@ class TensorWorker:
         whole = joined(merged.gradients, self._partitioning(action.key.fragment, len(merged.gradients)))
         partitioning = self._partitioning(action.key.fragment, action.partitions)
         try:
-            contribution = self._encode(lambda partition: whole[partitioning.span(partition)], partitioning)
+            contribution = self._encode(whole.__getitem__, partitioning)
         except LocalError as error:
             log.warning("cell_not_brought", fragment=action.key.fragment, reason=str(error))
             return None
@@ -313,7 +312,7 @@ def _reduced(
     except RuleError as error:  # of our own package: the partition stays as it is, and nobody is to blame
         log.error("merge_failed", rule=rule.name, reason=str(error))
         return None
-    merged = publish(vector, partitioning, action.partition, codec)
+    merged = publish(vector, partitioning, action.partition, codec, cores)
     return merged if max(merged.squared_norms, default=0.0) <= SQUARED_NORM_MAX else None
 
 

@@ -51,7 +51,7 @@ class Round:
         self.results = [self.reduce(partition, Cores()) for partition in range(MEMBERS)]
 
     def _gradient(self, vector: Tensor):  # type: ignore[no-untyped-def]
-        return lambda partition: vector[self.cut.span(partition)] - 0.0
+        return lambda span: vector[span] - 0.0
 
     def reduce(self, partition: int, cores: Cores):  # type: ignore[no-untyped-def]
         own = self.cut.segment_span(partition)
@@ -60,7 +60,7 @@ class Round:
         )
         vectors = {index: one.vector for index, one in enumerate(found)}
         merged = merge_partition(vectors, self.members, RULE, self.cut, partition, cores)
-        return publish(merged, self.cut, partition, CODEC)
+        return publish(merged, self.cut, partition, CODEC, cores)
 
     def run(self, cores: Cores) -> bytes:
         """One peer's part; what it ends with is the same on any number of cores."""

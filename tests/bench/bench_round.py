@@ -40,7 +40,7 @@ from peer.learner.shared_memory import SharedSlots
 from peer.learner.work_counters import Counters
 from peer.machine.heap import give_back_large_pieces
 from peer.net.transport import FrameReader, frame_prefix
-from peer.numerics import codec, outer_optimizer, outer_step, reduction
+from peer.numerics import codec, encoded_parts, outer_optimizer, outer_step, reduction
 from peer.numerics.robust import segments, stack
 from peer.rounds import spot_checks
 from peer.rounds.counters import RunCounters
@@ -105,7 +105,9 @@ STAGES: tuple[tuple[Any, str, str], ...] = (
     (codec.BlockCodec, "decode", "decode"),
     (reduction, "squared_norm", "norms, exact"),
     (reduction, "_surely_has", "norms, rough"),
-    (reduction, "merkle_tree", "hash what we make"),
+    (encoded_parts, "leaf_digests", "hash what we make"),
+    (encoded_parts, "tree_of_leaves", "hash what we make"),
+    (encoded_parts, "told_norm", "norms, told"),
     (blobs, "merkle_tree", "hash what comes"),
     (segments, "inner_products", "merge: inner products"),
     (stack, "combine", "merge: sum"),

@@ -53,7 +53,7 @@ class Made:
 
     @classmethod
     def of(cls, vector: Tensor, cut: Partitioning, codec: Codec = FP32) -> Made:
-        made = encode_contribution(lambda one, vector=vector: vector[cut.span(one)], cut, codec)
+        made = encode_contribution(vector.__getitem__, cut, codec)
         seen = [codec.decode(part, cut.elements(partition)) for partition, part in enumerate(made.parts)]
         return cls(made.parts, made.part_roots, made.squared_norms, torch.cat(seen))
 

@@ -27,10 +27,7 @@ def whole_round(momentum: float, cores: Cores) -> tuple[object, ...]:
     """Everything that members tell each other in a round of three."""
     draws = [torch.randn(LAYOUT.elements, generator=torch.Generator().manual_seed(seed)) for seed in range(3)]
     left = torch.empty(LAYOUT.elements)
-    made = [
-        encode_contribution(lambda one, vector=vector: vector[CUT.span(one)], CUT, INT8, left, cores)
-        for vector in draws
-    ]
+    made = [encode_contribution(vector.__getitem__, CUT, INT8, left, cores) for vector in draws]
     members = {index: Committed(1.0, one.squared_norms) for index, one in enumerate(made)}
     results, held = [], []
     for partition in range(3):
@@ -41,7 +38,7 @@ def whole_round(momentum: float, cores: Cores) -> tuple[object, ...]:
         }
         vectors = {index: one.vector for index, one in admitted.items() if not isinstance(one, str)}
         merged = merge_partition(vectors, members, RULE, CUT, partition, cores)
-        results.append(publish(merged, CUT, partition, INT8))
+        results.append(publish(merged, CUT, partition, INT8, cores))
         found = measure(results[-1].data, CUT, partition, INT8)
         assert not isinstance(found, str)
         held.append(AgreedResult(found, results[-1].included))
