@@ -66,13 +66,19 @@ def weight_shares(weights: Sequence[float]) -> tuple[float, ...]:
     return tuple(float(np.float32(weight / total)) if total > 0 else 0.0 for weight in weights)
 
 
-def combine(vectors: Sequence[Tensor], factors: Sequence[Sequence[np.float32]], spans: Sequence[slice]) -> Tensor:
+def combine(
+    vectors: Sequence[Tensor],
+    factors: Sequence[Sequence[np.float32]],
+    spans: Sequence[slice],
+    out: Tensor | None = None,
+) -> Tensor:
     """Σ factor · vector over at least one vector, in order: float32[n]; `factors[k][i]` is for vector i in `spans[k]`.
 
-    The spans lie side by side and cover the vectors. Where a factor is 0, its vector is not looked at.
+    The spans lie side by side and cover the vectors. Where a factor is 0, its vector is not looked at. It is `out`, if
+    that is given, float32[n] too.
     """
     arrays = [vector.numpy() for vector in vectors]
-    total = new_vector(len(vectors[0]))
+    total = new_vector(len(vectors[0])) if out is None else out
     sums, product = total.numpy(), np.empty(CHUNK_ELEMENTS, np.float32)
     for span, span_factors in zip(spans, factors, strict=True):
         used = [(array, factor) for array, factor in zip(arrays, span_factors, strict=True) if factor != 0]

@@ -202,8 +202,10 @@ def merge_partition(
 
     def merge(segment: tuple[slice, TensorInputs]) -> tuple[float, ...] | None:
         span, inputs = segment
-        piece = merge_segment(rule, [vectors[index][span] for index in included], inputs)
-        merged[span] = piece.vector
+        room = merged[span]
+        piece = merge_segment(rule, [vectors[index][span] for index in included], inputs, room)
+        if piece.vector is not room:
+            room.copy_(piece.vector)
         return piece.coefficients
 
     segments = segment_inputs([members[index] for index in included], rule, partitioning, partition)

@@ -49,11 +49,14 @@ def is_by_coordinate(rule: MergeRule) -> bool:
     return rule.function is not None or rule.name in BY_COORDINATE
 
 
-def merge_segment(rule: MergeRule, pieces: Sequence[Tensor], inputs: TensorInputs) -> Aggregate:
+def merge_segment(
+    rule: MergeRule, pieces: Sequence[Tensor], inputs: TensorInputs, out: Tensor | None = None
+) -> Aggregate:
     """Merge float32[k] pieces of one tensor, one per member of `inputs`, by this rule.
 
     If there are coefficients, they are to be published, and the vector is `peer.numerics.merge.combine` of the pieces
-    with `segment_factors` of them, bit for bit. Raises ValueError as the rules do, RuleError as those of packages do.
+    with `segment_factors` of them, bit for bit. A rule may put it into `out`, float32[k]. Raises ValueError as the
+    rules do, RuleError as those of packages do.
     """
     name = rule.name
     if rule.function is not None:
@@ -61,11 +64,11 @@ def merge_segment(rule: MergeRule, pieces: Sequence[Tensor], inputs: TensorInput
     if inputs.row_elements:
         return merge_rows(name, pieces, inputs.weights, inputs.row_elements)
     if name == "robust_rda":
-        return _robust(pieces, inputs)
+        return _robust(pieces, inputs, out)
     if not is_directional(name, inputs.embedding):
         return (mean if name == "rda" else AGGREGATORS[name])(pieces, inputs.weights)
     stack = Stack.of(pieces, inputs.weights)
-    return _combined(name, pieces, stack.spread(stack.weights), inputs)
+    return _combined(name, pieces, stack.spread(stack.weights), inputs, out=out)
 
 
 def segment_factors(rule: str, coefficients: Sequence[float], inputs: TensorInputs) -> list[np.float32]:
@@ -90,11 +93,11 @@ def tensor_radius(rule: str, inputs: TensorInputs) -> float:
     return float(weighted_median(np.array(inputs.norms), np.array(inputs.weights)))
 
 
-def _robust(pieces: Sequence[Tensor], inputs: TensorInputs) -> Aggregate:
+def _robust(pieces: Sequence[Tensor], inputs: TensorInputs, out: Tensor | None) -> Aggregate:
     stack = Stack.of(pieces, inputs.weights)
     scales = tensor_scales("robust_rda", inputs)[list(stack.places)]
     shares, radius = robust_shares(stack, inner_products(stack.arrays()), scales, not inputs.embedding)
-    return _combined("robust_rda", pieces, stack.spread(shares), inputs, radius)
+    return _combined("robust_rda", pieces, stack.spread(shares), inputs, radius, out)
 
 
 def tensor_scales(rule: str, inputs: TensorInputs) -> Floats:
@@ -111,6 +114,7 @@ def _combined(
     coefficients: tuple[float, ...],
     inputs: TensorInputs,
     radius: float | None = None,
+    out: Tensor | None = None,
 ) -> Aggregate:
     factors = segment_factors(rule, coefficients, inputs)
-    return Aggregate(finite_sum(pieces, factors), coefficients, radius)
+    return Aggregate(finite_sum(pieces, factors, out), coefficients, radius)

@@ -73,10 +73,10 @@ class Stack:
         return tuple(published.tolist())
 
 
-def finite_sum(vectors: Sequence[Tensor], factors: Sequence[np.float32]) -> Tensor:
+def finite_sum(vectors: Sequence[Tensor], factors: Sequence[np.float32], out: Tensor | None = None) -> Tensor:
     """`peer.numerics.merge.combine` of at least one float32[d]; raises ValueError if an element is not finite."""
     with np.errstate(over="ignore", invalid="ignore"):
-        merged = combine(vectors, [factors], [slice(0, len(vectors[0]))])
+        merged = combine(vectors, [factors], [slice(0, len(vectors[0]))], out)
     if not np.isfinite(merged.numpy()).all():
         raise ValueError("an input is not finite")
     return merged
