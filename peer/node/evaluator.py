@@ -32,6 +32,7 @@ class HostEvaluator:
         self._mark = mark
         self._driver = driver
         self._exports: RegularExport | None = None
+        self._looks_last = False
 
     @classmethod
     async def start(
@@ -84,6 +85,8 @@ class HostEvaluator:
     @property
     def doing(self) -> str:
         """What may take a while now, in words."""
+        if self._looks_last:
+            return "evaluates the model once more"
         return "writes an export" if self._exports is not None and self._exports.busy else ""
 
     async def run(self) -> None:
@@ -97,8 +100,12 @@ class HostEvaluator:
         """A last evaluation, on all held-out text, and a sample of what the model writes; not for long."""
         await self._evaluations.look_last(self._mark())
 
-    async def export_last(self) -> None:
-        """Export what the run ends with, where asked to."""
+    async def end(self) -> None:
+        """Look at what the run has ended with, and export it where asked to; a host that only leaves does not look."""
+        if self._mark().versions >= self._driver.engine.core.manifest.config.versions:
+            self._looks_last = True
+            await self.look_last()
+            self._looks_last = False
         if self._exports is not None:
             await self._exports.export()
 

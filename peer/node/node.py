@@ -165,7 +165,7 @@ class Node:
             if shown_out := self.membership.shown_out:
                 return self._life.fail(UsageError(shown_out))
         if self.evaluator is not None:
-            await self.evaluator.export_last()
+            await self.evaluator.end()
         self._life.finish()
 
     # -- what is going on

@@ -79,6 +79,7 @@ class EvaluationLoop:
         self._place(device)
         self.found: list[Evaluation] = []
         self.newest_text = ""  # that the model wrote
+        self._looked_at = -1  # how many versions, at last
 
     def _place(self, device: str) -> None:
         """Evaluate there from now on."""
@@ -127,16 +128,19 @@ class EvaluationLoop:
         return evaluation
 
     async def look_last(self, mark: Mark, seconds_max: float = LAST_SECONDS_MAX) -> None:
-        """A last evaluation, on all held-out text, and a sample. What is under way gives way.
+        """A last evaluation, on all held-out text, and a sample, once. What is under way gives way.
 
         A machine that is too busy for it in this time leaves what was found before.
         """
+        if self._looked_at == mark.versions:
+            return
         self._hurried.set()
         self._worker.submit(self._hurried.clear)
         try:
             async with asyncio.timeout(seconds_max):
                 await self.evaluate(mark, full=True)
                 await self.sample()
+                self._looked_at = mark.versions
         except TimeoutError:
             log.warning("last_evaluation_given_up", seconds=seconds_max)
 

@@ -143,6 +143,11 @@ def test_what_is_under_way_gives_way_to_the_last_look(looking, evaluator: Evalua
     asyncio.run(main())
     assert loop.found[-1].error is None
     assert loop.newest_text
+    found = loop.found.copy()
+    asyncio.run(loop.look_last(here))
+    assert loop.found == found, "it has looked at these versions"
+    asyncio.run(loop.look_last(evaluation_loop.Mark(1, 0, 0.0, True)))
+    assert len(loop.found) == len(found) + 1
 
 
 def test_a_host_that_cannot_look_any_more_says_what_it_found_before(looking, evaluator: Evaluator):
