@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from coordinator.run.compatibility import OURS
 from coordinator.views.control import snapshot
+from dht.wire import PROTOCOL_MAJOR, PROTOCOL_MINOR
 from tests.real.conftest import ROOT, Machines, invite_of, version_of
 
 pytestmark = [pytest.mark.slow, pytest.mark.swarm, pytest.mark.timeout(900)]
@@ -22,7 +24,10 @@ def test_the_newer_one_says_that_it_is() -> None:
         subprocess.run([sys.executable, "-m", program, "version"], cwd=ROOT, capture_output=True, text=True, check=True)
         for program in (OLDER, NEWER)
     ]
-    assert [one.stdout.rpartition("protocol ")[2].strip() for one in told] == ["1.0", "1.1"]
+    assert [one.stdout.rpartition("protocol ")[2].strip() for one in told] == [
+        OURS,
+        f"{PROTOCOL_MAJOR}.{PROTOCOL_MINOR + 1}",
+    ]
 
 
 def test_both_certify_together_and_come_back_as_the_other(machines: Machines) -> None:

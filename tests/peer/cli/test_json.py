@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from coordinator.run.compatibility import OURS
 from coordinator.views.network_view import NetworkView
 from dht.addresses import PeerAddress
 from dht.identity import Identity
@@ -132,7 +133,7 @@ def test_a_view_that_goes_on_is_no_document(capsys: pytest.CaptureFixture[str]) 
 
 def test_a_version(told: Any) -> None:
     shown = told("version")
-    assert shown["protocol"] == "1.0"
+    assert shown["protocol"] == OURS
     assert set(shown) == {"muster", "protocol"}
 
 

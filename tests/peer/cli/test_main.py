@@ -393,7 +393,7 @@ def test_help_is_shown_without_a_command(capsys: pytest.CaptureFixture[str], arg
 @pytest.mark.parametrize("arguments", [["version"], ["--version"]])
 def test_the_version_names_the_protocol(capsys: pytest.CaptureFixture[str], arguments: list[str]) -> None:
     assert main.run(arguments, PYTHON) == 0
-    assert re.fullmatch(r"muster .+, protocol 1\.0\n", capsys.readouterr().out)
+    assert re.fullmatch(rf"muster .+, protocol {re.escape(OURS)}\n", capsys.readouterr().out)
 
 
 def test_what_is_not_installed_has_no_version(
@@ -401,7 +401,7 @@ def test_what_is_not_installed_has_no_version(
 ) -> None:
     monkeypatch.setattr("peer.machine.version.DISTRIBUTION", "musterml-nowhere")
     assert main.run(["version"], PYTHON) == 0
-    assert capsys.readouterr().out == "muster (a checkout that is not installed), protocol 1.0\n"
+    assert capsys.readouterr().out == f"muster (a checkout that is not installed), protocol {OURS}\n"
 
 
 def test_the_default_run_is_the_one_in_examples() -> None:
