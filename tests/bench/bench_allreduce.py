@@ -1,11 +1,11 @@
 """An all-reduce of 10 million float32 parameters by four peers on loopback, beside hivemind's plain mean.
 
-`python tests/bench/bench_allreduce.py [--rounds 5] [--parameters N] [--tune] [--bits-per-second 1e8]`; prints one JSON
-object. With a speed, as root, each peer is a machine of its own on a link of so many bit/s each way. The sides take
-turns, in processes that live all the time. Muster's rounds are whole: int4 both ways, commitments, robust_rda, spot
-checks, votes, a certificate. `seconds` is from outer gradients in RAM and a group that stands to what every peer holds;
-`whole_seconds` has finding the group in it. hivemind's side is there twice: without compression, and with whatever
-`--tune`, which tries its settings instead, finds to be the fastest. Linux only, for the CPU times.
+`python tests/bench/bench_allreduce.py [--rounds 5] [--parameters N] [--beside CHECKOUT] [--tune] [--bits-per-second
+1e8]`; prints one JSON object. With a speed, as root, each peer is a machine of its own on a link of so many bit/s each
+way. The sides take turns, in processes that live all the time. Muster's rounds are whole: int4 both ways, commitments,
+robust_rda, spot checks, votes, a certificate. `seconds` is from outer gradients in RAM and a group that stands to what
+every peer holds; `whole_seconds` has finding the group in it. hivemind's side is there twice: without compression, and
+with whatever `--tune`, which tries its settings instead, finds to be the fastest. Linux only, for the CPU times.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from contextlib import AsyncExitStack, closing, nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -46,12 +46,15 @@ class Starter:
     stack: AsyncExitStack
     parameters: int
     place: ShapedNamespaces | None = None
+    checkout: Path | None = None
 
     async def start(self, module: str, number: int, folder: str | None, *arguments: str) -> Process:
         host = "127.0.0.1" if self.place is None else self.place.address(NAMES[number])
         inside = () if self.place is None else self.place.inside(NAMES[number])
         words = (*(() if folder is None else (folder,)), host, str(self.parameters), *arguments)
-        process = await Process.start(f"tests.bench.allreduce.{module}", *words, environment=ONE_THREAD, inside=inside)
+        process = await Process.start(
+            f"tests.bench.allreduce.{module}", *words, environment=ONE_THREAD, inside=inside, checkout=self.checkout
+        )
         self.stack.push_async_callback(process.stop)
         return process
 
@@ -150,25 +153,32 @@ async def _hivemind_processes(starter: Starter) -> list[Process]:
     return processes
 
 
-async def compare(parameters: int, rounds: int, place: ShapedNamespaces | None) -> dict[str, Any]:
-    """All sides, taking turns."""
+async def compare(
+    parameters: int, rounds: int, place: ShapedNamespaces | None, beside: Path | None = None
+) -> dict[str, Any]:
+    """All sides, taking turns, first one way round and then the other: after a pause new memory costs more."""
     yardsticks = YARDSTICKS if place is None else NARROW_YARDSTICKS
     async with AsyncExitStack() as stack:
         starter = Starter(stack, parameters, place)
-        folder = stack.enter_context(tempfile.TemporaryDirectory())
-        muster = await MusterSide.start(starter, Path(folder))
+        muster = await MusterSide.start(starter, Path(stack.enter_context(tempfile.TemporaryDirectory())))
+        others: dict[str, Any] = {}
+        if beside is not None:
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+            others["muster_beside"] = await MusterSide.start(replace(starter, checkout=beside), folder)
         processes = await _hivemind_processes(starter)
         theirs = {name: await HivemindSide.start(processes, setting) for name, setting in yardsticks.items()}
+        others |= {f"hivemind_{name}": side for name, side in theirs.items()}
+        sides = [muster, *others.values()]
         for number in range(WARM_UP_ROUNDS + rounds):
-            for side in (muster, *theirs.values()):
-                await side.round(number >= WARM_UP_ROUNDS)  # type: ignore[attr-defined]
+            for side in sides if number % 2 else sides[::-1]:
+                await side.round(number >= WARM_UP_ROUNDS)
         return {
             "peers": PEERS,
             "parameters": parameters,
             "bits_per_second": None if place is None else place.link.bits_per_second,
             "muster": await muster.report(),
-            **{f"hivemind_{name}": await side.report() for name, side in theirs.items()},
-            **{f"muster_over_{name}": ratios(muster.rounds, side.rounds) for name, side in theirs.items()},
+            **{name: await side.report() for name, side in others.items()},
+            **{f"muster_over_{name}": ratios(muster.rounds, side.rounds) for name, side in others.items()},
         }
 
 
@@ -191,6 +201,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5, help="that count, after one that does not")
     parser.add_argument("--parameters", type=int, default=PARAMETERS)
+    parser.add_argument("--beside", type=Path, help="another checkout, whose Muster takes turns, too")
     parser.add_argument("--tune", action="store_true", help="try hivemind's settings instead")
     parser.add_argument("--bits-per-second", type=float, help="of each peer's link, each way, in namespaces; as root")
     options = parser.parse_args()
@@ -198,7 +209,10 @@ def main() -> None:
     with closing(place) if place is not None else nullcontext():
         if place is not None:
             place.open(NAMES)
-        work = tune(options.parameters, place) if options.tune else compare(options.parameters, options.rounds, place)
+        if options.tune:
+            work: Any = tune(options.parameters, place)
+        else:
+            work = compare(options.parameters, options.rounds, place, options.beside)
         print(json.dumps(asyncio.run(work), indent=2))
 
 

@@ -12,6 +12,7 @@ import signal
 import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 ANSWER_SECONDS_MAX = 600.0  # eight peers that start beside much other work take minutes
@@ -30,11 +31,16 @@ class Process:
 
     @classmethod
     async def start(
-        cls, module: str, *arguments: str, environment: Mapping[str, str] | None = None, inside: Sequence[str] = ()
+        cls,
+        module: str,
+        *arguments: str,
+        environment: Mapping[str, str] | None = None,
+        inside: Sequence[str] = (),
+        checkout: Path | None = None,
     ) -> Process:
         """`python -m module arguments` in a process group of its own, with these variables added.
 
-        `inside` is a command that becomes the one behind it, as on another machine.
+        `inside` is a command that becomes the one behind it, as on another machine. The module is that of `checkout`.
         """
         process = await asyncio.create_subprocess_exec(
             *(*inside, sys.executable, "-m", module, *arguments),
@@ -43,6 +49,7 @@ class Process:
             limit=LINE_BYTES_MAX,
             env={**os.environ, **(environment or {})},
             start_new_session=True,
+            cwd=checkout,
         )
         return cls(process)
 
