@@ -24,6 +24,7 @@ SECOND_PROPOSE_SHARE = 0.88
 OPEN_SHARE = 0.08  # a reducer that has not opened its inputs by then is passed over; so long for contributors, too
 REFUTE_SHARE = 0.06  # how long the leader waits for a refutation that a check announces
 RETRY_SHARE = 0.08  # what may have got lost is repeated this often
+QUIET_SHARE = 0.02  # but not for so long after a stage has begun: what belongs to it is on its way
 PROBATION_SHARE = 0.08  # how much longer than the others a peer on probation may take at each stage
 GONE_SHARE = 0.08  # how long a leader that the transport lost may take to come back
 LOCK_DEADLINES = 3  # after this many deadlines a voter may enter another attempt (design §6.2 step 9)

@@ -12,7 +12,7 @@ from coordinator.chain.certificate import Certificate
 from coordinator.core.actions import Action, Adopt, Included, IncludedUnseen, NotIncluded, OwnPart
 from coordinator.core.events import Applied, VoteRecorded
 from coordinator.core.lateness import LEADING
-from coordinator.core.timeline import GONE_SHARE, RETRY_SHARE, SECOND_PROPOSE_SHARE
+from coordinator.core.timeline import GONE_SHARE, QUIET_SHARE, RETRY_SHARE, SECOND_PROPOSE_SHARE
 from coordinator.group.group import read_commit
 from coordinator.round.joint_reduction import JointReduction
 from coordinator.round.leader import Leader
@@ -33,6 +33,7 @@ class Attempt(JointReduction):
     verdict: Voting = field(init=False)
     leader_role: Leader = field(init=False)
     retry_at: float = field(init=False)
+    stage: tuple[bool, bool] = (False, False)  # whether there is an input set, and a proposal that we follow
     moment: float = math.inf  # when a stage ends for members that have only a moment
     deserted: bool = False  # others have gone on without it, who may never have been shown its roster
 
@@ -181,6 +182,10 @@ class Attempt(JointReduction):
         """Do everything that has become possible."""
         actions = self._advance(now)
         self.moment = self.exchange.waits.next_moment(now)
+        stage = (self.exchange.inputs is not None, self.verdict.followed is not None)
+        if stage != self.stage:  # for all members at once, and all would remind all others
+            self.stage = stage
+            self.retry_at = max(self.retry_at, now + QUIET_SHARE * self.timeline.deadline_seconds)
         return actions
 
     def _advance(self, now: float) -> list[Action]:

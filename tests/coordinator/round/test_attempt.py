@@ -11,7 +11,7 @@ from coordinator.core.actions import Action, Apply, Encode, Inspect, RecordVote,
 from coordinator.core.context import Core
 from coordinator.core.events import Applied, Encoded, Finding, Inspected, Reduced, VoteRecorded
 from coordinator.core.lateness import RESULT
-from coordinator.core.timeline import PROPOSE_SHARES, Timeline
+from coordinator.core.timeline import PROPOSE_SHARES, QUIET_SHARE, Timeline
 from coordinator.group.group import Group, InputSet
 from coordinator.round.attempt import Attempt
 from coordinator.round.early_messages import EARLY_BYTES_OF_ONE_MAX, EARLY_MESSAGES_MAX, EARLY_OF_ONE_MAX, EarlyMessages
@@ -450,6 +450,18 @@ def test_a_proposal_is_handed_on_while_its_proposer_has_not_voted() -> None:
     handed = sent(member.attempt.tick(2.0), "proposal")
     assert {to for to, _ in handed} == set(FIVE) - {member.me}
     assert all(statement == member.proposal() for _, statement in handed)
+
+
+def test_nobody_is_reminded_of_what_came_a_moment_ago() -> None:
+    """All members tick at about one time: each would send the proposal to all whose votes are on their way."""
+    member = Member(2)
+    member.hear_bundle()
+    member.hear_results()
+    member.attempt.tick(1.28)
+    due_at = member.attempt.next_deadline()
+    member.hear(member.proposal(), due_at - 0.01)
+    assert not sent(member.attempt.tick(due_at), "proposal")
+    assert sent(member.attempt.tick(due_at + QUIET_SHARE * 8.0), "proposal")
 
 
 def test_who_accepted_the_leaders_proposal_does_not_propose_as_well() -> None:
