@@ -59,7 +59,7 @@ class Cell(JointReduction):
     def commit_by(self) -> float:
         """Who has not committed by then is left out; a cell of leaders gives them the time that theirs may take."""
         latest = self.began + (BUNDLE_SHARE + RECHECK_SHARE * (self.group.height - 1)) * self._deadline_seconds
-        return self._patience("commits", self.began, latest, self.core.presence.step_seconds(self._silent))
+        return self._patience("commits", self.began, latest, self.core.step_seconds(self._silent))
 
     @property
     def _silent(self) -> frozenset[PeerId]:

@@ -145,9 +145,13 @@ class Core:
 
     def witnesses_needed(self, active: frozenset[PeerId], now: float) -> bool:
         """Whether the live learners of the active set are too few for a full certificate (docs/adr/0004)."""
-        ourselves = {self.me} if self.contributes else set()
-        learners = active & (self.presence.trainers(now) | ourselves)
-        return not more_than_share(len(learners), len(active), self.pace.min_share)
+        learners = sum(self.contributes if peer == self.me else self.presence.is_training(peer, now) for peer in active)
+        return not more_than_share(learners, len(active), self.pace.min_share)
+
+    def step_seconds(self, peers: Set[PeerId]) -> float:
+        """How long an inner step of the slowest of these takes: ours as we count it, the others' as they say."""
+        ours = 1 / self.steps_per_second if self.me in peers and self.steps_per_second > 0 else 0.0
+        return max(ours, self.presence.step_seconds(peers))
 
     def grace_seconds(self) -> float:
         """How long a leader waits for more peers once the quorum has joined."""
