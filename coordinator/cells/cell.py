@@ -119,6 +119,10 @@ class Cell(JointReduction):
             return self.exchange.on_bundle(statement, self.gone.keys())
         return []
 
+    def shown_again(self) -> list[Action]:
+        """The roster has come once more: our commitment has not been heard."""
+        return self.exchange.remind() if self.exchange.inputs is None else []
+
     def on_again(self, sender: PeerId, note: AgainNote, now: float) -> list[Action]:
         """The leader reduces some partitions itself: give it our parts of them."""
         known = self.exchange.inputs is not None and max(note.partitions) < self.group.partitions
@@ -197,10 +201,12 @@ class Cell(JointReduction):
         if now < self.retry_at or self.over:
             return actions
         self.retry_at = now + RETRY_SHARE * self._deadline_seconds
-        return actions + self.exchange.remind(results=self.leads) + (self._remind_members() if self.leads else [])
+        if self.exchange.inputs is not None:
+            actions += self.exchange.remind(results=self.leads)
+        return actions + (self._remind_members() if self.leads else [])
 
     def _remind_members(self) -> list[Action]:
-        """The roster, or the bundle, to whom we still expect something of."""
+        """The roster, on which a member commits again, or the bundle, to whom we still expect something of."""
         if self.bundle is None:
             return [Send(peer, self.group.statement) for peer in sorted(self._silent - {self.core.me})]
         late = {self.group.reducer(p) for p, held in enumerate(self.exchange.held()) if held is None}

@@ -141,9 +141,8 @@ class CellRounds:
         self.over = self.head is None
         if self.head == self.core.me:
             self.subordinates.gather(now)
-        if self.head is None or self.head == self.core.me:
             return []
-        return [Send(self.head, self._say_ward(self.head))]
+        return [] if self.head is None else [Send(self.head, self._say_ward(self.head))]
 
     def _say_ward(self, head: PeerId) -> Statement:
         self.nonce = self.nonce or self.core.random_bytes(NONCE_BYTES)
@@ -160,16 +159,17 @@ class CellRounds:
 
     def _deal(self, now: float) -> list[Action]:
         """Fix the cells: our own, and those below it. Whose head is there as far as we know is not ours."""
-        self.subordinates.keep(
-            {ward for ward in self.subordinates.gathered if self._head_of(ward, now) == self.core.me}
-        )
+        ours = {ward for ward in self.subordinates.gathered if self._head_of(ward, now) == self.core.me}
+        self.subordinates.keep(ours)
         rosters = self.subordinates.deal(self._say_ward(self.core.me))
         self.over = not rosters
         return rosters
 
     def _on_cell(self, statement: Statement, now: float) -> list[Action]:
         """A cell with us in it: as its leader we hand the roster on."""
-        if self.find(statement.digest) is not None or not self._free(now):
+        if (known := self.find(statement.digest)) is not None:
+            return known.shown_again()
+        if not self._free(now):
             return []
         group, me = read_cell(statement, self.chain), self.core.me
         if self.nonce is None or group.boots.get(me) != self.nonce or group.head != self.head:
