@@ -108,7 +108,7 @@ class PresenceTable:
         else:
             if known.presence.boot != presence.boot:
                 self.unheard.discard(peer)  # another life of it, which has had no occasion to say anything yet
-            if not self._is_live(peer, known, now):
+            if known.seen_seconds < now - self.lifetime_seconds or peer in self.gone or peer in self.shunned:
                 known.since_seconds = now
             known.presence, known.seen_seconds = presence, now
         self.revision += 1
@@ -211,8 +211,11 @@ class PresenceTable:
         self.sampled_share = min(1.0, max(len(self.live(now)), 1) / everybody)
 
     def population(self, now: float) -> float:
-        """How many peers train, as far as what we see tells; counted anew when that may have changed."""
-        basis = (self.revision, int(now))
+        """How many peers train, as far as what we see tells; counted anew when that may have changed.
+
+        Where we see a part of the swarm it is an estimate, and one a second is enough.
+        """
+        basis = (self.revision if self.sampled_share == 1.0 else 0, int(now))
         if self._population is None or self._population[0] != basis:
             self._expire(now)
             self._population = (basis, self._training)
