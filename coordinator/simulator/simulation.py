@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
-from coordinator.chain.certificate import more_than_share
+from coordinator.chain.certificate import more_than_share, votes_needed
 from coordinator.chain.chain import CHAIN_KEPT
 from coordinator.core.actions import Action
 from coordinator.core.events import PeerGone
@@ -217,10 +217,16 @@ class World:
         raise InvariantError(f"no progress under attack: {before} versions, then {self.versions()}")
 
     def _are_outvoted(self) -> bool:
-        """Whether the honest of an active set, as one of them knows it, are too few for a full version."""
+        """Whether the honest of an active set, as one of them knows it, are too few for a full version.
+
+        They need its share, and votes enough in a group of all.
+        """
         engines = [peer.engine for peer in self.peers if peer.engine is not None and peer.me not in self.outcasts]
         active = [machine.chain.active_set() for engine in engines for machine in engine.machines]
-        return any(not more_than_share(len(one - self.outcasts), len(one), self.pace.min_share) for one in active)
+        return any(not self._suffice(len(one - self.outcasts), len(one)) for one in active)
+
+    def _suffice(self, honest: int, active: int) -> bool:
+        return honest >= votes_needed(active) and more_than_share(honest, active, self.pace.min_share)
 
     def _are_outnumbered_in_training(self) -> bool:
         """Whether the honest who train are too few for an input set of all who train (docs/adr/0038).

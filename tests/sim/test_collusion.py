@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from contextlib import nullcontext
 from dataclasses import fields, replace
 
 import pytest
@@ -251,6 +252,18 @@ def test_a_swarm_that_stands_still_under_attack(monkeypatch: pytest.MonkeyPatch)
     world = band(4, 1, "never_vote")
     monkeypatch.setattr(Engine, "_open", lambda self, now: [])
     with pytest.raises(InvariantError, match="no progress under attack"):
+        world.endure(4 * PACE.round_seconds, 1)
+
+
+@pytest.mark.parametrize(("count", "held_to_it"), [(3, False), (4, True)])
+def test_a_swarm_is_held_to_versions_where_fewer_than_a_third_vote_for_none(
+    count: int, held_to_it: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also in a run that asks for a small share: two of three are more than half, but two votes of three are none."""
+    world = swarm(count, PACE.model_copy(update={"min_share": 0.5}))
+    world.outcasts.add(world.peers[-1].me)
+    monkeypatch.setattr(Engine, "_open", lambda self, now: [])
+    with pytest.raises(InvariantError, match="no progress") if held_to_it else nullcontext():
         world.endure(4 * PACE.round_seconds, 1)
 
 
