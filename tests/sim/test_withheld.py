@@ -148,7 +148,7 @@ def test_what_nobody_serves_is_left_alone_whatever_is_shown_behind_it(
     intervals: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All who have voted for it restart, so only the hostile have its bytes; behind it lies what nobody follows."""
-    withheld = Withheld(0, monkeypatch)
+    withheld = Withheld(3, monkeypatch)
     world, (holder, *_) = withheld.world, withheld.holders()
     hidden = machine(holder).chain.certificates[-1]
     shown = [hidden, *branch(machine(holder).chain, [peer.signer for peer in withheld.hostile], 2)]
