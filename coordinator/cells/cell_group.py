@@ -16,7 +16,7 @@ from coordinator.group.group import Group, OtherBaseError, reducing
 from coordinator.wire.messages import CELL_HEIGHT_MAX, CellRoster, Ward
 from dht.errors import PeerError
 from dht.identity import PeerId
-from dht.statement import Statement
+from dht.statement import Statement, digest_of
 
 
 @dataclass(frozen=True)
@@ -59,20 +59,22 @@ class CellGroup(Group):
         return tuple(dict.fromkeys((self.leader, reducer)))
 
 
+def asked(base: bytes, head: PeerId) -> bytes:
+    """What a ward's request names: its base and its head, so that no other head can use it."""
+    return digest_of(b"ward", base, head.encode())
+
+
 def read_ward(statement: Statement, chain: Chain, head: PeerId) -> Ward:
     """The body of a ward's request to this head; raises PeerError with the reason it does not count."""
     context = statement.context
     place = (chain.rules.run_id, "ward", chain.fragment, chain.version)
     if (context.run_id, context.kind, context.fragment, context.version) != place:
         raise PeerError("is no ward of this version")
-    if context.group != chain.digest:
-        raise OtherBaseError("is a ward at another base")
-    ward = statement.read(Ward)
-    if ward.head != head:
-        raise PeerError("is the ward of another head")
+    if context.group != asked(chain.digest, head):
+        raise OtherBaseError("is a ward at another base, or of another head")
     if statement.sender in chain.convicted():
         raise PeerError("was convicted by this chain")
-    return ward
+    return statement.read(Ward)
 
 
 def read_cell(statement: Statement, chain: Chain) -> CellGroup:

@@ -6,7 +6,7 @@ from collections.abc import Sequence, Set
 from dataclasses import dataclass, field
 
 from coordinator.cells.assignment import WARDS_MAX, deal_within
-from coordinator.cells.cell_group import read_ward
+from coordinator.cells.cell_group import asked, read_ward
 from coordinator.chain.chain import Chain, beacon_order
 from coordinator.chain.newcomer_limits import Networks, beyond, most_of
 from coordinator.core.actions import Action, RoundKey, Send
@@ -21,8 +21,8 @@ GATHER_SHARE = 0.1  # of a round's deadline: how long a head waits for its wards
 
 def say_ward(core: Core, chain: Chain, head: PeerId, nonce: bytes) -> Statement:
     """We ask this head to take our work; or we are the head, and are in our own cell."""
-    body = Ward(head=head, boot=nonce, dialable=core.dialable)
-    return core.say("ward", RoundKey(chain.fragment, chain.version, b""), chain.digest, body)
+    key = RoundKey(chain.fragment, chain.version, b"")
+    return core.say("ward", key, asked(chain.digest, head), Ward(boot=nonce, dialable=core.dialable))
 
 
 @dataclass(slots=True)

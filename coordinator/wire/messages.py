@@ -178,9 +178,8 @@ class NeedNote(Wire):
 
 
 class Ward(Wire):
-    """«I hold this base and bring my work through this head.» Its context's group is the base (docs/adr/0011)."""
+    """«I hold this base and bring my work through this head.» Its context's group names both (docs/adr/0011)."""
 
-    head: PeerIdText
     boot: Nonce
     dialable: bool
 

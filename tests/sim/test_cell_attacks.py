@@ -8,7 +8,7 @@ from functools import partial
 import pytest
 
 from coordinator.cells.assignment import heads_of
-from coordinator.cells.cell_group import CellGroup, read_cell
+from coordinator.cells.cell_group import CellGroup, asked, read_cell
 from coordinator.cells.cell_rounds import CellRounds
 from coordinator.chain.certificate import COUNT_MAX
 from coordinator.chain.chain import Chain
@@ -52,8 +52,8 @@ class Outsider:
         chains = [] if self.peer.engine is None else [self.peer.engine.machines[0].chain]
         for chain in chains:
             for head in sorted(heads_of(chain)):
-                body = Ward(head=head, boot=NONCE, dialable=False)
-                self._say(head, "ward", body, chain.version, chain.digest)
+                body = Ward(boot=NONCE, dialable=False)
+                self._say(head, "ward", body, chain.version, asked(chain.digest, head))
         self.crowd.clock.after(1.0, self._ask)
 
     def _meet(self, sender: PeerId, to: PeerId, message: Message) -> bool:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coordinator.cells.assignment import CELL_PEERS, HEADS_PER_WARD_MAX, WARDS_MAX, brought, deal, heads_for, heads_of
-from coordinator.cells.cell_group import read_cell
+from coordinator.cells.cell_group import asked, read_cell
 from coordinator.chain.certificate import COUNT_MAX, Contributor
 from coordinator.chain.chain import beacon_order
 from coordinator.chain.weights import CREDITED
@@ -140,8 +140,8 @@ def test_a_leader_that_brings_anything_else_has_not_brought_our_work(place: int,
 
 
 def ward(number: int, head: int = 0, group: bytes = CHAIN.digest) -> Statement:
-    body = Ward(head=CLUB.ids[head], boot=boot(number), dialable=True)
-    return CLUB.say(number, "ward", body, fragment=0, version=1, group=group)
+    body = Ward(boot=boot(number), dialable=True)
+    return CLUB.say(number, "ward", body, fragment=0, version=1, group=asked(group, CLUB.ids[head]))
 
 
 def cell(sender: int, leader: int, *wards: Statement, height: int = 1) -> Statement:

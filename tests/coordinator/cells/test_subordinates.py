@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coordinator.cells.assignment import WARDS_MAX, CellAssignment, deal, deal_within
+from coordinator.cells.cell_group import asked
 from coordinator.cells.subordinates import Subordinates, say_ward
 from coordinator.core.actions import Send
 from coordinator.run.manifest import RunConfig, TrustSpec
@@ -64,8 +65,8 @@ def wards_of(*numbers: int) -> Subordinates:
     core.origins = dict.fromkeys(CLUB.peers(FIRST), ONE) | {peer: peer.encode() for peer in CLUB.peers(OTHER)}
     wards = Subordinates(core, CHAIN)
     for number in numbers:
-        body = Ward(head=CLUB.ids[0], boot=boot(0), dialable=True)
-        wards.add(CLUB.say(number, "ward", body, fragment=0, version=1, group=CHAIN.digest))
+        body = Ward(boot=boot(0), dialable=True)
+        wards.add(CLUB.say(number, "ward", body, fragment=0, version=1, group=asked(CHAIN.digest, CLUB.ids[0])))
     return wards
 
 

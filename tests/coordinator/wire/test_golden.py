@@ -226,7 +226,7 @@ def bodies() -> dict[str, Wire]:
         doubts=(1,),
         accused=(0, 1),
     )
-    ward = Ward(head=IDS[1], boot=NONCE, dialable=True)
+    ward = Ward(boot=NONCE, dialable=True)
     return {
         "join": join,
         "roster": Roster(

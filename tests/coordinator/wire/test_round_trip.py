@@ -124,7 +124,7 @@ BODIES: dict[type[Wire], st.SearchStrategy[Wire]] = {
     Proposal: st.builds(Proposal, results=some(maybe, 1), checks=some(statements, 1)),
     Abstain: st.builds(Abstain, attempt=attempts),
     Vote: st.builds(Vote, outcome=digests, state=digests),
-    Ward: st.builds(Ward, head=peers, boot=nonces, dialable=st.booleans()),
+    Ward: st.builds(Ward, boot=nonces, dialable=st.booleans()),
     CellRoster: st.builds(CellRoster, leader=peers, height=st.integers(1, 2), wards=some(statements, 1)),
 }  # fmt: skip
 NOTES: dict[type[Wire], st.SearchStrategy[Wire]] = {
