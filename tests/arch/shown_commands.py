@@ -18,6 +18,8 @@ OPTION = re.compile(r"--[a-z][a-z-]*")
 REMARK = re.compile(r"\s+#.*$")
 LEFT_OUT = "…"  # what a page does not spell out
 ANY_RUN = ROOT / "examples/tiny.toml"  # stands for a run file that a reader has written
+SET_UP = re.compile(r"git clone |cd muster$|make install$|export PATH=")  # before anything of ours is there
+KNOWN = re.compile(r"(PYTHONPATH=\. )?(muster|python|pip) ")
 
 
 def blocks(page: str) -> list[list[str]]:

@@ -11,7 +11,7 @@ from typer.main import get_command
 
 from peer.cli.commands import app
 from tests.arch.prose import USER_PAGES
-from tests.arch.shown_commands import named, parse, steps, typed, unknown
+from tests.arch.shown_commands import KNOWN, SET_UP, named, parse, steps, typed, unknown
 from tests.checkout import ROOT
 
 PAGES = [page for page in USER_PAGES if page.parent.name != "commands"]  # those are made from the commands
@@ -89,3 +89,10 @@ def test_what_cannot_be_typed_is_found(words: list[str]) -> None:
 )
 def test_what_a_sentence_names_is_looked_up(sentence: str, wrong: list[list[str]]) -> None:
     assert [unknown(MUSTER, words) for words in named(sentence)] == wrong
+
+
+@pytest.mark.parametrize("page", sorted((ROOT / "docs/tutorials").glob("*.md")), ids=lambda page: page.stem)
+def test_a_tutorial_shows_only_commands_where_it_names_no_language(page: Path) -> None:
+    """What they print is in blocks of `text`: `tests/real/test_tutorials.py` types all others."""
+    typed_lines = [text for language, text in steps(page.read_text(encoding="utf-8")) if language == "sh"]
+    assert [text for text in typed_lines if not (KNOWN.match(text) or SET_UP.match(text))] == []

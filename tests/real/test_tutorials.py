@@ -16,7 +16,7 @@ import pytest
 
 from coordinator.views.control import snapshot
 from coordinator.views.snapshot import PeerSnapshot
-from tests.arch.shown_commands import steps
+from tests.arch.shown_commands import KNOWN, SET_UP, steps
 from tests.checkout import ROOT
 from tests.dashboard.serving import free_port
 from tests.real.conftest import Machines, invite_of
@@ -26,13 +26,12 @@ pytestmark = [pytest.mark.slow, pytest.mark.swarm, pytest.mark.timeout(1800)]
 
 PAGES = sorted((ROOT / "docs/tutorials").glob("*.md"))
 FRIENDS = ("bob", "eve")
-SET_UP = re.compile(r"git clone |cd muster$|make install$|export PATH=")  # done here, and it wants the network
-KNOWN = re.compile(r"(PYTHONPATH=\. )?(muster|python|pip) ")
 SCRIPT = "python examples/session"
 HOSTS = re.compile(rf"muster host |{SCRIPT}(?!.*INVITE)")  # it prints an invite
 GOES_ON = re.compile(rf"muster (host|join) (?!.*--detach)|{SCRIPT}")
 SERVES = re.compile(r"muster dashboard\b")
 ELSEWHERE = re.compile(r"muster (doctor|join) ")  # by others, where the reader hosts
+OWN_FOLDER = re.compile(r" --data ~/learner-(\d)")  # as each of the others has one anyhow
 NEEDS_VERSIONS = re.compile(r"muster (top|credit|sample|export)\b(?! /)")
 ADDED = {
     r"muster join ": "--yes --threads 1 --step-seconds 0.05",
@@ -84,6 +83,8 @@ class Walk:
     def _who(self, command: str) -> list[Reader]:
         if not (self.me.runs("muster host") and ELSEWHERE.match(command)):
             return [self.me]
+        if found := OWN_FOLDER.search(command):
+            return [self.friends[int(found[1]) - 1]]
         return self.friends if command.startswith("muster join") else self.friends[:1]
 
     def _prepare(self, command: str) -> None:
@@ -129,7 +130,8 @@ class Walk:
 
     def _filled_in(self, command: str) -> str:
         text = " ".join([command, *(more for pattern, more in ADDED.items() if re.match(pattern, command))])
-        text = text.replace("/tmp/", f"{self.folder}/").replace("--port 7400", f"--port {free_port()}")
+        text = OWN_FOLDER.sub("", text).replace("/tmp/", f"{self.folder}/")
+        text = text.replace("--port 7400", f"--port {free_port()}")
         if re.search(r"\bRUN\b", text):
             text = re.sub(r"\bRUN\b", self.me.type("muster runs").end().split()[0], text)
         return re.sub(r"\bINVITE\b", self.invite, text)
