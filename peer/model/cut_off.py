@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 CUT_OFF_BYTES = 3  # of each value
-_HIGH, _LOW, _EARLIER = "cut_off_high", "cut_off_low", "cut_off"  # which earlier versions kept in float32
+_HIGH, _LOW = "cut_off_high", "cut_off_low"
 
 
 class CutOff:
@@ -25,13 +25,10 @@ class CutOff:
 
     @classmethod
     def held_in(cls, state: Mapping[str, Tensor]) -> Self:
-        """What such a state says, not copied."""
-        earlier = state.get(_EARLIER, torch.empty(0))
-        held = cls(len(earlier))
+        """What such a state says, not copied; of no values where it says nothing."""
+        held = cls(0)
         if _HIGH in state and _LOW in state:
             held._high, held._low = state[_HIGH], state[_LOW]
-        else:
-            held.keep(slice(None), earlier)
         return held
 
     def __len__(self) -> int:
