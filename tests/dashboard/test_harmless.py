@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 
 from tests.checkout import ROOT
 
+CONTROL = re.compile(r"control\.\w+")  # the client of the peer's socket
 DASHBOARD = ROOT / "dashboard"
 MODULES = sorted(DASHBOARD.rglob("*.py"))
 APART = ("demo", "publish", "page_server")  # processes of their own: with a simulator in it; for the public page
@@ -159,7 +161,7 @@ def test_only_my_peer_gives_orders_and_only_four() -> None:
     orders: dict[str, set[str]] = {}
     for path in pages():
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.Call) and ast.unparse(node.func).startswith("control."):
+            if isinstance(node, ast.Call) and CONTROL.fullmatch(ast.unparse(node.func)):
                 constants = [one.value for one in ast.walk(node) if isinstance(one, ast.Constant)]
                 called = ast.unparse(node.func)
                 orders.setdefault(name_of(path), set()).update(constants if called == "control.ask" else [called])

@@ -316,7 +316,7 @@ def test_a_peer_that_writes_its_last_checkpoint_says_that_it_is_ending(
     run = Run(tmp_path, kind=OnDeadDisk)
 
     def ending() -> None:
-        run.tell("drain")
+        os.kill(os.getpid(), signal.SIGINT)
         until = time.monotonic() + 20
         while "still writing" not in run.lines[-1]:
             assert time.monotonic() < until
@@ -325,7 +325,6 @@ def test_a_peer_that_writes_its_last_checkpoint_says_that_it_is_ending(
         with pytest.raises(EndingError):
             ask(tmp_path, "pause")
         run.tell("stop")  # which it does
-        os.kill(os.getpid(), signal.SIGINT)
         os.kill(os.getpid(), signal.SIGINT)
 
     assert run(ending) == ["drain", "stop"]
