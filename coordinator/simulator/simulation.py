@@ -209,10 +209,8 @@ class World:
         where they are a third of all who train.
         """
         self._heal(self.peers)
-        before = self.versions()
-        if self._are_outvoted() or self.run_until_versions(before + versions * self.pace.fragments, seconds_max):
-            return
-        if self._are_outnumbered_in_training():
+        before, excused = self.versions(), self._are_outvoted() or self._are_outnumbered_in_training()
+        if self.run_until_versions(before + versions * self.pace.fragments, seconds_max) or excused:
             return
         raise InvariantError(f"no progress under attack: {before} versions, then {self.versions()}")
 
