@@ -79,16 +79,15 @@ class BoardPeer(VirtualPeer):
         ahead: list[PeerId] = []
         found = dict.fromkeys(chain.from_iterable(read.values()))
         found.pop(me, None)
-        records = board.records
         for peer in found:
-            seen, at = records[peer]
+            seen, at = board.records[peer]
             said[peer] = seen.shard_depth
             presence.see(peer, seen, at)
             if seen.versions > versions:
                 ahead.append(peer)
         world.random.shuffle(ahead)  # as the presence loop does
         for peer in ahead:
-            self.handle(PresenceSeen(peer, records[peer][0]))
+            self.handle(PresenceSeen(peer, board.records[peer][0]))
         shards.found({place: len(peers) for place, peers in read.items()}, said, needed)
         presence.sample(shards.everybody, now)
         if not self.alive:

@@ -108,7 +108,7 @@ class PresenceTable:
         else:
             if known.presence.boot != presence.boot:
                 self.unheard.discard(peer)  # another life of it, which has had no occasion to say anything yet
-            if known.seen_seconds < now - self.lifetime_seconds or peer in self.gone or peer in self.shunned:
+            if not self._is_live(peer, known, now):
                 known.since_seconds = now
             known.presence, known.seen_seconds = presence, now
         self.revision += 1
