@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, ClassVar, Literal, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
@@ -66,20 +66,32 @@ class NobodyRunsError(LocalError):
     """No peer is running with this data directory."""
 
 
-class StartingError(NobodyRunsError):
-    """One is about to run with it, and can do nothing yet but say what it does; empty where nobody says."""
+class UnreadyError(NobodyRunsError):
+    """One is there, and can do nothing but say what it is doing; a reply has that under `reply_key`."""
 
-    def __init__(self, doing: str) -> None:
-        super().__init__("the peer here is still starting" + (f": it {doing}" if doing else "; ask again soon"))
+    reply_key: ClassVar[str]
+
+    def __init__(self, doing: str, sentence: str) -> None:
+        super().__init__(sentence)
         self.doing = doing
 
 
-class EndingError(NobodyRunsError):
-    """One has run with it, and can do nothing any more but say how it ends."""
+class StartingError(UnreadyError):
+    """It is about to run; `doing` is empty where nobody says."""
+
+    reply_key = "starting"
 
     def __init__(self, doing: str) -> None:
-        super().__init__(f"the peer here is ending: it {doing}")
-        self.doing = doing
+        super().__init__(doing, "the peer here is still starting" + (f": it {doing}" if doing else "; ask again soon"))
+
+
+class EndingError(UnreadyError):
+    """It has run."""
+
+    reply_key = "ending"
+
+    def __init__(self, doing: str) -> None:
+        super().__init__(doing, f"the peer here is ending: it {doing}")
 
 
 def ask(
@@ -108,10 +120,9 @@ def ask(
             raise LocalError(f"the peer with data directory {data_directory} does not answer") from None
     if not isinstance(reply, dict):
         raise LocalError("the peer gave an answer that is not an object")
-    if "starting" in reply:
-        raise StartingError(str(reply["starting"]))
-    if "ending" in reply:
-        raise EndingError(str(reply["ending"]))
+    for unready in (StartingError, EndingError):
+        if unready.reply_key in reply:
+            raise unready(str(reply[unready.reply_key]))
     if "error" in reply:
         raise (UsageError if reply.get("usage") is True else LocalError)(str(reply["error"]))
     return reply

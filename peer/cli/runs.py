@@ -70,12 +70,12 @@ def _chosen(known: list[Manifest], start: str) -> Manifest:
 
 
 def _forget(directory: Path, manifest: Manifest) -> None:
-    from coordinator.views.control import EndingError, NobodyRunsError, StartingError, snapshot
+    from coordinator.views.control import NobodyRunsError, UnreadyError, snapshot
 
     try:
         if snapshot(directory).run_id == manifest.run_id.hex():
             raise UsageError("the peer here takes part in that run now; end it first with: muster stop")
-    except (StartingError, EndingError):
+    except UnreadyError:
         raise  # it may be about to read or to write what is forgotten
     except NobodyRunsError:
         pass

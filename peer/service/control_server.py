@@ -17,7 +17,7 @@ from typing import Any, get_args
 
 import structlog
 
-from coordinator.views.control import SOCKET_NAME, Command, EndingError, Request, StartingError
+from coordinator.views.control import SOCKET_NAME, Command, Request, UnreadyError
 from dht.errors import LocalError, MusterError, UsageError
 
 Answer = dict[str, Any]
@@ -105,10 +105,8 @@ class ControlServer:
             return {"error": f"there is no such command; known are {', '.join(sorted(_COMMANDS))}"}
         try:
             return await self._handler(request)
-        except StartingError as error:
-            return {"error": str(error), "starting": error.doing}
-        except EndingError as error:
-            return {"error": str(error), "ending": error.doing}
+        except UnreadyError as error:
+            return {"error": str(error), error.reply_key: error.doing}
         except UsageError as error:
             return {"error": str(error), "usage": True}
         except MusterError as error:
