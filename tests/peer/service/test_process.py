@@ -184,6 +184,12 @@ class Run:
         assert failures == []
         return self.nodes[0].happened
 
+    def wait_for(self, text: str) -> None:
+        """Until its last line has this."""
+        until = time.monotonic() + 20
+        while text not in self.lines[-1]:
+            assert time.monotonic() < until
+
     def tell(self, command: Command) -> None:
         ask(self.options.data_directory, command)
 
@@ -298,9 +304,7 @@ def test_whoever_will_not_wait_for_the_last_save_presses_again(
 
     def twice() -> None:
         os.kill(os.getpid(), signal.SIGINT)
-        until = time.monotonic() + 20
-        while "still writing" not in run.lines[-1]:
-            assert time.monotonic() < until
+        run.wait_for("still writing")
         os.kill(os.getpid(), signal.SIGINT)
 
     assert run(twice) == ["drain", "stop"]
@@ -317,9 +321,7 @@ def test_a_peer_that_writes_its_last_checkpoint_says_that_it_is_ending(
 
     def ending() -> None:
         os.kill(os.getpid(), signal.SIGINT)
-        until = time.monotonic() + 20
-        while "still writing" not in run.lines[-1]:
-            assert time.monotonic() < until
+        run.wait_for("still writing")
         with pytest.raises(EndingError, match="the peer here is ending: it writes its last checkpoint"):
             snapshot(tmp_path)
         with pytest.raises(EndingError):
