@@ -48,6 +48,7 @@ class Witness(TapeRecorder):
 
     def __init__(self, name: str) -> None:
         super().__init__(PeerId(name))
+        self._adopted: dict[int, int] = {}  # newest version by fragment
 
     def version(self, certificate: Certificate) -> None:
         outcome = certificate.outcome
@@ -65,15 +66,12 @@ class Witness(TapeRecorder):
         )
 
     def adoption(self, action: Adopt, step: int, dropped: bool) -> None:
-        ours = action.ours
+        ours, fragment, version = action.ours, action.certificate.fragment, action.certificate.version
+        before = self._adopted.get(fragment, 0)
+        self._adopted[fragment] = version
         worked = isinstance(ours, IncludedUnseen) or (isinstance(ours, Included) and any(ours.counted))
-        say(
-            "adopted",
-            name=self._peer,
-            fragment=action.certificate.fragment,
-            version=action.certificate.version,
-            worked=worked,
-        )
+        # who adopts several versions at once does not say which of them has the work
+        say("adopted", name=self._peer, fragment=fragment, version=version, worked=worked and version == before + 1)
 
 
 class House:
@@ -125,7 +123,7 @@ class House:
             say(
                 "end",
                 name=name,
-                versions=[one.version for one in last.fragments],
+                versions=[one.held_version for one in last.fragments],
                 digests=last.digests_from_tensors,
                 events=last.events,
                 sent=last.bytes_sent,
