@@ -32,7 +32,7 @@ SAMPLE_TOKENS_MIN = 16  # of less nobody can tell how the model writes
 SAMPLE_EVERY_SECONDS = 60.0  # while the run goes on
 LIVE_SAMPLE_SECONDS = 2.0
 CYCLES = 2  # of all fragments between two evaluations
-BUSY_SHARE = 0.1  # evaluations take at most this share of the time
+BUSY_SHARE = 0.1  # evaluations take at most this share of a core, or of a GPU
 REST_SECONDS_MIN = 0.2
 LOOK_SECONDS = 30.0  # after which an evaluation goes by the part of the text that it has seen
 SAMPLE_SECONDS = 10.0  # after which a piece of text is long enough
@@ -76,6 +76,7 @@ class EvaluationLoop:
         self._closed = threading.Event()
         self._hurried = threading.Event()  # what is under way ends with what it has seen
         self._heldout = data.heldout
+        self._spent_seconds = 0.0  # of a core or of a GPU
         self._place(device)
         self.found: list[Evaluation] = []
         self.newest_text = ""  # that the model wrote
@@ -97,13 +98,13 @@ class EvaluationLoop:
         loop = asyncio.get_running_loop()
         writes_at = loop.time() + SAMPLE_EVERY_SECONDS
         while True:
-            started, now = loop.time(), mark()
+            started, spent, now = loop.time(), self._spent_seconds, mark()
             if now.complete and now.versions >= self.found[-1].versions + CYCLES * self._config.pace.fragments:
                 await self.evaluate(now, full=False)
                 if started >= writes_at:
                     await self.sample(LIVE_SAMPLE_SECONDS)
                     writes_at = started + SAMPLE_EVERY_SECONDS
-            await asyncio.sleep(max(REST_SECONDS_MIN, (loop.time() - started) / BUSY_SHARE))
+            await asyncio.sleep(max(REST_SECONDS_MIN, (self._spent_seconds - spent) / BUSY_SHARE))
 
     async def evaluate(self, mark: Mark, full: bool) -> Evaluation:
         """Loss of the anchors as they are now, in nats per token; of a part of the text if all of it takes too long.
@@ -184,7 +185,12 @@ class EvaluationLoop:
         return await asyncio.get_running_loop().run_in_executor(self._worker, self._work, work)
 
     def _work(self, work: Callable[[], Answer]) -> Answer:
-        """On the processor, for good, once a GPU fails: its memory may have become another program's."""
+        """On the processor, for good, once a GPU fails: its memory may have become another program's.
+
+        While others have the core nothing is spent: else a busy machine would hardly ever evaluate.
+        """
+        spent_seconds = time.thread_time if self._device == PROCESSOR else time.monotonic
+        started = spent_seconds()
         try:
             return work()
         except RuntimeError as error:
@@ -194,6 +200,7 @@ class EvaluationLoop:
             self._place(PROCESSOR)
             return work()
         finally:
+            self._spent_seconds += spent_seconds() - started
             give_back_freed()
             if self._device != PROCESSOR:
                 torch.cuda.empty_cache()

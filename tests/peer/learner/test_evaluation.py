@@ -1,6 +1,7 @@
 import asyncio
 import itertools
 import math
+import time
 from collections.abc import Callable, Iterator, Sequence
 from threading import Event
 
@@ -204,6 +205,25 @@ def test_a_host_writes_while_the_run_goes_on(looking, evaluator: Evaluator, monk
     with pytest.raises(AssertionError, match="until then"):
         asyncio.run(loop.run(mark))
     assert [one.versions for one in loop.found] == [0, 1000]
+
+
+def test_a_host_rests_for_what_it_took_and_not_for_what_it_waited(
+    looking, evaluator: Evaluator, monkeypatch: pytest.MonkeyPatch
+):
+    """A busy machine gives a core late: with ten times that wait its run would have few points."""
+    anchors, versions, rests = untrained(evaluator.fragments), iter((0, 1000)), list[float]()
+    loop = looking(lambda: anchors, 0.0, lambda: time.sleep(0.1))
+
+    async def note(seconds: float) -> None:
+        rests.append(seconds)
+
+    monkeypatch.setattr(asyncio, "sleep", note)
+    monkeypatch.setattr(evaluation_loop, "REST_SECONDS_MIN", 0.0)
+    began = time.monotonic()
+    with pytest.raises(RuntimeError):  # there are no further versions
+        asyncio.run(loop.run(lambda: evaluation_loop.Mark(next(versions), 0, 0.0, True)))
+    assert len(rests) == 1
+    assert 0 < rests[0] < time.monotonic() - began
 
 
 def test_an_evaluation_keeps_no_second_model_in_memory(looking, evaluator: Evaluator, monkeypatch: pytest.MonkeyPatch):
