@@ -51,6 +51,11 @@ def label(peer: PeerView) -> str:
     return f"{name} {short_id(peer.peer_id)}" if name else short_id(peer.peer_id)
 
 
+def marked(name: str, peer_id: str, own: str) -> str:
+    """The reader's own machine stands out among others."""
+    return f"{name} (mine)" if peer_id == own else name
+
+
 def labels(view: NetworkView) -> dict[str, str]:
     """What everybody in a view is called, by peer id."""
     gone = {one.peer_id: f"{plain(one.name, 40)} {short_id(one.peer_id)}".strip() for one in view.credit}

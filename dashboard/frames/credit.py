@@ -7,7 +7,7 @@ from datetime import date
 from coordinator.views.credit import team_tokens
 from coordinator.views.network_view import NetworkView
 from dashboard.frames.rows import Row, milliseconds, moment
-from dashboard.text import labels, plain
+from dashboard.text import labels, marked, plain
 
 HISTORY_PEERS = 8
 ROWS_MAX = 1000
@@ -15,13 +15,13 @@ NO_TEAM = "no team"
 EPOCH_ORDINAL = date(1970, 1, 1).toordinal()
 
 
-def leaderboard(view: NetworkView) -> list[Row]:
-    """Most certified tokens first."""
+def leaderboard(view: NetworkView, own: str = "") -> list[Row]:
+    """Most certified tokens first; `own` is the reader's peer id."""
     names, total = labels(view), sum(one.tokens for one in view.credit)
     return [
         {
             "place": place,
-            "peer": names[one.peer_id],
+            "peer": marked(names[one.peer_id], one.peer_id, own),
             "team": plain(one.team, 40),
             "tokens": one.tokens,
             "share": 100 * one.tokens / total if total else 0.0,

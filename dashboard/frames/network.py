@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from coordinator.views import quantity
 from coordinator.views.network_view import NetworkView, PeerView, RoundView
 from dashboard.frames.rows import Row, milliseconds
-from dashboard.text import called, label, labels, plain, short_id
+from dashboard.text import called, label, labels, marked, plain, short_id
 
 RING_MAX = 40  # more peers than this fill a disc
 GOLDEN_ANGLE = math.pi * (3 - math.sqrt(5))
@@ -150,17 +150,13 @@ def peer_table(view: NetworkView, text: str = "", kinds: Sequence[str] = (), own
         if wanted in haystack and (not kinds or kind(peer, busy) in kinds):
             found.append(peer)
     found.sort(key=lambda one: (-one.credited_tokens, one.name.lower(), one.peer_id))
-    return [
-        _table_row(peer, busy, total) | ({"peer": f"{label(peer)} (mine)"} if peer.peer_id == own else {})
-        for peer in found
-    ]
+    return [_table_row(peer, busy, total) | {"peer": marked(label(peer), peer.peer_id, own)} for peer in found]
 
 
 def _table_row(peer: PeerView, busy: frozenset[str], total: int) -> Row:
     reach = {True: "direct", False: "through a relay", None: "unknown"}
     trains = peer.role != "host"  # which has no speed and no share of its own
     return {
-        "peer": label(peer),
         "state": state_words(peer, busy),
         "device": plain(peer.device, 60),
         "steps_per_second": peer.steps_per_second if trains and peer.live else None,

@@ -6,6 +6,7 @@ import streamlit as st
 
 from dashboard import charts, show
 from dashboard.frames import credit
+from dashboard.own_peer import own_peer
 from dashboard.source import Source
 
 HOW_COUNTED = (
@@ -23,7 +24,7 @@ def page(source: Source) -> None:
         seen = source.see()
         show.status(seen)
         st.text(HOW_COUNTED)
-        rows = credit.leaderboard(seen.view)
+        rows = credit.leaderboard(seen.view, own_peer(source.data_directory).peer_id)
         columns = {
             "place": show.number("Place"),
             "peer": show.words("Machine"),

@@ -323,7 +323,7 @@ def test_credit_over_time_ends_at_the_leaderboard() -> None:
     held = {peer: [row["tokens"] for row in rows if row["peer"] == peer] for peer in ("…a", "…b")}
     assert held == {"…a": [30, 50, 50, 50, 50, 50, 50], "…b": [20, 20, 20, 30, 30, 30, 30]}
     assert [row["time"] for row in rows[::2]][-2:] == [1000 * (EPOCH + 3), 1000 * (EPOCH + 9)]
-    assert [row["place"] for row in credit.leaderboard(view)] == [1, 2]
+    assert [(row["place"], row["peer"]) for row in credit.leaderboard(view, own="b")] == [(1, "…a"), (2, "…b (mine)")]
     assert {row["team"]: row["tokens"] for row in credit.team_rows(view)} == {"no team": 50, "x": 30}
     assert credit.team_rows(NetworkView(credit=view.credit[:1])) == []
 
