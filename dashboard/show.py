@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import streamlit as st
 
-from coordinator.views.network_view import SENTENCE_CHARACTERS_MAX as SENTENCE_CHARACTERS_MAX
+from coordinator.views.network_view import SENTENCE_CHARACTERS_MAX
 from dashboard.charts import Spec
 from dashboard.frames.rows import Row
 from dashboard.frames.run import alert

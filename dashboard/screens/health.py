@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import streamlit as st
 
+from coordinator.views.network_view import SENTENCE_CHARACTERS_MAX
 from dashboard import show
 from dashboard.frames import health
 from dashboard.source import Source
@@ -22,7 +23,7 @@ def page(source: Source) -> None:
         if seen.silent and seen.age_seconds is not None and not seen.left:
             found.insert(0, f"The network is silent; it was last heard {ago(seen.age_seconds)}.")
         for problem in found:
-            st.warning(escaped(problem, show.SENTENCE_CHARACTERS_MAX))
+            st.warning(escaped(problem, SENTENCE_CHARACTERS_MAX))
         if not found:
             st.success("No problems.")
         st.text("How rounds went, and what proves a ban, is under Advanced.")

@@ -8,6 +8,7 @@ import streamlit as st
 
 from coordinator.views import control
 from coordinator.views.credit import CreditReport
+from coordinator.views.network_view import SENTENCE_CHARACTERS_MAX
 from coordinator.views.snapshot import PeerSnapshot
 from dashboard import show
 from dashboard.frames import own
@@ -41,7 +42,7 @@ def page(source: Source) -> None:
             mine = control.snapshot(directory)
             limits = control.limits(directory, (), CONTROL_SECONDS_MAX)
         except MusterError as error:
-            st.text(OVER if source.see().view.finished else plain(str(error), show.SENTENCE_CHARACTERS_MAX))
+            st.text(OVER if source.see().view.finished else plain(str(error), SENTENCE_CHARACTERS_MAX))
             return
         st.text(own.headline(mine))
         for advice in own.advice(mine):
@@ -84,7 +85,7 @@ def _brake(directory: Path, mine: PeerSnapshot) -> None:
         try:
             control.ask(directory, "pause" if pause else "resume" if resume else "drain", CONTROL_SECONDS_MAX)
         except MusterError as error:
-            st.text(plain(str(error), show.SENTENCE_CHARACTERS_MAX))
+            st.text(plain(str(error), SENTENCE_CHARACTERS_MAX))
             return
     if pause or resume or leave or stay:
         st.rerun()
@@ -92,7 +93,7 @@ def _brake(directory: Path, mine: PeerSnapshot) -> None:
 
 def _details(mine: PeerSnapshot) -> None:
     if mine.note:
-        st.text(plain(mine.note, show.SENTENCE_CHARACTERS_MAX))
+        st.text(plain(mine.note, SENTENCE_CHARACTERS_MAX))
     show.figures(own.details(mine))
     st.text("The model is cut into fragments, which are merged one after the other.")
     columns = {

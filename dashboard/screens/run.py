@@ -5,7 +5,7 @@ from __future__ import annotations
 import streamlit as st
 
 from coordinator.views import quantity
-from coordinator.views.network_view import NetworkView
+from coordinator.views.network_view import SENTENCE_CHARACTERS_MAX, NetworkView
 from dashboard import charts, show
 from dashboard.frames import run
 from dashboard.source import Source
@@ -32,7 +32,7 @@ def page(source: Source) -> None:
         show.status(seen)
         if view.run_id:
             st.text("\n".join(run.about(view)))
-            st.subheader(escaped(run.headline(view), show.SENTENCE_CHARACTERS_MAX))
+            st.subheader(escaped(run.headline(view), SENTENCE_CHARACTERS_MAX))
         found = run.figures(view)
         show.figures(_figures(view, found), HELPS)
         _loss(view)
