@@ -42,7 +42,7 @@ def page(source: Source) -> None:
             "credit-days",
             "Nothing yet.",
         )
-        st.subheader("The first eight over time")
+        st.subheader("Over time" if len(rows) <= credit.HISTORY_PEERS else "The first eight over time")
         show.chart(credit.history_rows(seen.view), charts.credit_history(), "credit-history")
         teams = credit.team_rows(seen.view)
         st.subheader("Teams")

@@ -20,7 +20,8 @@ def page(source: Source) -> None:
         seen = source.see()
         show.status(seen, alerts=False)
         found = health.problems(seen.view)
-        if seen.silent and seen.age_seconds is not None and not seen.left:
+        gone_too_soon = seen.silent and not seen.left and not seen.view.finished
+        if gone_too_soon and seen.age_seconds is not None:
             found.insert(0, f"The network is silent; it was last heard {ago(seen.age_seconds)}.")
         for problem in found:
             st.warning(escaped(problem, SENTENCE_CHARACTERS_MAX))

@@ -181,7 +181,8 @@ def _versions(view: NetworkView) -> str:
 
 def _cells(peer: PeerView) -> list[str]:
     name = printable(peer.name)[:NAME_CHARACTERS]
-    state = printable(peer.state) if peer.live else f"gone {quantity.duration(peer.last_seen_seconds)} ago"
+    is_there = peer.live or peer.state == "finished"
+    state = printable(peer.state) if is_there else f"gone {quantity.duration(peer.last_seen_seconds)} ago"
     learner = peer.role == "learner"
     return [
         f"{name} …{peer.peer_id[-ID_CHARACTERS:]}".strip(),

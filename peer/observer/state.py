@@ -212,7 +212,8 @@ class Observation:
         for peer, view in self.known.views(self.chains.versions).items():
             known = self.known.peers[peer]
             state = doing.get(peer, view.state) if view.live and view.state == "training" else view.state
-            if over and state == "draining":  # it has nothing left to do, and is not leaving early
+            gone_with_all = not view.live and view.versions_behind == 0  # its last words may have got lost
+            if over and (state == "draining" or gone_with_all):  # it had nothing left to do, and did not leave early
                 state = "finished"
             ban = self.chains.bans.get(peer)
             update = {

@@ -14,7 +14,7 @@ from rich.text import Text
 from coordinator.views import quantity
 from peer.machine.sparkline import sparkline
 
-LABEL_CHARACTERS = 10
+LABEL_CHARACTERS = 13  # "kind of data" is the longest
 SPARKLINE_CHARACTERS = 32
 AROUND_LINES = 4  # headings, an empty line, and where the cursor stands
 
@@ -47,11 +47,16 @@ class Picture:
     def draw(self, rows_max: int) -> RenderableType:
         """Everything, but of many rows the first ones only, and how many more there are."""
         table = Table(box=None, padding=(0, 1, 0, 0), header_style="dim", expand=False)
-        for one in self.columns:
-            table.add_column(
-                one.heading, justify="right" if one.is_number else "left", no_wrap=True, max_width=one.width_max
-            )
         shown = self.rows if len(self.rows) <= rows_max else self.rows[: max(0, rows_max - 1)]
+        for at, one in enumerate(self.columns):
+            cells = [one.heading, *(row.cells[at] for row in shown if at < len(row.cells))]
+            table.add_column(
+                one.heading,
+                justify="right" if one.is_number else "left",
+                no_wrap=True,
+                min_width=max(map(len, cells)) if one.is_number else None,  # half a number says nothing
+                max_width=one.width_max,
+            )
         for row in shown:
             table.add_row(*map(Text, row.cells), style=row.style)
         if len(shown) < len(self.rows):

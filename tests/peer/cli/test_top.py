@@ -24,6 +24,8 @@ from peer.cli.top import picture, up_to_date
 NOW = 1e9
 FACTS = RunFacts(fragments=2, versions_target=400, presence_lifetime_seconds=9.0)
 
+ABOUT = (("purpose", "a small model"), ("kind of data", "tales that we wrote down"))
+
 
 def peer(number: int, **changes: object) -> PeerView:
     values: dict[str, object] = {
@@ -87,10 +89,22 @@ def test_the_run_and_its_peers_are_shown_with_units() -> None:
     assert host[2:4] == ["hosting", "0"]
 
 
+def test_no_number_is_cut_off_and_no_label_runs_into_its_text() -> None:
+    told = view(peer(1, name="a machine with a name"), run=FACTS.model_copy(update={"about": ABOUT}))
+    shown = lines_of(told, width=80)
+    [heading] = [line for line in shown if "steps/s" in line]
+    assert heading.split()[2:8] == ["step", "loss", "steps/s", "behind", "credit", "sent"]
+    assert "101 2.346    3.50      0   4.3k 1.0 MB" in shown[-1]
+    columns = {line.index(text) for line in shown for _, text in ABOUT if text in line}
+    assert len(columns) == 1
+    assert any(line.startswith("kind of data tales") for line in shown)
+
+
 def test_whoever_is_gone_comes_last_with_the_time_since() -> None:
     rows = lines_of(view(peer(1, live=False, last_seen_seconds=75.0), peer(2)))[-2:]
     assert rows[0].startswith("peer-2")
     assert "gone 1:15 ago" in rows[1]
+    assert "finished" in lines_of(view(peer(1, live=False, state="finished")))[-1]
 
 
 def test_rows_are_as_many_as_there_is_room() -> None:

@@ -192,6 +192,24 @@ def test_who_rests_has_finished_if_the_run_has(target: int, state: str) -> None:
     assert {peer.state for peer in view.peers if peer.live} == {state}
 
 
+@pytest.mark.parametrize("target", [1, 10**6])
+def test_a_machine_that_left_with_the_whole_run_has_finished(target: int) -> None:
+    """Its last word may have been that it trains."""
+    observed = Observed(world_of(3))
+    manifest = observed.observation.manifest
+    facts = run_facts(manifest).model_copy(update={"versions_target": target})
+    observed.observation = Observation(manifest, facts, observed.observation.chains)
+    observed.run(20)
+    for peer in observed.world.peers:
+        observed.world.crash(peer)
+    view = observed.run(30)
+    assert not any(peer.live for peer in view.peers)
+    with_all = {peer.state for peer in view.peers if peer.versions_behind == 0}
+    assert with_all
+    assert ("finished" in with_all) is (target == 1)
+    assert all(peer.state != "finished" for peer in view.peers if peer.versions_behind)
+
+
 # -- what peers only say
 
 

@@ -175,7 +175,7 @@ def test_what_a_model_writes_cannot_steer_the_terminal() -> None:
 
 def test_a_long_label_stands_apart_from_its_text() -> None:
     assert labelled("kind of data", "stories").plain == "kind of data stories"
-    assert labelled("peers", "5 live").plain == "peers     5 live"
+    assert labelled("peers", "5 live").plain == "peers        5 live"
 
 
 def test_a_peer_describes_itself() -> None:
