@@ -1,6 +1,6 @@
-"""Everything that a script of one's own needs: `from peer import Session, RunConfig, Invite`.
+"""The public names for a user's own script: `from peer import Session, RunConfig, Invite`.
 
-A name is imported when it is asked for, so that commands start quickly.
+Each name is imported on first use, so that commands start quickly.
 """
 
 from __future__ import annotations

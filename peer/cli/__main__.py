@@ -1,4 +1,4 @@
-"""`python -m peer.cli` is the command `muster`."""
+"""Makes `python -m peer.cli` the same as the command `muster`."""
 
 from peer.cli.main import main
 

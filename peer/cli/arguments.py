@@ -1,4 +1,4 @@
-"""What the options of a command mean: folders, run files, and lists of one value per peer."""
+"""Parsers for the options of commands: run files, addresses, devices, peer ids, and lists of one value per peer."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ _DEVICE = re.compile(r"auto|cpu(,cpu){0,31}|cuda|cuda:[0-9]{1,2}(,cuda:[0-9]{1,2
 
 
 def run_file(argument: Path | None, option: Path | None) -> Path | None:
-    """The run file of a command line, whichever way it was named; raises UsageError for two."""
+    """Return the run file, given as an argument or with --config; raises UsageError for both."""
     if argument is not None and option is not None:
         raise UsageError("the run file is given twice; leave out --config")
     return argument or option
 
 
 def run_config(path: Path | None, versions: int | None, settings: Iterable[str] | None = None) -> RunConfig:
-    """The run in this file, or the one that ships with Muster, with another length and `settings`; raises UsageError.
+    """Return the run in this file, or the tiny run that ships with Muster; raises UsageError.
 
-    Each of the settings is `TABLE.KEY=VALUE`.
+    `versions` replaces its length, and each of the settings is `TABLE.KEY=VALUE`.
     """
     config = RunConfig.parse(preset_text(TINY), "the tiny run") if path is None else RunConfig.from_toml(path)
     return _changed(config, versions, settings)
@@ -36,7 +36,7 @@ def run_config(path: Path | None, versions: int | None, settings: Iterable[str] 
 def hosted_run(
     path: Path | None, export: Path | None, versions: int | None, settings: Iterable[str] | None
 ) -> RunConfig:
-    """That of `run_config`, or one that goes on from this export; raises LocalError if the export is not whole."""
+    """Return what `run_config` does, or a run that continues this export; raises LocalError if that is incomplete."""
     if export is None:
         return run_config(path, versions, settings)
     if path is not None:
@@ -52,7 +52,7 @@ def _changed(config: RunConfig, versions: int | None, settings: Iterable[str] | 
 
 
 def listen(text: str) -> str:
-    """An address of this machine to listen on; raises UsageError."""
+    """Return the text if it is an IP address to listen on; raises UsageError."""
     try:
         ipaddress.ip_address(text)
     except ValueError:
@@ -61,7 +61,7 @@ def listen(text: str) -> str:
 
 
 def device(text: str) -> str:
-    """A device to train on, or several GPUs; raises UsageError."""
+    """Return the text if it names a device to train on, or several; raises UsageError."""
     if not _DEVICE.fullmatch(text):
         raise UsageError(
             f"--device {text!r} is none; say auto, cpu, cuda, cuda:1 for the second GPU, or cuda:0,cuda:1 for both"
@@ -73,14 +73,14 @@ def device(text: str) -> str:
 
 
 def one_device(text: str) -> str:
-    """A device to evaluate on; raises UsageError."""
+    """Return the text if it names one device to evaluate on; raises UsageError."""
     if "," in device(text):
         raise UsageError(f"--device {text} names several; a host evaluates on one")
     return text
 
 
 def peer_ids(texts: Iterable[str]) -> tuple[str, ...]:
-    """Raises UsageError if one is none."""
+    """Return these texts as peer ids; raises UsageError if one is no peer id."""
     for text in texts:
         try:
             public_key_of(PeerId(text))
@@ -90,7 +90,7 @@ def peer_ids(texts: Iterable[str]) -> tuple[str, ...]:
 
 
 def by_peer(option: str, texts: Iterable[str]) -> Iterator[tuple[int, str]]:
-    """The pairs of `NUMBER:VALUE`; raises UsageError."""
+    """Yield the number and the value of each `NUMBER:VALUE`; raises UsageError."""
     for text in texts:
         number, _, value = text.partition(":")
         if not (number.isdecimal() and value):
@@ -99,7 +99,10 @@ def by_peer(option: str, texts: Iterable[str]) -> Iterator[tuple[int, str]]:
 
 
 def attacks(texts: Sequence[str], peers: int) -> dict[int, str]:
-    """What the last of so many peers do, by number, of `NAME:COUNT[:PARAMETER=VALUE]`; raises UsageError."""
+    """Assign attacks to the last of so many peers; raises UsageError, also if no peer stays honest.
+
+    Each text is `NAME:COUNT[:PARAMETER=VALUE]`. Returns the attack, as `NAME[:PARAMETER=VALUE]`, by peer number.
+    """
     if not texts:
         return {}
     from peer.attacks.protocol import is_process_attack
@@ -119,7 +122,7 @@ def attacks(texts: Sequence[str], peers: int) -> dict[int, str]:
 
 
 def slowness(text: str) -> float:
-    """How many times slower than the others; raises UsageError."""
+    """Parse how many times slower than the others a peer is; raises UsageError."""
     try:
         factor = float(text)
     except ValueError:

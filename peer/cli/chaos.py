@@ -1,4 +1,4 @@
-"""`muster chaos`: a real swarm on this machine, broken on purpose, and what that cost."""
+"""`muster chaos`: break a real swarm on this machine on purpose, and measure the cost."""
 
 from __future__ import annotations
 
@@ -101,7 +101,10 @@ def chaos(
 
 
 def _plan(path: Path | None, seed: int | None, peers: int | None, minutes: float | None) -> Plan:
-    """From the file, with the numbers of the command line instead of its own; else drawn; raises UsageError."""
+    """Load the plan, or draw one if there is no file; raises UsageError.
+
+    Numbers on the command line replace those in the file.
+    """
     if minutes is not None and not minutes > 0:
         raise UsageError("--minutes must be more than 0")
     if minutes is not None and minutes * 60 > SECONDS_MAX:
@@ -151,7 +154,7 @@ def _display(plain: bool) -> Iterator[ChaosDisplay]:
 
 
 def _conclude(watch: ChaosWatch, report: ChaosReport, plain: bool) -> None:
-    """Say how it went; raises LocalError if that was not well."""
+    """Print the summary; raises LocalError if the swarm did not end well."""
     from rich.console import Console
 
     from peer.chaos.view import chaos_summary

@@ -1,4 +1,4 @@
-"""`muster check`: whether a run file is valid, and what the run takes from the machines that join it."""
+"""`muster check`: validate a run file, and say what the run takes from the machines that join it."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from dht.units import DAY_SECONDS
 from peer.cli import arguments
 from peer.cli.common import AsJson, RunFileOption, print_json
 
-FULL_STEP_SECONDS = 1.0  # of a machine to which lines are told: one that makes a step a second
-TUNED_WIDTH = 128  # at which these rates are the best that we measured; what is wider wants less, by 1/√width
+FULL_STEP_SECONDS = 1.0  # the default pace for which traffic and network speed are told
+TUNED_WIDTH = 128  # the model width at which these rates were best; a wider model wants less, by 1/√width
 TUNED_RATES = {"muon8bit": 1.5e-2, "muon": 1.5e-2, "adamw8bit": 4.5e-3, "adamw": 4.5e-3}
-RATE_TIMES_MAX = 2.0  # that much more than what suits a width is worth a warning
+RATE_TIMES_MAX = 2.0  # a rate above this multiple of the one that suits the width gets a warning
 CARD_SIZES = (4, 6, 8, 10, 12, 16, 24, 32, 48, 80)  # GB
 RAM_SIZES = (4, 8, 16, 32, 64, 128, 256)
-FREE_SHARE = 0.85  # that the rest of the machine leaves
-CUT_SHARE_MAX = 0.9  # of the memory beside a learner that even fragments take, if that is worth a word
-WHOLE_FROM = 10  # Mbit/s that are told without a fraction
+FREE_SHARE = 0.85  # of a machine's memory, which other programs leave free
+CUT_SHARE_MAX = 0.9  # advise even fragments if they take at most this share of the memory beside a learner
+WHOLE_FROM = 10  # Mbit/s from which no fraction is shown
 ALWAYS = "for a machine that is on all day among many others,"  # `muster plan swarm` counts hours and groups
-SPREAD = 3  # lines: how many times this much is a line that no round waits for
+SPREAD = 3  # no round waits for a line with this many times the average rate
 
 
 def check(
@@ -66,7 +66,7 @@ def check(
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """What a run takes of one machine that takes part, with a card or without one, and of its host."""
+    """The resources that a run takes from its host and from one participant, with a GPU or without."""
 
     parameters: int
     card_bytes: int
@@ -80,7 +80,7 @@ class Needs:
 
     @classmethod
     def of(cls, config: RunConfig, step_seconds: float) -> Needs:
-        """Where an inner step takes so long."""
+        """Compute the needs for machines on which an inner step takes so long."""
         from peer.cli import terms
         from peer.learner.memory_estimate import RUNTIME_BYTES, footprint, host_bytes, least_bytes
 
@@ -100,7 +100,7 @@ class Needs:
 
 
 def findings(config: RunConfig, file: Path, step_seconds: float) -> str:
-    """Several lines, for the organiser; sizes are those of one machine that takes part."""
+    """Return several lines for the organiser; sizes are for one participating machine, unless they name the host."""
     from coordinator.views import quantity
     from peer.cli.terms import learner_words
 
@@ -136,7 +136,7 @@ def findings(config: RunConfig, file: Path, step_seconds: float) -> str:
 
 
 def _machine_rows(need: Needs, besides: str) -> tuple[tuple[str, str], ...]:
-    """The smallest that are sold and can take part; some of a card and of RAM others have already."""
+    """Describe the smallest machines on sale that can join, with FREE_SHARE of their memory free."""
     gpu, ram, without = (
         next(
             (f"at least {size} GB" for size in sizes if size * FREE_SHARE >= needed / (1 << 30)),
@@ -156,7 +156,7 @@ def _machine_rows(need: Needs, besides: str) -> tuple[tuple[str, str], ...]:
 
 
 def _base_rows(config: RunConfig) -> tuple[tuple[str, str], ...]:
-    """What an adapter is of; its base may not be here yet."""
+    """Describe the base model of an adapter; its weights may not be here yet."""
     from coordinator.views import quantity
     from peer.model.sketch import lacks_base
 
@@ -174,7 +174,7 @@ def _base_rows(config: RunConfig) -> tuple[tuple[str, str], ...]:
 
 
 def _cut_rows(config: RunConfig) -> tuple[tuple[str, str], ...]:
-    """Advice, if an embedding makes one fragment so large that the memory of rounds is mostly its own."""
+    """Advise cutting embeddings, if one makes its fragment so large that rounds take much more memory."""
     from coordinator.views import quantity
     from peer.learner.memory_estimate import footprint
 
@@ -189,7 +189,7 @@ def _cut_rows(config: RunConfig) -> tuple[tuple[str, str], ...]:
 
 
 def _rate_rows(config: RunConfig) -> tuple[tuple[str, str], ...]:
-    """A warning, if the peak rate is one that suits a smaller model; none for models that peers bring."""
+    """Warn if the peak learning rate suits a smaller model; never for models that peers bring."""
     tuned = TUNED_RATES.get(config.inner.optimizer)
     if tuned is None or config.model.is_own:
         return ()

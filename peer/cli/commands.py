@@ -1,4 +1,4 @@
-"""The commands. Each imports what it needs when it runs, so that `--help` and `status` answer at once."""
+"""The commands of `muster`. Each imports what it needs when it runs, so that `--help` and `status` answer at once."""
 
 from __future__ import annotations
 
@@ -217,7 +217,7 @@ def host(
 ) -> None:
     """Begin a run, keep it reachable, evaluate and export it.
 
-    Several run files are several runs: one process for each, and limits that they share.
+    Several run files start several runs, one process each, which share limits.
     """
     if file is not None and len(file) > 1:
         return _host_several(context, file)
@@ -251,7 +251,7 @@ def host(
 
 
 def _host_several(context: typer.Context, files: Sequence[Path]) -> None:
-    """One host for each, called as its file."""
+    """Start one host per run file, named after the file."""
     given = context.params
     for option in context.command.params:
         if option.name in OF_ONE_RUN and given[option.name]:
@@ -266,7 +266,7 @@ def _host_several(context: typer.Context, files: Sequence[Path]) -> None:
 
 
 def _prepared(described: RunConfig, options: NodeOptions, fresh: Invite | None) -> Start:
-    """What starts a host, with everything heavy imported."""
+    """Import everything heavy, and return the function that starts a host."""
     from peer.export.regular import check
     from peer.node.node import Node
 
@@ -328,7 +328,7 @@ def _tell(data: Path | None, command: Command, done: str) -> None:
 
 
 def _run_swarm(options: SwarmOptions, report_path: Path | None, plain: bool) -> None:
-    """Run the swarm and say how it went; raises LocalError if that was not well."""
+    """Run the swarm and print the summary; raises LocalError if it did not end well."""
     from contextlib import nullcontext
 
     from rich.console import Console

@@ -1,4 +1,4 @@
-"""What several commands share: their options, how they print, and how one of them runs a peer."""
+"""Shared parts of the commands: options, printing, and running one peer or several."""
 
 from __future__ import annotations
 
@@ -104,11 +104,11 @@ Compiled = Annotated[
 ]
 DieWithParent = Annotated[int | None, typer.Option(hidden=True)]
 ChainKept = Annotated[int | None, typer.Option(min=8, hidden=True)]
-PORTS = ("port", "metrics_port", "dashboard_port", "page_port")  # of which several runs take the next each
+PORTS = ("port", "metrics_port", "dashboard_port", "page_port")  # several runs take consecutive ones
 
 
 def serve(prepare: Callable[[], Start], options: ServiceOptions, verbose: bool) -> None:
-    """Run one peer with its log in its data directory."""
+    """Run one peer, which logs to its data directory."""
     import gc
 
     from peer.machine import log, paths
@@ -135,7 +135,10 @@ def serve(prepare: Callable[[], Start], options: ServiceOptions, verbose: bool) 
 def with_options_of(
     other: Callable[..., Any], without: Collection[str]
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Give a command the options of another one too, but hidden ones and those named; it takes them as `**options`."""
+    """Give a command the options of another one too, except hidden ones and those in `without`.
+
+    The command takes them as `**options`.
+    """
 
     def extended(command: Callable[..., None]) -> Callable[..., None]:
         own, others = (inspect.signature(one, eval_str=True).parameters.values() for one in (command, other))
@@ -153,7 +156,7 @@ def _is_shown_option(parameter: inspect.Parameter) -> bool:
 
 
 def given_options(context: typer.Context, without: Collection[str]) -> list[str]:
-    """The options of this command line as words, but those named."""
+    """Return the options given on this command line as words, except those in `without`."""
     words: list[str] = []
     for option in context.command.params:
         value = context.params.get(option.name or "")
@@ -166,9 +169,9 @@ def given_options(context: typer.Context, without: Collection[str]) -> list[str]
 
 
 def given_ports(context: typer.Context, runs: int) -> dict[str, int]:
-    """The ports of this command line by option, each the first of as many as there are runs.
+    """Return the ports given on this command line, by option.
 
-    Raises UsageError if any overlap.
+    Each is the first of as many as there are runs. Raises UsageError if any overlap.
     """
     ports = {
         option.opts[0]: context.params[option.name]
@@ -189,9 +192,9 @@ def given_ports(context: typer.Context, runs: int) -> dict[str, int]:
 def serve_several(
     context: typer.Context, runs: Mapping[str, tuple[Sequence[str], str]], data: Path, share: Path | None
 ) -> None:
-    """Run this command once for each of these runs, by name, with these words and this line as its input.
+    """Run this command once for each run, given by name as its extra words and its line of input.
 
-    Each has a folder in `data`, and the next of every port; they share limits. Raises UsageError or LocalError.
+    Each run has its own folder in `data` and consecutive ports; all share limits. Raises UsageError or LocalError.
     """
     from peer.service.several import PeerChild, run_several
 
@@ -207,12 +210,12 @@ def serve_several(
 
 
 def print_json(told: object) -> None:
-    """Print one JSON document; models and dataclasses in it are objects with their fields."""
+    """Print one JSON document; models and dataclasses become objects with their fields."""
     typer.echo(json.dumps(told, indent=2, default=_plain))
 
 
 def tell(words: str, told: object, as_json: bool) -> None:
-    """Print these words, or what they tell for scripts."""
+    """Print the words for people, or `told` as JSON for scripts."""
     if as_json:
         print_json(told)
     else:

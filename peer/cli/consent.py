@@ -1,7 +1,7 @@
-"""Asking the owner of this machine before it takes part in a run: only the run's manifest is fetched for that.
+"""Asks the owner before this machine takes part in a run. Only the run's manifest is fetched for that.
 
-The manifest proves itself by its hash, and it is fetched on a stranger's visit (`peer.sync.guest`), so that a person
-who says no has shown nothing but an address.
+The manifest proves itself by its hash. It is fetched as a guest (`peer.sync.guest`), so that an owner who declines has
+revealed nothing but an address.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from peer.numerics.plugins import check_packages
 from peer.storage.run_directory import known_manifest
 from peer.sync.guest import as_guest
 
-SPEED_ELEMENTS = 512  # a side of the square matrices multiplied
+SPEED_ELEMENTS = 512  # rows and columns of the matrices that are multiplied
 SPEED_REPEATS = 8
 
 
 def consents(invite: Invite, options: NodeOptions, ask: Callable[[str], bool]) -> bool:
-    """Whether this machine may take part; `ask` shows the terms. A run that it took part in before is not asked about.
+    """Whether the owner agrees to take part; `ask` shows the terms. A run joined before needs no new consent.
 
     Raises NetworkError if nobody answers for the run, LocalError if this machine cannot ask, UsageError if the run
-    wants a package that is not here.
+    needs a package that is not installed here.
     """
     if known_manifest(options.data_directory, invite.run_id) is not None:
         return True
@@ -39,19 +39,19 @@ def consents(invite: Invite, options: NodeOptions, ask: Callable[[str], bool]) -
 
 
 def agrees(manifest: Manifest, options: NodeOptions, ask: Callable[[str], bool]) -> bool:
-    """`ask` about this run; nobody is asked, and UsageError raised, if the run wants a package that is not here."""
+    """Return what `ask` says to the terms; raises UsageError, unasked, if the run needs a package not installed."""
     check_packages(manifest.config)
     return ask(describe(manifest, options, this_machine(options)))
 
 
 async def fetch_manifest(invite: Invite, options: NodeOptions) -> Manifest:
-    """The run's manifest from those whom the invite names, and nothing else."""
+    """Fetch the run's manifest, and nothing else, from the peers that the invite names."""
     async with as_guest(invite, options.identity_path) as (_, manifest):
         return manifest
 
 
 def this_machine(options: NodeOptions) -> Machine:
-    """Free memory, on its GPU too, and disk, and how fast this machine multiplies."""
+    """Measure this machine: free RAM, disk and GPU memory, and its speed at matrix products."""
     folder = next(path for path in (options.data_directory, *options.data_directory.parents) if path.is_dir())
     usable = options.device != "cpu" and torch.version.cuda is not None
     gpu_bytes = gpu_room_bytes(CommandRunner(), options.limits.gpu_memory_share) if usable else 0
@@ -62,7 +62,7 @@ def this_machine(options: NodeOptions) -> Machine:
 
 
 def measured_flops(threads: int) -> float:
-    """float32 operations per second of matrix products with so many threads, the best of a few."""
+    """Measure matrix products with so many threads: float32 operations per second, the best of a few."""
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:

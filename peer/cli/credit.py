@@ -1,4 +1,4 @@
-"""Who is in the run, whose work is in it, and who is shown out: `muster credit`, `members`, `revoke`, `readmit`."""
+"""Commands about members and their credit: `muster credit`, `members`, `revoke`, `readmit` and `deputise`."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ def credit(
 ) -> None:
     """Say who contributed how many tokens.
 
-    Counted from the certificates that the peer here holds.
+    The counts come from the certificates that the peer here holds.
     """
     report = newest_report(paths.data_directory(data), run)
     tell(page(report), report, as_json)
 
 
 def newest_report(home: Path, run: str) -> CreditReport:
-    """The report of the peer that is in this run here, else the one saved last; raises UsageError if there is none."""
+    """Return the report of the peer running here, or the last one saved; raises UsageError if there is none."""
     try:
         report = CreditReport.model_validate(ask(home, "credit")["credit"])
         if report.run_id.startswith(run.lower()):
@@ -58,7 +58,7 @@ def newest_report(home: Path, run: str) -> CreditReport:
 
 
 def page(report: CreditReport) -> str:
-    """Several lines for people."""
+    """Return the report as several lines for people."""
     return "\n".join(_lines(report))
 
 
@@ -96,7 +96,7 @@ def _scope(report: CreditReport) -> str:
 def members(as_json: AsJson = False, data: Data = None) -> None:
     """Say who is in the run, and who was shown out.
 
-    With what each has contributed, as far as the peer here knows.
+    It shows also what each has contributed, as far as the peer here knows.
     """
     found = members_of(paths.data_directory(data))
     tell("\n".join(map(printable, _member_rows(found))), found, as_json)
@@ -125,9 +125,9 @@ def revoke(
 
 @app.command(epilog="Example: muster readmit …Xy3kQw")
 def readmit(peer: Peer, data: Data = None) -> None:
-    """Let a peer in again that was shown out.
+    """Readmit a peer that was shown out.
 
-    Also one whose invite has expired, was used up or withdrawn.
+    This works also if its invite has expired, was used up or was withdrawn.
     """
     told = ask(paths.data_directory(data), "readmit", changes=(peer, ""))
     words = "the invite {} works again" if told["is_invite"] else "{} may take part again, within a few versions"
@@ -144,7 +144,7 @@ def deputise(
 ) -> None:
     """Make a peer a co-organiser: it may invite, and show peers out.
 
-    The organiser shows it out, and in again, as any other.
+    The organiser can show it out and readmit it, like any peer.
     """
     told = ask(paths.data_directory(data), "accept" if accept else "deputise", changes=(peer,))
     if accept:

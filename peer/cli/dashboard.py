@@ -1,7 +1,7 @@
-"""`muster dashboard`: pages in a browser over a run, or over a made-up one.
+"""`muster dashboard`: pages in a browser about a run, or about a simulated one.
 
-Three processes: an observer (or the demo) writes what it knows into a file, Streamlit shows the file, and this command
-starts and ends both. It imports neither: the dashboard is only looked up.
+Three processes take part. An observer (or the demo) writes its view of the run to a file, and Streamlit shows the
+file. This command starts and ends both; it imports neither, and only looks the dashboard up.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def dashboard(
 ) -> None:
     """Show a living network in the browser.
 
-    The run, its peers, rounds, trust and credit. With --page or --page-port there is only the page for everybody.
+    Its pages show the run, peers, rounds, trust and credit. With --page or --page-port it makes only the public page.
     """
     if demo and invite is not None:
         raise UsageError("a demo needs no invite; give one of the two")
@@ -96,14 +96,14 @@ def dashboard(
 
 
 def _check_invite(text: str, directory: Path) -> None:
-    """Raise NetworkError or UsageError if it leads to nobody, or nobody lets us in: the pages would wait for ever."""
+    """Raise NetworkError or UsageError if no peer answers or lets us in: else the pages would wait for ever."""
     from peer.net.first_call import first_call
 
     first_call(Invite.parse(text), directory / paths.IDENTITY_NAME)
 
 
 def _publish(source: Sequence[str], view: Path, public: PublicPage, folder: Path) -> None:
-    """Keep the public page up to date until interrupted; raises what a child ended with."""
+    """Keep the public page up to date until interrupted; raises the error of a child that ends."""
     publisher = ["dashboard.publish", "--view", str(view), *public.arguments()]
     with ExitStack() as ending, _interruptible():
         children = [ending.enter_context(Child(one, folder)) for one in (source, publisher)]
@@ -115,15 +115,15 @@ def _publish(source: Sequence[str], view: Path, public: PublicPage, folder: Path
 
 
 def observer_arguments(invite: str | None, directory: Path, folder: Path) -> list[str]:
-    """The arguments of an observer with this folder: by the invite, or of the run of the peer here."""
+    """Return an observer's arguments, for the run of the invite or of the peer here; it keeps its data in `folder`."""
     looking, text = looking_at(invite, directory, folder), folder / "invite"
     folder.mkdir(exist_ok=True)
-    write_whole(text, str(looking.invite).encode(), 0o600)  # as an argument anybody here could read it, and join
+    write_whole(text, str(looking.invite).encode(), 0o600)  # any user here can read arguments, and could join with it
     return ["--invite-file", str(text), "--key", str(looking.key), "--data", str(folder)]
 
 
 def looking_at(invite: str | None, directory: Path, folder: Path) -> Looking:
-    """How an observer looks at the run of this invite, or of the peer here; raises what `ask` does."""
+    """Return how an observer reaches the run of this invite, or of the peer here; raises what `ask` does."""
     if invite is not None:
         return Looking.by_invite(invite, directory, folder)
     try:
@@ -136,7 +136,7 @@ def looking_at(invite: str | None, directory: Path, folder: Path) -> Looking:
 
 
 def _first_page(directory: Path) -> str:
-    """The owner's machine where one trains here; else the run, which has no name in the address."""
+    """Return the path of the first page: the owner's machine if it trains, else the run, whose path is empty."""
     try:
         return "my-machine" if snapshot(directory).role == "learner" else ""
     except MusterError:
@@ -144,7 +144,7 @@ def _first_page(directory: Path) -> str:
 
 
 class Child:
-    """A module that runs as a process of its own, and ends with this one. A context manager."""
+    """A module that runs in its own process and ends with this one. A context manager."""
 
     def __init__(self, module: Sequence[str], folder: Path) -> None:
         self._log = folder / f"{module[0]}.log"
@@ -155,7 +155,7 @@ class Child:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                start_new_session=True,  # Ctrl-C is for us, and we end it
+                start_new_session=True,  # Ctrl-C reaches only this process, which ends the child
             )
 
     def __enter__(self) -> Child:
@@ -170,7 +170,7 @@ class Child:
             self.process.wait()
 
     def check(self) -> None:
-        """Raise what it ended with, if it has ended: UsageError or LocalError."""
+        """Raise the error that the child ended with, if it has ended: UsageError or LocalError."""
         if self.process.poll() is None:
             return
         lines = self._log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
@@ -181,7 +181,7 @@ class Child:
 
 
 def _wait_until_served(children: Sequence[Child], address: tuple[str, int], view: Path) -> None:
-    """Until the pages answer and have something to show; raises what a child ended with, or LocalError."""
+    """Wait until the pages answer and have something to show; raises the error of a child that ends, or LocalError."""
     for _ in range(int(READY_SECONDS_MAX / POLL_SECONDS)):
         for child in children:
             child.check()
@@ -194,7 +194,7 @@ def _wait_until_served(children: Sequence[Child], address: tuple[str, int], view
 
 
 def _wait(children: Sequence[Child]) -> None:
-    """Until interrupted; raises what a child ended with."""
+    """Wait until interrupted; raises the error of a child that ends."""
     while True:
         for child in children:
             with suppress(subprocess.TimeoutExpired):
@@ -204,7 +204,7 @@ def _wait(children: Sequence[Child]) -> None:
 
 @contextmanager
 def _interruptible() -> Iterator[None]:
-    """SIGINT, SIGTERM and SIGHUP end the dashboard, and that is no failure."""
+    """Let SIGINT, SIGTERM and SIGHUP end the dashboard without a failure."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.default_int_handler)
     with suppress(KeyboardInterrupt):

@@ -1,4 +1,4 @@
-"""What `muster doctor` makes of what it has measured: pure, one finding per subject, each with what to do."""
+"""Judges the measurements of `muster doctor`: one finding per subject, with advice where it helps. Pure."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ MBIT = 1e6 / 8
 
 @dataclass(frozen=True, slots=True)
 class DiagnosisLine:
-    """One line of the doctor's: `bad` is what keeps this machine from taking part."""
+    """One finding of the doctor; the grade `bad` keeps this machine from taking part."""
 
     grade: Grade
     subject: str
@@ -40,7 +40,10 @@ class DiagnosisLine:
 
 @dataclass(frozen=True, slots=True)
 class Probed:
-    """What other peers say of us. Seconds of clock are ours minus theirs; bytes per second are what one of them got."""
+    """What other peers say about this machine.
+
+    Seconds of clock are ours minus theirs. Bytes per second are the rate at which one of them received from us.
+    """
 
     peers: int = 0
     clock_seconds: tuple[float, ...] = ()
@@ -50,7 +53,7 @@ class Probed:
 
 
 def torch_build(release: str, built_for: str | None, device: str | None, has_driver: bool) -> DiagnosisLine:
-    """Which build of torch is here, for which GPUs, and on which it computes; None for none."""
+    """Judge the build of torch, by the platform that it was built for and the GPU that it computes on, or None."""
     text = f"{release}, built for {built_for or 'processors only'}; it computes on {device or 'the processor'}"
     if device is not None or not has_driver:
         return DiagnosisLine("ok", "torch", text)
@@ -63,7 +66,7 @@ def torch_build(release: str, built_for: str | None, device: str | None, has_dri
 
 
 def memory(config: RunConfig, machine: Machine, limits: Limits) -> DiagnosisLine:
-    """Whether a learner of this run fits, also within what the owner allows."""
+    """Judge whether a learner of this run fits into free memory and into the owner's limit."""
     needed = terms.memory_bytes(config, machine)
     text = f"{config.name} takes {terms.memory_words(config, machine)}"
     if needed > machine.memory_bytes:
@@ -74,12 +77,12 @@ def memory(config: RunConfig, machine: Machine, limits: Limits) -> DiagnosisLine
 
 
 def _allow(limit: str, gigabytes: float, needed: int) -> str:
-    least = math.ceil(10 * needed / GIGABYTE_BYTES) / 10  # of 10⁹ bytes, unlike what is told beside it
+    least = math.ceil(10 * needed / GIGABYTE_BYTES) / 10  # limits count 10⁹ bytes; the sizes beside them do not
     return f"{limit} = {gigabytes:g} does not allow it; allow at least {least:g}"
 
 
 def gpu_memory(config: RunConfig, machine: Machine) -> list[DiagnosisLine]:
-    """Whether that learner has room on the GPU, where there is one."""
+    """Judge whether a learner of this run fits on the GPU; nothing without a GPU."""
     if not machine.gpu_bytes:
         return []
     text = f"{config.name} takes {terms.gpu_words(config, machine)}"
@@ -90,7 +93,7 @@ def gpu_memory(config: RunConfig, machine: Machine) -> list[DiagnosisLine]:
 
 
 def disk(config: RunConfig, machine: Machine, limits: Limits) -> DiagnosisLine:
-    """Whether its checkpoints fit, also within what the owner allows."""
+    """Judge whether checkpoints of this run fit on the disk and into the owner's limit."""
     needed = terms.disk_bytes(config)
     text = f"{quantity.size(needed)} needed for checkpoints of {config.name}, {quantity.size(machine.disk_bytes)} free"
     if needed > machine.disk_bytes:
@@ -101,7 +104,7 @@ def disk(config: RunConfig, machine: Machine, limits: Limits) -> DiagnosisLine:
 
 
 def steps(config: RunConfig, machine: Machine) -> list[DiagnosisLine]:
-    """Whether its processor, if that trains, is fast enough for the run's rounds."""
+    """Judge whether the processor is fast enough for the run's rounds; nothing if it does not train."""
     seconds = terms.step_seconds_known(config, machine)
     if seconds is None:
         return []
@@ -112,7 +115,7 @@ def steps(config: RunConfig, machine: Machine) -> list[DiagnosisLine]:
 
 
 def data(manifest: Manifest, digest: bytes) -> DiagnosisLine:
-    """Whether this machine reads the run's text."""
+    """Judge whether this machine reads the same text as the run."""
     if digest == manifest.data_digest:
         return DiagnosisLine("ok", "data", "the same text as the run's")
     return DiagnosisLine(
@@ -124,7 +127,7 @@ def data(manifest: Manifest, digest: bytes) -> DiagnosisLine:
 
 
 def clock(probed: Probed) -> DiagnosisLine:
-    """Whether records that we date are believed."""
+    """Judge whether this machine's clock is right enough for its records to be accepted."""
     if not probed.clock_seconds:
         return DiagnosisLine("note", "clock", "compared with nobody", "give an invite to compare it with peers")
     offset = median(probed.clock_seconds)
@@ -137,7 +140,7 @@ def clock(probed: Probed) -> DiagnosisLine:
 
 
 def reachability(probed: Probed, listen: str, port: int) -> DiagnosisLine:
-    """Whether others can call us, as they have tried."""
+    """Judge whether others can call this machine, by the calls that they tried."""
     where = f"{' and '.join(sorted(set(probed.hosts)))} port {port}" if probed.hosts else f"port {port}"
     if not probed.reachable:
         return DiagnosisLine("note", "reachable", "nobody has tried to call this machine", "give an invite, and --port")
@@ -153,7 +156,7 @@ def reachability(probed: Probed, listen: str, port: int) -> DiagnosisLine:
 
 
 def upload(config: RunConfig, machine: Machine, probed: Probed, limits: Limits) -> DiagnosisLine:
-    """Whether the line carries what this machine would send."""
+    """Judge whether the line carries what this machine would send."""
     text = f"{terms.upload_words(config, machine)}, and as much download"
     if probed.upload_bytes_per_second is None:
         return DiagnosisLine("note", "upload", f"{text}; the line was not measured")
@@ -168,7 +171,7 @@ def upload(config: RunConfig, machine: Machine, probed: Probed, limits: Limits) 
 
 
 def pause_lines(limits: Limits, seen: Conditions) -> list[DiagnosisLine]:
-    """What the owner's limits can see here."""
+    """Say for each of the owner's reasons to pause whether this machine can detect it."""
     untouched, unseen = seen.untouched_seconds, {"battery": "no battery found"}
     rows = (
         ("battery", limits.pause_on_battery, _words(seen.on_battery, "in use", "not in use")),
@@ -186,5 +189,5 @@ def pause_lines(limits: Limits, seen: Conditions) -> list[DiagnosisLine]:
 
 
 def _words(known: bool | None, yes: str, no: str) -> str:
-    """Empty for what is not known."""
+    """Return the word for this answer; empty if it is not known."""
     return "" if known is None else yes if known else no

@@ -1,4 +1,4 @@
-"""`muster doctor`: measures this machine, and has peers of a run measure it, for `peer.cli.diagnosis` to judge."""
+"""`muster doctor`: measures this machine and has a run's peers measure it. `peer.cli.diagnosis` judges the results."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ UPLOAD_FRAME_BYTES = 256 << 10
 
 
 def check_machine(options: NodeOptions, config: RunConfig) -> list[DiagnosisLine]:
-    """Everything that needs nobody else."""
+    """Check everything that needs no other peer."""
     machine = this_machine(options)
     return [
         _versions(),
@@ -56,16 +56,16 @@ def check_machine(options: NodeOptions, config: RunConfig) -> list[DiagnosisLine
 
 
 def check_alone(options: NodeOptions, config: RunConfig) -> list[DiagnosisLine]:
-    """This machine by itself, for a run that only serves as an example."""
+    """Check this machine by itself, with an example run."""
     told = f"no invite given: checked against the example run {config.name}"
     advice = "have a run's peers check this machine for that run: muster doctor INVITE"
     return [DiagnosisLine("note", "run", told, advice), *check_machine(options, config)]
 
 
 def check_run(options: NodeOptions, invite: Invite, called: Callable[[], None]) -> list[DiagnosisLine]:
-    """What only the run's peers can say; the machine itself is checked for that run.
+    """Check this machine for the run of this invite, with what only the run's peers can measure.
 
-    `called` returns when they have answered a first call, and raises MusterError if nobody has.
+    `called` returns once a peer has answered a first call, and raises MusterError if none does.
     """
     names = {address.host for address in invite.addresses if not _is_number(address.host)}
     found = [_name(name) for name in sorted(names)]
@@ -91,7 +91,7 @@ def check_run(options: NodeOptions, invite: Invite, called: Callable[[], None]) 
 
 
 class Probe:
-    """One visit to the peers of an invite, under a key that is forgotten."""
+    """One visit to the peers of an invite, under a throwaway key."""
 
     def __init__(self, options: NodeOptions, invite: Invite) -> None:
         self._options = options
@@ -100,7 +100,7 @@ class Probe:
         self._news = asyncio.Event()
 
     async def run(self) -> tuple[Manifest, Probed, int]:
-        """The manifest, what peers say, and the port that they called; raises NetworkError if nobody answers."""
+        """Return the manifest, what the peers say, and the port that they called; raises NetworkError."""
         async with as_guest(self._invite, self._options.identity_path, _endpoint(self._options)) as (network, manifest):
             await network.start(self._on_frame, lambda _: None)
             port = (await network.dht.daemon.visible_addresses())[0].port
@@ -126,7 +126,7 @@ class Probe:
         return replace(probed, upload_bytes_per_second=rate)
 
     async def _upload(self, network: Network, peer: PeerId) -> float | None:
-        """Bytes per second that this peer has received: from the first frame's answer to the last one's."""
+        """Measure the bytes per second that this peer receives, from the first frame's answer to the last one's."""
         tickets = range(2, 2 + UPLOAD_FRAMES)
         for ticket in tickets:
             network.post(peer, encode_header(ProbeAsk(ticket=ticket)), bytes(UPLOAD_FRAME_BYTES))
@@ -166,7 +166,7 @@ def _versions() -> DiagnosisLine:
 
 
 def _network(error: MusterError) -> DiagnosisLine:
-    """Why nobody of the run could be asked, and what to do about it."""
+    """Say why no peer of the run could be asked, and what to do about it."""
     text, _, advice = str(error).partition("; ")
     return DiagnosisLine("bad", "network", text, advice or "ask for a fresh invite")
 

@@ -1,4 +1,4 @@
-"""`muster export`, `verify` and `eval`: a checkpoint for `transformers` that proves itself, and how good it is."""
+"""`muster export`, `verify` and `eval`: write a checkpoint for `transformers`, prove it, and evaluate it."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def _merging(home: Path, base: str) -> Write:
 def export_here(
     directory: Path, home: Path, run: str, licence: str = "", tokenizer: str = "", write: Write | None = None
 ) -> int:
-    """Write what the peer with this data folder holds of a run; returns the number of versions in it."""
+    """Export the state of a run that the peer with this data folder holds; returns its number of versions."""
     from dht.identity import Identity
     from peer.export.source import saved_state
     from peer.export.writer import check_target, write_export
@@ -145,7 +145,10 @@ def _verdict(path: Path, home: Path) -> dict[str, str]:
 
 
 def chosen_run(home: Path, beginning: str) -> Manifest:
-    """The run whose id begins so; by itself the run of the peer that runs here, else the only one of the folder."""
+    """Return the manifest of the run whose id begins so.
+
+    Without a beginning, that is the run of the peer running here, or the only one in the folder.
+    """
     from peer.export.source import known_run
 
     if not beginning:
@@ -155,14 +158,14 @@ def chosen_run(home: Path, beginning: str) -> Manifest:
 
 
 def _save_running_peer(home: Path, manifest: Manifest) -> tuple[Evaluation, ...]:
-    """Have the peer that is in this run here, if any, save what it holds now; returns its evaluations."""
+    """Have the peer running here save its state, if it is in this run; returns its evaluations."""
     try:
         if snapshot(home).run_id != manifest.run_id.hex():
             return ()
         ask(home, "save", SAVE_SECONDS_MAX)
         return snapshot(home).evaluations
     except EndingError:
-        raise  # what it writes now is newer than what lies there
+        raise  # the ending peer is about to save a newer state than the one on disk
     except NobodyRunsError:
         return ()
 
@@ -183,7 +186,7 @@ def evaluate(
 ) -> None:
     """Say how good a certified model is.
 
-    Held-out loss with its standard error, perplexity, and bits per byte.
+    It prints held-out loss with its standard error, perplexity, and bits per byte.
     """
     from peer.cli.progress import loading
     from peer.machine.local_files import LocalFiles

@@ -1,4 +1,4 @@
-"""What the parser of the command line tells people: `--help` in groups and plain words, and what was typed wrongly."""
+"""The words of the command-line parser: `--help` in groups and plain words, and sentences about wrong input."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ _TOO_MANY = re.compile(r"unexpected extra arguments?\S* \((.*)\)")
 
 
 class GroupedHelp(TyperGroup):
-    """Lists the commands by GROUPS, in that order; those that no group names come last."""
+    """A command group that lists its commands by GROUPS, in that order, and commands of no group last."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
         _say_plainly(self)
 
-    def format_commands(self, ctx: Any, formatter: Any) -> None:  # of click, which typer brings in its own copy
+    def format_commands(self, ctx: Any, formatter: Any) -> None:  # click's types, of which typer has its own copy
         commands = {name: one for name in self.list_commands(ctx) if (one := self.get_command(ctx, name)) is not None}
         shown = {name: one for name, one in commands.items() if not one.hidden}
         left = tuple(name for name in shown if not any(name in names for names in GROUPS.values()))
@@ -49,7 +49,7 @@ class GroupedHelp(TyperGroup):
 
 
 def _say_plainly(command: Any) -> None:
-    """Have this command and those below it show types and ranges of their options in words."""
+    """Make this command and its subcommands show the types and ranges of options in words."""
     for one in command.params:
         one.get_help_record = _plain(one, one.get_help_record)
     for below in getattr(command, "commands", {}).values():
@@ -57,7 +57,7 @@ def _say_plainly(command: Any) -> None:
 
 
 def _plain(parameter: Any, record: Any) -> Any:
-    """The same row of the help, with plain words for what programmers call types and ranges."""
+    """Wrap `record` so that its row of the help has plain words for types and ranges."""
 
     def plainly(context: Any) -> tuple[str, str] | None:
         row = record(context)
@@ -74,7 +74,7 @@ def _plain(parameter: Any, record: Any) -> Any:
 
 
 def misuse(error: Any) -> str:
-    """What the parser of the command line means by this error of its own, for people."""
+    """Return a sentence for people about this error of the command-line parser."""
     context = getattr(error, "ctx", None)
     if context is None:
         return f"{_said(error)}; see: muster --help"
@@ -100,7 +100,7 @@ def _wrong(error: Any, context: Any) -> str:
 
 
 def _bad_value(error: Any, name: str) -> str:
-    """What is wrong with a value, which pydantic or we have refused."""
+    """Say what is wrong with a value that pydantic or our own code refused."""
     faults = getattr(error.__cause__, "errors", None)
     if faults is not None and faults()[0]["type"] != "value_error":
         return f"{name} {problem_of(faults()[0])}"

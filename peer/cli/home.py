@@ -1,4 +1,4 @@
-"""What an owner asks of a machine besides training: `muster doctor`, `id`, `limits`, `logs`, `service`."""
+"""Commands for the owner of a machine: `muster doctor`, `id`, `limits`, `logs` and `service`."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ service = typer.Typer(help="Run a peer as a service of this user (systemd).", ri
 app.add_typer(service, name="service")
 
 UNIT_NAME = "muster.service"
-WANTED = "default.target.wants"  # where systemd links what it starts at login
+WANTED = "default.target.wants"  # the folder where systemd links the units that it starts at login
 LINES = Annotated[int, typer.Option("--lines", "-n", min=1, max=100_000, help="How many of the newest lines.")]
 
 
@@ -72,7 +72,7 @@ def doctor(
     with tempfile.TemporaryDirectory(prefix="muster-doctor-") as folder, ThreadPoolExecutor(1) as caller:
         log.configure(Path(folder))
         called = None if parsed is None else caller.submit(first_call, parsed, options.identity_path)
-        from peer.cli.doctor import check_alone, check_run  # which takes as long as a call that nobody answers
+        from peer.cli.doctor import check_alone, check_run  # this import takes as long as an unanswered call
 
         log.silence_libraries()
         if parsed is None or called is None:
@@ -146,7 +146,7 @@ def limits(
 
 
 def _limits_at_rest(directory: Path, changes: Sequence[str]) -> OwnerLimits:
-    """The same while no peer runs: only the file is changed."""
+    """Return the limits, changed if asked, while no peer runs: only the settings file changes."""
     from peer.machine.settings_file import keep_limits, shown
 
     found = PeerSettings.load(directory).limits.changed(changes)
@@ -180,7 +180,7 @@ def install(
 
 
 def _found_anywhere(options: Mapping[str, Any]) -> dict[str, str]:
-    """Those of these options that name files, with whole paths: a service starts in another folder."""
+    """Return the options that name files, with absolute paths: a service starts in another folder."""
     found = {name: _anywhere(str(options[name])) for name in ("tokenizer", "base", "share_limits") if options[name]}
     if options["corpus"]:
         found["corpus"] = ",".join(_anywhere(one.strip()) for one in options["corpus"].split(",") if one.strip())
@@ -247,7 +247,7 @@ def uninstall() -> None:
 
 
 def _installed() -> Path:
-    """The unit; raises LocalError if there is none."""
+    """Return the path of the unit; raises LocalError if none is installed."""
     path = paths.unit_directory() / UNIT_NAME
     if not path.exists():
         raise LocalError("no service is installed here; install one with: muster service install INVITE")
@@ -255,7 +255,7 @@ def _installed() -> Path:
 
 
 def _program() -> str:
-    """That of systemd; raises LocalError where there is none."""
+    """Return the path of `systemctl`; raises LocalError if this machine has none."""
     program = shutil.which("systemctl")
     if program is None:
         raise LocalError("this machine has no systemd; run the peer with: muster join INVITE --detach")
@@ -263,7 +263,7 @@ def _program() -> str:
 
 
 def _word_of_systemd(question: str) -> str:
-    """What it answers about the unit, such as `inactive` or `disabled`."""
+    """Return systemd's answer about the unit, such as `inactive` or `disabled`."""
     asked = [_program(), "--user", question, UNIT_NAME]
     return subprocess.run(asked, check=False, stdout=subprocess.PIPE, text=True).stdout.strip() or "unknown"
 
@@ -275,13 +275,13 @@ def _answers() -> bool:
 
 
 def _systemctl(*arguments: str) -> None:
-    """Raise LocalError where there is no systemd or it fails; it says why by itself."""
+    """Run `systemctl --user`; raises LocalError if it is missing or fails. It prints the reason itself."""
     if not _does(*arguments):
         raise LocalError(f"systemctl --user {' '.join(arguments)} failed")
 
 
 def _does(*arguments: str) -> bool:
-    """Whether systemd did this; raises LocalError where there is none for this user."""
+    """Run `systemctl --user`, and return whether it succeeded; raises LocalError if this user has no systemd."""
     if not _answers():
         raise LocalError("no systemd answers for this user; run the peer with: muster join INVITE --detach")
     return subprocess.run([_program(), "--user", *arguments], check=False).returncode == 0

@@ -1,4 +1,4 @@
-"""`muster invite`: an invite of the run of the peer here, from where it can work, and as a code for a camera."""
+"""`muster invite`: print an invite to the run of the peer here, where it can work from, and its QR code."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def invite(
 ) -> None:
     """Print an invite of the run of the peer here.
 
-    At the organiser's host it can be limited, to so many peers or days.
+    The organiser's host can limit it to a number of peers or days.
     """
     if peer is not None:
         arguments.peer_ids([peer])
@@ -84,7 +84,7 @@ def _plain(invite: Invite) -> dict[str, Any]:
 
 
 def _code(invite: Invite) -> str:
-    """Its QR code for a terminal. In capitals, which an invite may be written in, it is a third smaller."""
+    """Return the invite's QR code for a terminal. Invites may be written in capitals, which make it a third smaller."""
     try:
         import segno
     except ModuleNotFoundError:

@@ -1,4 +1,4 @@
-"""`muster join`: the owner of this machine is asked, then a peer runs until the run is over or it is told to leave."""
+"""`muster join`: ask the owner of this machine, then run a peer until the run is over or it is told to leave."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def join(
 ) -> None:
     """Take part in the run of an invite.
 
-    It first says what that takes from this machine, and asks. Several invites are several peers, which share limits.
+    It first says what that takes from this machine, and asks. Several invites start several peers, which share limits.
     """
     _check_given(context, invite)
     folder = paths.data_directory(data)
@@ -141,12 +141,12 @@ def join(
     served = replace(served, parent=die_with_parent, tracking=drawn, doing=lambda: progress.stage)
     with options.sharers or nullcontext(), learner_ahead(options.learner_program) as spawned:  # it imports longest
         if yes:
-            _agreed(agreed, options)  # now: the call takes no time then that a join would not take anyway
+            _agreed(agreed, options)  # called now, while the learner imports, it costs no extra time
         serve(lambda: _prepare(agreed, replace(options, spawned=spawned)), served, verbose)
 
 
 def _check_given(context: typer.Context, invites: Sequence[str]) -> None:
-    """Raise UsageError for an invite that cannot be read, and for two things at one port."""
+    """Raise UsageError for an invite that cannot be read, and for two services on one port."""
     given_ports(context, 1)
     for text in invites:
         if text != "-":
@@ -154,7 +154,7 @@ def _check_given(context: typer.Context, invites: Sequence[str]) -> None:
 
 
 def _join_several(context: typer.Context, invites: Sequence[str], options: NodeOptions) -> None:
-    """One peer for each, called by its run, once the owner has agreed to all."""
+    """Start one peer per invite, named after its run, once the owner has agreed to all."""
     given = context.params
     if given["detach"] or given["announce"] or "-" in invites:
         raise UsageError("--detach, --announce and `-` are for one invite; start the peer of that run by itself")
@@ -169,19 +169,22 @@ def _join_several(context: typer.Context, invites: Sequence[str], options: NodeO
 
 
 def _prepare(invite: str, options: NodeOptions) -> Start:
-    """What starts this peer, with everything heavy imported; again and again if it was in the run before."""
+    """Import everything heavy, and return the function that starts this peer.
+
+    It retries if the peer was in the run before.
+    """
     from peer.node.node import Node
     from peer.service.retry import come_back
     from peer.storage.run_directory import known_manifest
 
-    text = _given(invite)  # read late: who starts us may not have it yet
+    text = _given(invite)  # read late: the process that starts us may not have it yet
     join_run = partial(Node.join, text, options)
     returns = known_manifest(options.data_directory, Invite.parse(text).run_id) is not None
     return partial(come_back, join_run, typer.echo) if returns else join_run
 
 
 def _detach(context: typer.Context, invite: str, data_directory: Path) -> None:
-    """Start the same command again, agreed to, and leave it."""
+    """Start the same command in the background, with --yes."""
     from peer.machine.detach import start_detached
 
     words = ["join", "-", "--yes", *given_options(context, without=("yes", "detach"))]
@@ -196,21 +199,21 @@ def _given(invite: str) -> str:
 
 
 def _agreed(invite: str, options: NodeOptions) -> str:
-    """An invite that the owner agreed to beforehand."""
+    """Return the invite, which the owner agreed to beforehand, once a peer of its run lets us in."""
     if invite != "-":
         _ask_the_door(Invite.parse(invite), options)
     return invite
 
 
 def _asked(invite: str, options: NodeOptions) -> str:
-    """The same where this peer starts now, of which nothing is seen for a while."""
+    """Ask the owner, and say that the peer starts now: for a while it shows nothing."""
     text = _ask_owner(invite, options)
     typer.echo("Starting; the first step comes in about a minute, later with a large model.")
     return text
 
 
 def _ask_owner(invite: str, options: NodeOptions) -> str:
-    """The invite, if the owner agrees to what it means; raises UsageError if nobody is there to be asked."""
+    """Return the invite if the owner agrees to the terms; raises UsageError if there is no terminal to ask at."""
     if not sys.stdin.isatty():
         raise UsageError("nobody is here to be asked whether this machine may take part; agree beforehand with --yes")
     text = _given(invite)
@@ -231,9 +234,9 @@ def _ask_owner(invite: str, options: NodeOptions) -> str:
 
 
 def _ask_the_door(invite: Invite, options: NodeOptions) -> None:
-    """Raise NetworkError if nobody can be called, UsageError if nobody lets us in.
+    """Raise NetworkError if no peer can be called, UsageError if none lets us in.
 
-    A peer that was in the run before may know others than the invite names.
+    A peer that was in the run before is not checked: it may know other peers than the invite names.
     """
     from peer.net.first_call import first_call
 

@@ -1,4 +1,4 @@
-"""`muster lab`: try a run with many virtual learners before anybody is invited."""
+"""`muster lab`: try a run with many virtual learners before inviting anybody."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ if TYPE_CHECKING:
 
 app = typer.Typer()
 
-LIST_CHARACTERS = 100  # in a line of names
+LIST_CHARACTERS = 100  # the width of a line of names
 
 
 class Reunion(StrEnum):
-    """What becomes of what the losing side of a partition certified."""
+    """What happens to the versions that the losing side of a partition certified."""
 
     carry = "carry"
     drop = "drop"
@@ -44,7 +44,7 @@ class Reunion(StrEnum):
 
 
 class Comparison(StrEnum):
-    """What is trained beside the lab."""
+    """A data-parallel baseline to train for comparison."""
 
     dp = "dp"
     elastic = "elastic"
@@ -77,7 +77,7 @@ NOT_IN_FILES = frozenset({"config", "file", "list_names", "no_ui", "replay", "se
 
 
 def _take_settings(context: typer.Context, path: Path | None) -> Path | None:
-    """What the run file's `[lab]` says becomes the default of an option; raises UsageError for what is none."""
+    """Make the values of the run file's `[lab]` the defaults of options; raises UsageError for an unknown key."""
     if path is None:
         return None
     options = {one.name: one for one in context.command.params if one.name not in NOT_IN_FILES}

@@ -1,7 +1,7 @@
-"""The `muster` command: runs it, and turns whatever goes wrong into one sentence and an exit code.
+"""The entry point of `muster`, which turns every error into one sentence and an exit code.
 
 Exit codes: 0 it worked, 1 it failed, 2 it was used wrongly. Only the standard library is imported before the version
-of Python is known to be one that the rest can be read by.
+of Python is checked, because the rest may not compile on another one.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def main() -> None:
 
 
 def run(arguments: list[str], python: tuple[int, int]) -> int:
-    """Run one command line under this version of Python; returns the exit code and never raises."""
+    """Run one command line under this version of Python; returns the exit code, and never raises."""
     _write_whatever_can_be_written()
     _keep_warnings_of_libraries_away()
     if not PYTHON_OLDEST <= python <= PYTHON_NEWEST:
@@ -52,7 +52,7 @@ def run(arguments: list[str], python: tuple[int, int]) -> int:
 
 
 def _without_label(arguments: list[str]) -> list[str]:
-    """Without `invite:` as a word before an invite: `muster host` prints it so, and a shell makes two words of it."""
+    """Drop the word `invite:` before an invite: `muster host` prints both, and people paste both."""
     return [
         word
         for word, after in zip_longest(arguments, arguments[1:], fillvalue="")
@@ -61,25 +61,25 @@ def _without_label(arguments: list[str]) -> list[str]:
 
 
 def _write_whatever_can_be_written() -> None:
-    """A terminal that is not UTF-8 shows `?` for what it has no character for, instead of ending the command."""
+    """Make a terminal that is not UTF-8 show `?` for a character that it lacks, instead of ending the command."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
 
 
 def _keep_warnings_of_libraries_away() -> None:
-    """From a terminal whose command has no log: what a library misses of its own is nothing that users can act on."""
+    """Hide libraries' warnings from the terminal of a command without a log: users cannot act on them."""
     if logging.lastResort is not None:
         logging.lastResort.setLevel(logging.ERROR)
 
 
 def _is_undecodable(argument: str) -> bool:
-    """Whether it holds bytes that the terminal's encoding does not explain, which Python keeps as surrogates."""
+    """Whether the argument holds bytes that are invalid in the terminal's encoding; Python keeps them as surrogates."""
     return any("\ud800" <= character <= "\udfff" for character in argument)
 
 
 def _explain(error: Exception) -> int:
-    """Print the sentence for this error; returns its exit code."""
+    """Print a sentence for this error; returns its exit code."""
     from dht.errors import MusterError, UsageError
 
     if isinstance(error, MusterError):
@@ -99,7 +99,7 @@ def _explain(error: Exception) -> int:
 def _complain(sentence: str, code: int) -> int:
     from peer.machine.text import printable
 
-    sys.stderr.write(printable(" ".join(sentence.split())) + "\n")  # it may hold a stranger's words
+    sys.stderr.write(printable(" ".join(sentence.split())) + "\n")  # the sentence may quote a stranger
     return code
 
 

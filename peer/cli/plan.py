@@ -1,4 +1,4 @@
-"""`muster plan`: what failures cost and what links are needed, before anybody is invited."""
+"""`muster plan`: predict the cost of failures and the links that a run needs, before inviting anybody."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class GoodputMethod(StrEnum):
 
 
 class BandwidthMethod(StrEnum):
-    """What crosses the links."""
+    """Training methods, which differ in what they send over the links."""
 
     decoupled = "decoupled"
     dp = "dp"
@@ -48,7 +48,7 @@ class LinkName(StrEnum):
 
 
 class GoodputTable(StrEnum):
-    """Tables of the paper about time."""
+    """The paper's tables about time."""
 
     availability = "1"
     scavenging = "4"
@@ -56,7 +56,7 @@ class GoodputTable(StrEnum):
 
 
 class BandwidthTable(StrEnum):
-    """Tables of the paper about links."""
+    """The paper's tables about links."""
 
     bandwidth = "13"
 
@@ -68,7 +68,7 @@ def _help(context: typer.Context) -> None:
 
 
 def _drawable(path: Path | None) -> Path | None:
-    """Refused before anything is computed."""
+    """Return the path of a plot; raises UsageError for a format that cannot be drawn, before anything is computed."""
     if path is not None:
         from peer.plan.plots import check_format
 
@@ -171,7 +171,7 @@ def bandwidth(
 ) -> None:
     """Say what rate the line of each site needs.
 
-    Twice: as the paper counts, and with the whole model sent once in H steps.
+    It counts twice: as the paper does, and with the whole model sent once in H steps.
     """
     from peer.plan import bandwidth as links
     from peer.plan import tables

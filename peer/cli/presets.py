@@ -1,4 +1,4 @@
-"""`muster init`, and the run files that ship: inside an installed package, or in the examples of a checkout."""
+"""`muster init`, and the run files that ship with Muster: in an installed package, or in a checkout's examples."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def init(
 
 
 def preset_text(name: str) -> str:
-    """The text of a run file that ships; raises UsageError if none has this name."""
+    """Return the text of the preset of this name; raises UsageError if there is none."""
     if name not in PRESETS:
         raise UsageError(f"there is no preset {name!r}{nearest(name, PRESETS)}; choose one of {', '.join(PRESETS)}")
     packaged = files("peer") / _PACKAGED / f"{name}.toml"

@@ -1,4 +1,4 @@
-"""How far something is, for people who watch: a bar in a terminal, now and then a line elsewhere."""
+"""Progress for people: a bar in a terminal, an occasional line elsewhere."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ if TYPE_CHECKING:
 
 BAR_CHARACTERS = 24
 SHARE_BETWEEN_LINES = 0.25
-LAB_RUN = "lab"  # the others are baselines
+LAB_RUN = "lab"  # all other runs are baselines
 
 
 class ProgressBar:
-    """`peer.data.tally.Tell` for people; writes to the standard error, which no script reads."""
+    """A `peer.data.tally.Tell` for people. It writes to standard error, which no script reads."""
 
     def __init__(self) -> None:
         self._stage = self._part = self._doing = ""
         self._share = 0.0
-        self._open = False  # whether a bar stands in the last line
+        self._open = False  # whether the last line holds an unfinished bar
 
     def begin(self, stage: str) -> None:
-        """A start has come to this stage: nothing is written, but who asks is told."""
+        """Note the stage that a start has reached; `stage` tells it, nothing is written."""
         self._stage, self._part = stage, ""
 
     @property
     def stage(self) -> str:
-        """What a start does now; empty before it does anything."""
+        """The current stage of a start, with its progress; empty before the first."""
         return f"{self._stage} ({self._part})" if self._part else self._stage
 
     def __call__(self, doing: str, share: float | None) -> None:
@@ -65,13 +65,13 @@ class ProgressBar:
 
 
 def loading(threads: int) -> Loading:
-    """How a command loads text: with a bar, and with so many threads; 0 for all cores."""
+    """Return how a command loads text: with a progress bar, and with so many threads; 0 for all cores."""
     return Loading(ProgressBar(), threads or len(os.sched_getaffinity(0)))
 
 
 @contextmanager
 def shown(steps: int, plain: bool) -> Iterator[Show]:
-    """What is called as the runs go on: progress bars, or a line per evaluation."""
+    """Yield the callback that shows the runs: as progress bars, or as a line per evaluation if `plain`."""
     if plain:
         yield _print_points
         return
@@ -93,7 +93,7 @@ def shown(steps: int, plain: bool) -> Iterator[Show]:
 
 @contextmanager
 def drawn(show: Show, tracking: Tracking | None, run: str, learners: int) -> Iterator[Show]:
-    """The same, with the lab's own curve drawn by what `--track` names; nothing more without it."""
+    """Yield a callback that also sends the lab's own curve to the tracker; `show` itself without one."""
     if tracking is None:
         yield show
         return

@@ -1,4 +1,4 @@
-"""`muster runs`: the runs that this machine took part in, and forgetting one."""
+"""`muster runs`: list the runs that this machine took part in, or forget one."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from peer.machine import paths
 
 @dataclass(frozen=True, slots=True)
 class KeptRun:
-    """What this machine holds of one run."""
+    """The data of one run that this machine keeps."""
 
     run_id: str
     name: str
@@ -76,7 +76,7 @@ def _forget(directory: Path, manifest: Manifest) -> None:
         if snapshot(directory).run_id == manifest.run_id.hex():
             raise UsageError("the peer here takes part in that run now; end it first with: muster stop")
     except UnreadyError:
-        raise  # it may be about to read or to write what is forgotten
+        raise  # the peer that starts or ends may be about to read or write this folder
     except NobodyRunsError:
         pass
     path = paths.run_path(directory, manifest.run_id)

@@ -1,4 +1,4 @@
-"""`muster sample`: text that the newest certified model writes, from an export or from what the peer here holds."""
+"""`muster sample`: print text by the newest certified model, from an export or from the peer here."""
 
 from __future__ import annotations
 

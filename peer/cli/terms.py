@@ -1,6 +1,6 @@
-"""What taking part in a run means for the owner of this machine, in words, before anything of it is fetched.
+"""The terms of a run for the owner of this machine, in words, before anything but its manifest is fetched.
 
-Sizes are computed from the manifest, which is hashed by the invite; the rate of the steps is measured here.
+Sizes are computed from the manifest, whose hash is in the invite. The speed of steps is estimated from a measurement.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from peer.numerics.plugins import parts_of
 
 HOURS_PER_YEAR = 8766
 YEARS_SHOWN_MAX = 100
-ENDURANCE_GIGABYTES = 600_000  # what makers of home SSDs of a terabyte promise
+ENDURANCE_GIGABYTES = 600_000  # makers promise this of home SSDs of a terabyte
 FLOPS_PER_PARAMETER_AND_TOKEN = 6  # forward and backward of a dense transformer
-FLOPS_PER_FROZEN_AND_TOKEN = 4  # of a base whose weights have no gradient
-TEXT_CHARACTERS_MAX = 80  # of what an organiser wrote
-TRAINING_SHARE = 0.3  # of a device's speed at matrix products that training reaches
+FLOPS_PER_FROZEN_AND_TOKEN = 4  # for a base model, whose weights need no gradient
+TEXT_CHARACTERS_MAX = 80  # shown of a text by the organiser
+TRAINING_SHARE = 0.3  # training reaches this share of a device's speed at matrix products
 DATA_WORDS = {
     "stdlib": "the source text of this machine's own Python library; nothing is fetched, nothing leaves",
     "own": "what your own loop reads",
@@ -36,9 +36,9 @@ DATA_WORDS = {
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """What this machine has: free bytes of RAM and disk, and float32 operations per second of its processor.
+    """The resources of this machine: free bytes of RAM and disk, and float32 operations per second of its processor.
 
-    `gpu_bytes` are what the learner may take of the GPU that has most of it, 0 where it would use none.
+    `gpu_bytes` is what the learner may take of the GPU with the most room, 0 if it would use none.
     """
 
     memory_bytes: int
@@ -48,34 +48,34 @@ class Machine:
 
 
 def parameters(config: RunConfig) -> int:
-    """Trained numbers of the model."""
+    """Return the number of the model's trained parameters."""
     return sum(tensor.elements for tensor in parameter_specs(config.model))
 
 
 def uses_gpu(config: RunConfig, machine: Machine) -> bool:
-    """Whether a learner finds room for itself on the GPU."""
+    """Whether a learner fits on the GPU."""
     return 0 < least_bytes(config) <= machine.gpu_bytes
 
 
 def memory_bytes(config: RunConfig, machine: Machine) -> int:
-    """Least RAM of the learner and of the peer beside it, each with what it imports."""
+    """Return the least RAM of the learner and of the peer beside it, each with its imports."""
     learner = 0 if uses_gpu(config, machine) else least_bytes(config, on_gpu=False)
     return learner + footprint(config).bytes_in("host") + 2 * RUNTIME_BYTES
 
 
 def disk_bytes(config: RunConfig, base: str = "") -> int:
-    """What the checkpoints of this run take at most, while the learner's part lies there twice.
+    """Return the most bytes that checkpoints of this run take, reached while the learner's part is there twice.
 
-    With the base, if that is given, and not here as a folder of the owner's own.
+    They include the base model, unless the owner brings it as the folder `base` or peers do not give it.
     """
     file = None if config.adapter is None or base else config.adapter.base_file
     return footprint(config).bytes_in("disk") + (0 if file is None else file.size_bytes)
 
 
 def upload_bytes_per_version(config: RunConfig, members: int | None = None) -> int:
-    """Sent per version of all fragments: own contribution in parts, and as reducer a part's result to everybody.
+    """Return the bytes sent per version of all fragments: own contributions, and results as a reducer.
 
-    Of a group of so many, each keeps its own part; by itself the most that it can be, for a group without end.
+    In a group of so many members, each keeps its own part. Without a number, it is the limit for a large group.
     """
     elements = parameters(config)
     codecs = (config.outer.contribution_codec, config.outer.result_codec)
@@ -84,7 +84,7 @@ def upload_bytes_per_version(config: RunConfig, members: int | None = None) -> i
 
 
 def step_seconds_at(config: RunConfig, flops: float) -> float:
-    """About how long one inner step takes at this speed."""
+    """Estimate the seconds of one inner step at this speed."""
     work = FLOPS_PER_PARAMETER_AND_TOKEN * parameters(config)
     if config.adapter is not None:
         work += FLOPS_PER_FROZEN_AND_TOKEN * config.adapter.base_elements
@@ -92,18 +92,21 @@ def step_seconds_at(config: RunConfig, flops: float) -> float:
 
 
 def step_seconds_known(config: RunConfig, machine: Machine) -> float | None:
-    """The same on this machine's processor; nobody has measured a GPU, nor a loop of one's own."""
+    """Estimate the seconds of one inner step on this machine's processor.
+
+    None on a GPU and for a user's own loop: neither is measured.
+    """
     return None if uses_gpu(config, machine) or config.model.is_own else step_seconds_at(config, machine.flops)
 
 
 def upload_bytes_per_day(config: RunConfig, flops: float, step_seconds: float) -> float:
-    """About what rounds send in a day of training at this speed; giving states to newcomers comes on top."""
+    """Estimate the bytes that rounds send in a day of training at this speed; states for newcomers come on top."""
     seconds = config.pace.steps_per_version * max(step_seconds_at(config, flops), step_seconds)
     return upload_bytes_per_version(config) * DAY_SECONDS / seconds
 
 
 def describe(manifest: Manifest, options: NodeOptions, machine: Machine) -> str:
-    """Several lines: whose run, which model and data, what it takes from this machine, what others see of it."""
+    """Return several lines: organiser, model and data, what the run takes from this machine, what others see of it."""
     config = held_as(manifest.config, options.files.base_precision)
     name = f"the name {options.name!r}, " if options.name else ""
     limits = options.limits
@@ -136,7 +139,7 @@ def describe(manifest: Manifest, options: NodeOptions, machine: Machine) -> str:
 
 
 def memory_words(config: RunConfig, machine: Machine) -> str:
-    """RAM of the learner, unless that has a GPU, and of the peer beside it."""
+    """Describe the RAM of the learner, unless it uses a GPU, and of the peer beside it."""
     least, free = quantity.size(memory_bytes(config, machine)), quantity.size(machine.memory_bytes)
     beside = f"{quantity.size(footprint(config).bytes_in('host'))} beside the learner"
     programs = f"{quantity.size(2 * RUNTIME_BYTES)} for the programs"
@@ -145,20 +148,23 @@ def memory_words(config: RunConfig, machine: Machine) -> str:
 
 
 def gpu_words(config: RunConfig, machine: Machine) -> str:
-    """What the learner takes of a GPU."""
+    """Describe the GPU memory that the learner takes."""
     least, free = quantity.size(least_bytes(config)), quantity.size(machine.gpu_bytes)
     return f"at least {least}, of {free} free or allowed: {learner_words(config, on_gpu=True)}"
 
 
 def learner_words(config: RunConfig, on_gpu: bool) -> str:
-    """What a learner takes of its device, state and steps apart: these take more where there is room."""
+    """Describe the memory that a learner takes on its device: its state, and its steps, which take more if they can."""
     least = footprint(config, 1, True, on_gpu)
     state = quantity.size(least.bytes_in("device") - least.step_bytes)
     return f"{state} of state, {quantity.size(least.step_bytes)} or more for a step"
 
 
 def upload_words(config: RunConfig, machine: Machine, step_seconds: float = 0.0) -> str:
-    """A day's, or where nobody knows how fast this machine is, a version's and that of a day of quick steps."""
+    """Describe the upload of a day.
+
+    If this machine's speed is unknown, describe the upload per version, and per day at one step a second.
+    """
     if step_seconds_known(config, machine) is None:
         steps, a_version = config.pace.steps_per_version, upload_bytes_per_version(config)
         a_day = quantity.size(a_version / steps * DAY_SECONDS)
@@ -183,7 +189,7 @@ def _disk(config: RunConfig, options: NodeOptions, machine: Machine) -> str:
 
 
 def _within(needed: int, free: int, limit_gigabytes: float) -> str:
-    """What follows from what is free, and from the owner's limit."""
+    """Compare a need with the free room and with the owner's limit, 0 for none."""
     text = "; that is more than is free" if needed > free else ""
     if not limit_gigabytes:
         return text
@@ -192,7 +198,7 @@ def _within(needed: int, free: int, limit_gigabytes: float) -> str:
 
 
 def _late_row(config: RunConfig, machine: Machine) -> list[tuple[str, str]]:
-    """Nothing where the processor is fast enough for the run's rounds, or is not what trains."""
+    """Warn if the processor trains and is too slow for the run's rounds."""
     seconds = step_seconds_known(config, machine)
     if seconds is None or seconds <= step_seconds_max(config.pace):
         return []
@@ -215,7 +221,7 @@ def _model(config: RunConfig) -> str:
 
 
 def _base_row(config: RunConfig) -> list[tuple[str, str]]:
-    """Only for runs that train an adapter."""
+    """Describe the base model, if the run trains an adapter."""
     adapter, source = config.adapter, config.model.source
     if adapter is None:
         return []

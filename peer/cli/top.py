@@ -1,4 +1,4 @@
-"""`muster top`: a run in the terminal, as an observer sees it. What strangers call themselves is plain text here."""
+"""`muster top`: a run in the terminal, as an observer sees it. Names that strangers chose are shown as plain text."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def top(
 ) -> None:
     """Show a living network in the terminal.
 
-    The run, its peers and its rounds.
+    It shows the run, its peers and its rounds.
     """
     from rich.console import Console
 
@@ -70,7 +70,10 @@ def top(
 
 
 async def first_view(looking: Looking) -> NetworkView:
-    """The first view that is up to date, as far as peers say; raises NetworkError if nobody is heard of in time."""
+    """Return the first view that is up to date; raises NetworkError if no peer of the run is seen in time.
+
+    If none is up to date within ONCE_SECONDS_MAX, it is the newest.
+    """
     from peer.observer.process import observe
 
     newest = NetworkView()
@@ -98,7 +101,7 @@ async def first_view(looking: Looking) -> NetworkView:
 
 
 def up_to_date(view: NetworkView) -> bool:
-    """Whether we hold the certificates of all versions that most live peers say to hold, or all but the newest."""
+    """Whether we hold the certificates of all versions that most live peers claim, or all but the newest."""
     live = [peer.versions for peer in view.peers if peer.live and peer.versions]
     said = [[one[at] for one in live if at < len(one)] for at in range(len(view.fragments))]
     lacking = any(
@@ -121,7 +124,7 @@ async def _watch(looking: Looking, console: Console) -> None:
 
 
 def picture(view: NetworkView) -> Picture:
-    """The run and its peers, those first that are there."""
+    """Return the picture of a run and its peers, with live peers first."""
     from peer.observer.terminal import Column, Picture, Row
 
     words, numbers = ("peer", "state"), ("step", "loss", "steps/s", "behind", "credit", "sent")
