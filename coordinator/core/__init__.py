@@ -1,1 +1,1 @@
-"""State of one peer's protocol that all of it shares: actions, events, context, timeline, quorum, vote locks."""
+"""Shared state of one peer's protocol core: actions, events, context, timeline, quorum, vote locks."""

@@ -1,7 +1,7 @@
-"""What the protocol core asks its shell to do, and what it lets it know. Plain values.
+"""Requests and notices of the protocol core to its shell. Plain values.
 
-The shell answers with `coordinator.core.events`. Code acts on `VersionCertified` and `RoundVoided`; a `Tell` is for
-people, and no decision follows from it.
+The shell answers with `coordinator.core.events`. Code acts on `VersionCertified` and `RoundVoided`. A `Tell` is for
+people only: no code decides by it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from dht.identity import PeerId
 
 @dataclass(frozen=True, slots=True)
 class RoundKey:
-    """One roster of one attempt: the name under which the shell keeps what belongs to it."""
+    """One roster of one attempt: the key under which the shell stores all data of that round."""
 
     fragment: int
     version: int
@@ -28,7 +28,7 @@ class RoundKey:
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """Send a message; `payload` names tensor bytes by their root, to go along."""
+    """Send a message; `payload` is the root of the tensor bytes to send with it."""
 
     to: PeerId
     message: Message
@@ -39,8 +39,8 @@ class Send:
 class Encode:
     """Snapshot the fragment at the learner's next step boundary and encode its outer gradient. → `Encoded`
 
-    With `merged`, encode instead what that step would apply: what a cell brings (docs/adr/0011). `expected`: how many
-    the group would have if nobody were missing; weights follow from it, so who replays the round has to know.
+    With `merged`, encode the update that this step would apply instead: a cell's contribution (docs/adr/0011).
+    `expected` is the group's size if nobody were missing. Weights depend on it, so a replay of the round needs it.
     """
 
     key: RoundKey
@@ -57,20 +57,20 @@ class Reduce:
     partition: int
     partitions: int
     turn: int
-    inputs: tuple[ReduceInput, ...]  # with weights as they are claimed
-    inputs_min: int  # with fewer admissible ones the partition is void
-    members: int  # of the group, if nobody were missing
+    inputs: tuple[ReduceInput, ...]  # with their claimed weights
+    inputs_min: int  # with fewer admissible inputs the partition is void
+    members: int  # size of the group if nobody were missing
 
     def weighed(self, admitted: Collection[int]) -> tuple[ReduceInput, ...]:
-        """The admissible inputs, weighted for a sum of just these."""
+        """Return the admissible inputs with weights for a sum of just these."""
         return weighed(self.inputs, admitted, self.members)
 
 
 @dataclass(frozen=True, slots=True)
 class Open:
-    """Open the leaves that `seed` draws for one of `voters`, in these inputs of a partition. → `Opened`
+    """Open the leaves that `seed` draws for one of `voters` voters, in these inputs of a partition. → `Opened`
 
-    `members`: of the group, each of whom may have an input that is opened; in a cell one of them is a voter.
+    `members` is the number of members, each of which may have an input to open. In a cell only one of them is a voter.
     """
 
     key: RoundKey
@@ -86,13 +86,13 @@ class Open:
 
 @dataclass(frozen=True, slots=True)
 class Inspect:
-    """Recompute leaves of a result: those that `seed` draws, or `leaf`, from opened inputs. → `Inspected`
+    """Recompute leaves of a result from opened inputs: the leaves that `seed` draws, or `leaf`. → `Inspected`
 
-    With `whole` all leaves, from inputs that are in the store.
+    With `whole`, recompute all leaves from inputs in the store.
     """
 
     key: RoundKey
-    accuser: PeerId  # who asks for it: ourselves, or whose refutation this is
+    accuser: PeerId  # the peer that asks for it: ourselves, or the author of a refutation
     partition: int
     partitions: int
     turn: int
@@ -101,8 +101,8 @@ class Inspect:
     result: bytes  # digest of the reducer's statement
     root: bytes
     coefficients: tuple[float, ...]
-    inputs: tuple[ReduceInput, ...]  # the included ones, in order
-    opened: tuple[OpenedInput, ...]  # of inputs that are not here, whose bytes are in the store
+    inputs: tuple[ReduceInput, ...]  # the included inputs, in order
+    opened: tuple[OpenedInput, ...]  # opened leaves of inputs that we do not have whole; their bytes are in the store
     seed: bytes = b""
     leaf: int | None = None
     whole: bool = False
@@ -122,11 +122,11 @@ class Apply:
 
     key: RoundKey
     results: tuple[PartitionResult | None, ...]
-    inputs: tuple[ReduceInput, ...]  # the whole input set, with weights as they are claimed; `root` unused
-    members: int  # of the group, if nobody were missing
+    inputs: tuple[ReduceInput, ...]  # the whole input set with its claimed weights; `root` is unused
+    members: int  # size of the group if nobody were missing
 
     def weighed(self, merged: Collection[int]) -> tuple[ReduceInput, ...]:
-        """The inputs that some results include, weighted for a sum of just these."""
+        """Return the inputs that some result includes, with weights for a sum of just these."""
         return weighed(self.inputs, merged, self.members)
 
 
@@ -139,7 +139,7 @@ class RecordVote:
 
 @dataclass(frozen=True, slots=True)
 class VoteRecord:
-    """What a voter must remember across a crash (design §6.2 step 9)."""
+    """A vote as the voter must remember it across a crash (design §6.2 step 9)."""
 
     fragment: int
     version: int
@@ -153,32 +153,32 @@ class VoteRecord:
 
 @dataclass(frozen=True, slots=True)
 class NotIncluded:
-    """The version holds nothing of ours: what we made since the one before goes on top of it."""
+    """The version holds none of our work: our steps since the previous version go on top of it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Included:
-    """The version holds our snapshot of this round: what we made after it goes on top."""
+    """The version holds our snapshot of this round: our steps after the snapshot go on top of it."""
 
     snapshot: RoundKey
-    counted: tuple[bool, ...]  # per partition: were we included
+    counted: tuple[bool, ...]  # per partition: whether our input was included
 
 
 @dataclass(frozen=True, slots=True)
 class IncludedUnseen:
-    """The version holds work of ours and we have no snapshot of it: nothing that we hold may count a second time."""
+    """The version holds work of ours without a snapshot here: none of our steps until now may count a second time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Returned:
-    """The state before was of a branch that we leave; it held this work of ours, which is ours to bring again."""
+    """We leave the branch of our previous state; it held this much of our work, which we may contribute again."""
 
     steps: int
     tokens: int
 
 
 OwnPart = NotIncluded | Included | IncludedUnseen | Returned
-"""What of our own work a version holds; exactly one of these is true of every version."""
+"""How much of our own work a version holds; exactly one of these is true of every version."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,13 +186,13 @@ class Adopt:
     """Make a certified state the anchor and bring the learner along at its next step boundary (step 10)."""
 
     certificate: Certificate
-    applied: RoundKey | None  # the round whose applied state this is; None: the fetched state
+    applied: RoundKey | None  # the round whose applied state to adopt; None: the fetched state
     ours: OwnPart = NotIncluded()
-    frozen: tuple[bool, ...] = ()  # per partition: void
+    frozen: tuple[bool, ...] = ()  # per partition: whether it is void
 
     @property
     def snapshot(self) -> RoundKey | None:
-        """The round whose snapshot of ours is in it."""
+        """The round whose snapshot of our work the version holds, if any."""
         return self.ours.snapshot if isinstance(self.ours, Included) else None
 
 
@@ -206,28 +206,28 @@ class FetchState:
 
 @dataclass(frozen=True, slots=True)
 class Discard:
-    """This round is over: snapshots, parts, results and applied state of `key` may go."""
+    """This round is over: the shell may delete snapshots, parts, results and applied state of `key`."""
 
     key: RoundKey
 
 
 @dataclass(frozen=True, slots=True)
 class KeepEvidence:
-    """Write this evidence to disk, and its head to the record store, so that others find out about the ban."""
+    """Write this evidence to disk, and its head to the record store, so that other peers learn of the ban."""
 
     ban: Ban
 
 
 @dataclass(frozen=True, slots=True)
 class VersionCertified:
-    """The chain of a fragment has moved on to this version, ours or others'."""
+    """The chain of a fragment has moved on to this version, made with us or without us."""
 
     certificate: Certificate
 
 
 @dataclass(frozen=True, slots=True)
 class RoundVoided:
-    """Our attempt at the version after this one came to nothing."""
+    """Our attempt at the version after `version` failed."""
 
     fragment: int
     version: int

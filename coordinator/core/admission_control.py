@@ -1,7 +1,7 @@
-"""Who may take part: what a pass says, what was ordered about it, and how often its invite was used (docs/adr/0061).
+"""Admission of peers by their passes, the organiser's orders and the uses of invites (docs/adr/0061).
 
-Everything here follows from the manifest, the pass, the orders that this peer has seen and the certificates of
-fragment 0. So peers that have seen the same let in the same.
+A decision depends only on the manifest, the pass, the orders that this peer has seen and the certificates of
+fragment 0. So peers with the same knowledge admit the same peers.
 """
 
 from __future__ import annotations
@@ -19,34 +19,34 @@ from dht.identity import PeerId
 from dht.refusal import Refusal
 
 PASSES_KEPT = 4096
-CLOCK_TOLERANCE_SECONDS = 30  # of a peer that checks whether an invite has expired, as for joins
+CLOCK_TOLERANCE_SECONDS = 30  # allowed clock error when a peer checks whether an invite has expired, as for joins
 
 
 @dataclass(slots=True)
 class AdmissionControl:
-    """One peer's door. Without a `spec` that asks for passes, all may come that were not shown out."""
+    """The admission rules of one peer. If `spec` asks for no passes, every peer may come unless it was removed."""
 
     spec: AdmissionSpec | None
     authority: AdmissionAuthority
     keyholders: Set[PeerId]  # the organiser and the founders, whose keys are their passes
     orders: Orders
-    own: bytes = b""  # our pass
-    used_invites: UsedInvites = NONE_USED  # as the newest certificate of fragment 0 has them
+    own: bytes = b""  # our own pass
+    used_invites: UsedInvites = NONE_USED  # as in the newest certificate of fragment 0
     unix_offset_seconds: float = 0.0  # unix time = monotonic time + this
     shown: OrderedDict[PeerId, tuple[bytes, ProvenPass]] = field(default_factory=OrderedDict)
 
     @property
     def is_closed(self) -> bool:
-        """Whether passes are asked for."""
+        """Whether the run asks for passes."""
         return self.spec is not None and self.spec.asks_for_passes
 
     def refusal(self, peer: PeerId, shown: bytes, now: float) -> Refusal | None:
-        """Why a peer that shows this has no part; None if it may come in."""
+        """Return why a peer with this pass may not take part; None if it may."""
         if self.orders.is_revoked(peer):
             return Refusal.SHOWN_OUT
         if not self.is_closed or peer in self.keyholders:
             return None
-        if not shown:  # of a crowd of outsiders this is asked all the time
+        if not shown:  # a cheap answer: crowds of outsiders cause this question all the time
             return Refusal.NO_PASS
         try:
             welcome = self.read(peer, shown)
@@ -55,7 +55,7 @@ class AdmissionControl:
         return self._standing(peer, welcome, now + self.unix_offset_seconds)
 
     def proves(self, peer: PeerId, shown: bytes) -> bool:
-        """Whether this was a pass of the peer's at any time: what all peers say alike, whatever they have heard."""
+        """Whether this was ever a valid pass of the peer; all peers agree on this, whatever orders they have seen."""
         if not self.is_closed or peer in self.keyholders:
             return True
         try:
@@ -65,7 +65,7 @@ class AdmissionControl:
         return True
 
     def seat_refusal(self, peer: PeerId, shown: bytes, contributes: bool, now: float) -> Refusal | None:
-        """Why it has no seat in a group."""
+        """Return why the peer may not have a seat in a group; None if it may."""
         refused = self.refusal(peer, shown, now)
         if refused is not None or not self.is_closed or peer in self.keyholders:
             return refused
@@ -75,7 +75,7 @@ class AdmissionControl:
         return Refusal.ONLY_VOTES if contributes and role == "witness" else None
 
     def read(self, peer: PeerId, shown: bytes) -> ProvenPass:
-        """What this pass says; raises PeerError. One that was found good is not looked at again."""
+        """Return the content of this pass, checked once and then remembered. Raises PeerError if it is not valid."""
         held = self.shown.get(peer)
         if held is None or held[0] != shown:
             held = self.shown[peer] = shown, read_pass(shown, peer, self.authority)
@@ -85,23 +85,23 @@ class AdmissionControl:
         return held[1]
 
     def knows(self, peer: PeerId, now: float) -> bool:
-        """Whether this peer may come in, by what it has shown before."""
+        """Whether this peer may take part, by the pass that it has shown before."""
         return self.refusal(peer, self.shown[peer][0] if peer in self.shown else b"", now) is None
 
     def may_have_states(self, peer: PeerId) -> bool:
-        """Whether a peer that may come in may also fetch the model."""
+        """Whether a peer that may take part may also fetch the model."""
         if not self.is_closed or peer in self.keyholders or self.spec is None or self.spec.observers_get_states:
             return True
         held = self.shown.get(peer)
         return held is not None and held[1].grant.role != "observer"
 
     def grounds(self, peer: PeerId) -> tuple[PeerId, ...]:
-        """Keys about which an order may be why this peer is not let in."""
+        """Return the keys for which an order could refuse this peer."""
         held = self.shown.get(peer)
         return (peer,) if held is None else (peer, PeerId(held[1].grant.key), held[1].issuer)
 
     def surplus(self, order: Sequence[PeerId], passes: Mapping[PeerId, bytes]) -> frozenset[PeerId]:
-        """Who of these, taken in order, is more than its invite lets in."""
+        """Return the peers of `order` that exceed the uses of their invites, counted in that order."""
         if not self.is_closed:
             return frozenset()
         limited = {}
@@ -131,6 +131,6 @@ class AdmissionControl:
         return Refusal.FULL if count_of(self.used_invites) >= INVITED_MAX else None
 
     def _is_let_in(self, peer: PeerId) -> bool:
-        """Whether an order names it: that goes before whatever has become of its invite."""
+        """Whether an order admits the peer by name: this outweighs the state of its invite."""
         verdict = self.orders.verdict(peer)
         return verdict is not None and not verdict.order.revoked

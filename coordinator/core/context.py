@@ -1,4 +1,4 @@
-"""What every part of a peer's protocol core shares: who we are, the run, and whom we believe to be there."""
+"""Context shared by all parts of a peer's protocol core: our key, the run, and the peers that seem to be live."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ from dht.wire import Wire
 
 RandomBytes = Callable[[int], bytes]
 
-UNABLE_DEADLINES = 4.0  # a peer whose disk took no vote stays out of groups this long: in them it would only be missed
+UNABLE_DEADLINES = 4.0  # a peer that could not write its vote to disk joins no group this long: it could not vote
 DEADLINE_DOUBLINGS_MAX = 3  # a void group doubles the next deadline, at most to × 8 (design §6.2)
 
 
 @dataclass(slots=True)
 class Core:
-    """Shared by all fragments of one peer's protocol core. No I/O; time comes with every call."""
+    """The context shared by all fragments of one peer's protocol core. No I/O; every call passes the time in."""
 
     manifest: Manifest
     signer: Signer
@@ -43,25 +43,25 @@ class Core:
     unix_offset_seconds: float  # unix time = monotonic time + this
     contributes: bool = True
     dialable: bool = True
-    networks: tuple[bytes, ...] = ()  # public ones from which we call, as our joins name them
-    origins: Mapping[PeerId, bytes] = field(default_factory=dict)  # from which public network somebody calls us
+    networks: tuple[bytes, ...] = ()  # public networks from which we call, as named in our joins
+    origins: Mapping[PeerId, bytes] = field(default_factory=dict)  # public network from which each peer calls us
     chain_kept: int = CHAIN_KEPT
     boot: bytes = field(init=False)
     rules: Rules = field(init=False)
     presence: PresenceTable = field(init=False)
     answering: AnswerBudget = field(init=False)
-    draining: bool = False  # take part in no new round
-    withdrawn: bool = False  # the same, for a while
-    unable_until: float = -math.inf  # to vote
+    draining: bool = False  # we take part in no new round
+    withdrawn: bool = False  # the same, but only for a while
+    unable_until: float = -math.inf  # until then we cannot vote
     steps: int = 0
-    steps_seen: float = 0.0  # when `steps` was true
+    steps_seen: float = 0.0  # the time at which `steps` was reported
     steps_per_second: float = 0.0
     estimates: GraceEstimates = field(default_factory=GraceEstimates)
     bans: Bans = field(default_factory=Bans)
     admission: AdmissionControl = field(init=False)
     tardiness: Lateness = field(default_factory=Lateness)
-    carries: bool = True  # bring what a losing branch certified of ours again, with what we made of it
-    proof_checker: ProofChecker | None = None  # None: nobody is convicted here where that takes tensors
+    carries: bool = True  # contribute our work again if only a losing branch had certified it
+    proof_checker: ProofChecker | None = None  # None: we convict nobody by evidence whose check takes tensors
 
     def __post_init__(self) -> None:
         self.boot = self.random_bytes(NONCE_BYTES)
@@ -89,26 +89,26 @@ class Core:
         return now + self.unix_offset_seconds
 
     def steps_now(self, now: float) -> int:
-        """Our inner steps, extrapolated since the last report: reports may be seconds apart, but not more than that."""
+        """Estimate our inner steps from the last report and our step rate, for at most one presence lifetime ahead."""
         seconds = min(max(now - self.steps_seen, 0.0), self.pace.presence_lifetime_seconds)
         return int(self.steps + self.steps_per_second * seconds)
 
     def crowded(self, chain: Chain, now: float) -> bool:
-        """Whether more peers train than fit into one group, so that not everybody can have a seat.
+        """Whether more peers train than fit into one group, so that not every peer can have a seat.
 
-        Presence alone does not tell: keys cost nothing. So the newest group has to be full, too (docs/adr/0042).
+        Presence alone proves nothing, as keys cost nothing. So the newest group has to be full, too (docs/adr/0042).
         """
         return self.presence.population(now) > PEERS_PER_GROUP_MAX and is_full(chain.newest_roster())
 
     def has_ticket(self, chain: Chain, peer: PeerId, now: float) -> bool:
-        """Whether this peer's turn has come, where not everybody's can (`coordinator.core.tickets`)."""
-        if not self.crowded(chain, now):  # as always in a small swarm: what follows costs a hash
+        """Whether this peer may ask for a seat when not every peer can have one (`coordinator.core.tickets`)."""
+        if not self.crowded(chain, now):  # always so in a small swarm; saves the hash below
             return True
         known = chain.newest_roster() | chain.active_set()
         return has_ticket(chain.beacon(), peer, known, self.presence.population(now))
 
     def note(self, event: Seen, now: float) -> None:
-        """How things are now: our learner, from where others call, whether they get through to us."""
+        """Record our learner's progress, the networks from which peers call, or whether their calls reach us."""
         if isinstance(event, OriginsSeen):
             self.origins = event.networks
             return
@@ -118,7 +118,7 @@ class Core:
         self.steps, self.steps_per_second, self.steps_seen = event.steps, event.steps_per_second, now
 
     def note_unable(self, now: float) -> None:
-        """A vote of ours could not be written down."""
+        """Stay out of new groups for a while, as a vote of ours could not be written to disk."""
         self.unable_until = now + UNABLE_DEADLINES * self.pace.round_seconds
 
     def say(self, kind: str, key: RoundKey, group: bytes, body: Wire) -> Statement:
@@ -127,20 +127,20 @@ class Core:
         return make_statement(self.signer, context, body)
 
     def check_signed(self, statement: Statement) -> None:
-        """Raises PeerError unless its sender signed it: else nothing follows from it, not even that it has spoken."""
+        """Raise PeerError unless its sender signed it: an unsigned statement proves nothing about the sender."""
         if not statement.verify(self.verifier):
             raise PeerError("is not signed by its sender")
 
     def to_all(self, peers: tuple[PeerId, ...], message: Message, payload: bytes | None = None) -> list[Send]:
-        """One Send per peer; ourselves included if listed (the engine hands those back at once)."""
+        """Return one Send per peer, including ourselves if listed (the engine delivers that one at once)."""
         return [Send(peer, message, payload) for peer in peers]
 
     def networks_of(self, peer: PeerId, named: Set[bytes]) -> frozenset[bytes]:
-        """The networks of a peer: those that it names, and the one from which we see it call."""
+        """Return the networks of a peer: the ones that it names and the one from which we see it call."""
         return frozenset(named) | ({self.origins[peer]} if peer in self.origins else frozenset())
 
     def is_dialable(self, peer: PeerId) -> bool:
-        """Whether others can call this peer, as far as it says."""
+        """Whether others can call this peer, by its own word."""
         return self.dialable if peer == self.me else self.presence.is_dialable(peer)
 
     def witnesses_needed(self, active: frozenset[PeerId], now: float) -> bool:
@@ -149,16 +149,16 @@ class Core:
         return not more_than_share(learners, len(active), self.pace.min_share)
 
     def step_seconds(self, peers: Set[PeerId]) -> float:
-        """How long an inner step of the slowest of these takes: ours as we count it, the others' as they say."""
+        """Return the seconds per inner step of the slowest of these peers: ours measured, the others' by their word."""
         ours = 1 / self.steps_per_second if self.me in peers and self.steps_per_second > 0 else 0.0
         return max(ours, self.presence.step_seconds(peers))
 
     def grace_seconds(self) -> float:
-        """How long a leader waits for more peers once the quorum has joined."""
+        """Return how long a leader waits for more peers once the quorum has joined."""
         rate = self.steps_per_second
         step_seconds = 1 / rate if rate > 0 else self.pace.round_seconds / self.pace.steps_per_version
         return min(grace_seconds(self.pace, step_seconds, self.estimates), GRACE_SHARE_MAX * self.pace.round_seconds)
 
     def deadline_seconds(self, voids: int) -> float:
-        """Deadline of an attempt after so many void groups."""
+        """Return the length of an attempt after `voids` void groups."""
         return self.pace.round_seconds * 2.0 ** min(voids, DEADLINE_DOUBLINGS_MAX)

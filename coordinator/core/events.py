@@ -1,4 +1,4 @@
-"""What happens to the protocol core: messages, presence, the learner's progress, and answers to its actions."""
+"""Events for the protocol core: messages, presence, the learner's progress, and answers to its actions."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from dht.identity import PeerId
 
 @dataclass(frozen=True, slots=True)
 class Received:
-    """A message from an authenticated sender. `payload_root` is what the bytes beside it really hash to."""
+    """A message from an authenticated sender. `payload_root` is the root computed from the bytes that came with it."""
 
     sender: PeerId
     message: Message
@@ -33,14 +33,14 @@ class PresenceSeen:
 
 @dataclass(frozen=True, slots=True)
 class OriginsSeen:
-    """The public networks from which those call to whom we are connected now (`dht.addresses.network_of`)."""
+    """The public network from which each connected peer calls us (`dht.addresses.network_of`)."""
 
     networks: Mapping[PeerId, bytes]
 
 
 @dataclass(frozen=True, slots=True)
 class ReachSeen:
-    """Whether others get through when they call us, as far as they tell."""
+    """Whether calls of other peers reach us, as they report it."""
 
     dialable: bool
 
@@ -54,7 +54,7 @@ class PeerGone:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """The learner has made `steps` inner steps in all, at `steps_per_second` lately."""
+    """The learner has made `steps` inner steps in total, recently at `steps_per_second`."""
 
     steps: int
     steps_per_second: float
@@ -62,7 +62,7 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class Encoded:
-    """The answer to `Encode`. `steps` is 0 where nothing was trained since the last counted snapshot."""
+    """The answer to `Encode`. `steps` is 0 if nothing was trained since the last counted snapshot."""
 
     key: RoundKey
     tokens: int
@@ -71,12 +71,12 @@ class Encoded:
     window_count: int
     part_roots: tuple[bytes, ...]
     squared_norms: tuple[float, ...]
-    cell: bytes | None = None  # whose work it is, if it is that of a cell (`CellInput.claim`)
+    cell: bytes | None = None  # the claim (`CellInput.claim`) if this is the work of a cell
 
 
 @dataclass(frozen=True, slots=True)
 class Reduced:
-    """The answer to `Reduce`; `root` is None where too few inputs were admissible."""
+    """The answer to `Reduce`; `root` is None if too few inputs were admissible."""
 
     key: RoundKey
     partition: int
@@ -86,12 +86,12 @@ class Reduced:
     coefficients: tuple[float, ...] = ()
     squared_norms: tuple[float, ...] = ()
     encoding_error: float = 0.0
-    garbage: tuple[tuple[int, OpenedLeaf], ...] = ()  # members whose committed bytes do not decode, and what shows it
+    garbage: tuple[tuple[int, OpenedLeaf], ...] = ()  # members whose committed bytes do not decode, and a leaf as proof
 
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """The answer to `Open`; without a note where bytes are gone."""
+    """The answer to `Open`; `note` is None if the bytes are gone."""
 
     key: RoundKey
     to: PeerId
@@ -99,17 +99,17 @@ class Opened:
 
 
 class Finding(StrEnum):
-    """What looking into a result comes to."""
+    """The outcome of inspecting a result."""
 
     CONFIRMED = "confirmed"
-    REFUTED = "refuted"  # a leaf recomputes to other bytes: exact, and proven
-    DOUBTFUL = "doubtful"  # by estimates with a tolerance, which prove nothing
-    UNOPENED = "unopened"  # what was opened is incomplete, or not what was committed
+    REFUTED = "refuted"  # a leaf recomputes to other bytes: an exact proof
+    DOUBTFUL = "doubtful"  # estimates with a tolerance disagree, which proves nothing
+    UNOPENED = "unopened"  # the opened leaves are incomplete, or differ from the commitment
 
 
 @dataclass(frozen=True, slots=True)
 class Inspected:
-    """The answer to `Inspect`; `refutation` if that is the finding."""
+    """The answer to `Inspect`; with a `refutation` if the finding is REFUTED."""
 
     key: RoundKey
     accuser: PeerId
@@ -123,7 +123,7 @@ class Inspected:
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """The answer to `Apply`: digest of the state the outer step leads to."""
+    """The answer to `Apply`: the digest of the state after the outer step."""
 
     key: RoundKey
     state: bytes
@@ -131,7 +131,7 @@ class Applied:
 
 @dataclass(frozen=True, slots=True)
 class VoteRecorded:
-    """The vote of this round is on disk, or the disk does not take it."""
+    """The vote of this round is on disk, or could not be written (`written` is False)."""
 
     key: RoundKey
     written: bool = True
@@ -139,7 +139,7 @@ class VoteRecorded:
 
 @dataclass(frozen=True, slots=True)
 class StateFetched:
-    """The state of this version is here and hashes to what its certificate says."""
+    """The state of this version is here, and its hash matches the certificate."""
 
     fragment: int
     digest: bytes  # of the certificate
@@ -159,5 +159,5 @@ class Tick:
 
 
 Answer = Encoded | Reduced | Opened | Inspected | Applied | VoteRecorded
-Seen = Progress | OriginsSeen | ReachSeen  # how things are with us, for what we say next
+Seen = Progress | OriginsSeen | ReachSeen  # news about ourselves, for our next messages
 Event = Received | PresenceSeen | PeerGone | Seen | Answer | StateFetched | FetchFailed | Tick

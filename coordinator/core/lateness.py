@@ -1,4 +1,4 @@
-"""Who let us wait in vain at a stage of its last rounds: it is waited for only a moment in the next (docs/adr/0043)."""
+"""Peers that missed a stage in their last rounds, for which we wait only briefly in the next (docs/adr/0043)."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 
 from dht.identity import PeerId
 
-MISSES_MAX = 3  # a peer that never comes costs its stage's whole time in one round of 4**3
-ENTRIES_MAX = 8192  # that are remembered of all peers together
+MISSES_MAX = 3  # a peer that is always late costs the whole time of its stage in one round of 4**3
+ENTRIES_MAX = 8192  # remembered for all peers together
 
 Stage = tuple[str, int]
-"""What was awaited, and in which turn: 1 after a redo."""
+"""The awaited stage and its turn: 1 after a redo, else 0."""
 
 LEADING: Stage = ("lead", 0)
 RESULT: Stage = ("result", 0)
@@ -19,22 +19,22 @@ OPENING: Stage = ("opening", 0)
 
 
 def round_number(fragment: int, version: int) -> int:
-    """By this all count alike whose turn it is to be waited for; fragments have their turns one after the other."""
+    """Return the number by which all peers agree on the rounds with whole waits; it shifts by one per fragment."""
     return version + fragment
 
 
 @dataclass(slots=True)
 class Lateness:
-    """What one peer has seen itself: how often in a row somebody was waited for to the end of a stage, and not there.
+    """Counts of stages in a row that each peer missed although we waited to the end, seen by one peer itself.
 
-    The next whole wait is in a round whose number is divisible by 4, 16, 64. So all who wait for one peer do so in the
-    same rounds, and a peer slower than the others, but in time, has its chance in every fourth round at first.
+    After 1, 2, 3 misses the next whole wait is in a round whose number is divisible by 4, 16, 64. So all peers wait
+    for one peer in the same rounds. A slow peer that would be in time gets a chance in every fourth round at first.
     """
 
     misses: dict[tuple[PeerId, Stage], int] = field(default_factory=dict)
 
     def miss(self, peers: Iterable[PeerId], stage: Stage) -> None:
-        """These were waited for to the end."""
+        """Count a miss of these peers: we waited for them to the end of the stage."""
         for peer in sorted(peers):
             known = self.misses.pop((peer, stage), 0)
             while len(self.misses) >= ENTRIES_MAX:
@@ -42,11 +42,11 @@ class Lateness:
             self.misses[peer, stage] = min(known + 1, MISSES_MAX)
 
     def come(self, peer: PeerId, stage: Stage) -> None:
-        """What was awaited of it is here: it is waited for again."""
+        """Forget the misses of this peer at this stage: it was in time."""
         self.misses.pop((peer, stage), None)
 
     def hurried(self, peers: Set[PeerId], stage: Stage, number: int) -> frozenset[PeerId]:
-        """Which of these have only a moment at this stage of round `number`; who was tardy in turn 0 is in turn 1."""
+        """Return the peers that get only a brief wait at this stage of round `number`; turn 1 counts misses of turn 0."""
         what, turn = stage
         return frozenset(
             peer

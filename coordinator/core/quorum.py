@@ -1,4 +1,4 @@
-"""When a leader closes its roster: quorum and adaptive grace window (design §6.2 step 3, DiLoCo 2604.21428 §3.2)."""
+"""Rules for closing a roster: quorum and adaptive grace window (design §6.2 step 3, DiLoCo 2604.21428 §3.2)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from coordinator.run.manifest import PaceSpec
 from dht.identity import PeerId
 
 AVERAGE_WEIGHT = 0.1  # of a new measurement in the moving averages
-GRACE_SECONDS_MIN = 0.1  # two long round trips: who asks at the moment when the quorum is there is not left out
+GRACE_SECONDS_MIN = 0.1  # two long round trips: a peer that asks just when the quorum is reached is not left out
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +20,7 @@ class GraceEstimates:
     sync_seconds: float | None = None
 
     def with_round(self, quorum_seconds: float, sync_seconds: float) -> GraceEstimates:
-        """Include one certified round: from the first join to K joins, and from the roster to the certificate."""
+        """Add one certified round: the time from the first join to K joins, and from the roster to the certificate."""
         return GraceEstimates(_average(self.quorum_seconds, quorum_seconds), _average(self.sync_seconds, sync_seconds))
 
 
@@ -29,7 +29,7 @@ def _average(old: float | None, new: float) -> float:
 
 
 def grace_seconds(pace: PaceSpec, step_seconds: float, estimates: GraceEstimates) -> float:
-    """clamp(γ·(τ·ξ_round − ξ_quorum − ξ_sync), GRACE_SECONDS_MIN, ξ_round) with ξ_round = H·ξ_step/P."""
+    """Return clamp(γ·(τ·ξ_round − ξ_quorum − ξ_sync), GRACE_SECONDS_MIN, ξ_round) with ξ_round = H·ξ_step/P."""
     round_seconds = pace.steps_per_version * step_seconds / pace.fragments
     waited = (estimates.quorum_seconds or 0.0) + (estimates.sync_seconds or 0.0)
     slack = pace.overlap * round_seconds - waited
@@ -39,19 +39,19 @@ def grace_seconds(pace: PaceSpec, step_seconds: float, estimates: GraceEstimates
 
 @dataclass(frozen=True, slots=True)
 class Gathered:
-    """What a leader knows while it gathers joins."""
+    """A leader's knowledge while it gathers joins."""
 
     joined: Set[PeerId]
     contributors: int  # joined peers that bring an outer gradient
     expected: Set[PeerId]  # live trainers that could still join
     active: Set[PeerId]
-    grace_since: float  # when the quorum was reached, or when waiting for it ended
+    grace_since: float  # when the quorum was reached or the wait for it ended
     grace_seconds: float
     minor_allowed: bool
 
 
 def close_roster(gathered: Gathered, pace: PaceSpec, now: float) -> tuple[bool, str]:
-    """Whether to close the roster now, and why (not)."""
+    """Return whether to close the roster now, and the reason in words."""
     if gathered.contributors < pace.min_group:
         return False, f"{gathered.contributors} of at least {pace.min_group} members"
     share_reached = len(gathered.joined & gathered.active) > pace.min_share * len(gathered.active)
@@ -69,5 +69,5 @@ def close_roster(gathered: Gathered, pace: PaceSpec, now: float) -> tuple[bool, 
 
 
 def quorum_size(pace: PaceSpec, active: int) -> int:
-    """K = min(K of the manifest, size of the active set), but never fewer than a group needs."""
+    """Return K = min(K of the manifest, size of the active set), but at least the minimum of a group."""
     return max(min(pace.quorum, active), pace.min_group)

@@ -1,7 +1,7 @@
-"""Which certified state we really hold, and how we come by the one that we should hold (design §8, catch-up).
+"""The certified state that we really hold, and how we fetch the newest one (design §8, catch-up).
 
-A chain is followed as soon as its certificates are known: a peer that knows of a version must not help to make
-another one. The bytes follow later, or never. A version whose bytes nobody serves is treated as not existing.
+We follow a chain as soon as we know its certificates: a peer that knows of a version must not help to make
+another one. The state's bytes follow later, or never. A version whose bytes nobody serves is treated as not existing.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ from dht.identity import PeerId
 from dht.statement import digest_of
 
 FETCH_RETRY_SECONDS = 1.0
-LACKING_INTERVALS = 4.0  # expected ones until a version that nobody serves does not exist: longer than minor ones wait
-UNSERVED_INTERVALS = 3.0  # for how long it does not exist then
-UNSERVED_INTERVALS_MAX = 48.0  # of the latter, which doubles each time that it is not served again
+LACKING_INTERVALS = 4.0  # expected intervals until an unserved version counts as absent: longer than a minor one waits
+UNSERVED_INTERVALS = 3.0  # for how many intervals it counts as absent the first time
+UNSERVED_INTERVALS_MAX = 48.0  # upper limit of these, which double each time that nobody serves it again
 UNSERVED_MAX = 16
-UPSTREAM_DEADLINES = 0.5  # of a round: how long to wait for the upstream
+UPSTREAM_DEADLINES = 0.5  # how long to wait for the upstream peer, in deadlines of a round
 HOLDERS_MAX = 16
-STRANGERS_MAX = HOLDERS_MAX // 2  # of these; who only publishes presence leaves room for who signed
+STRANGERS_MAX = HOLDERS_MAX // 2  # holders known by presence only, so that signers keep a place in the list
 
 
 @dataclass(frozen=True, slots=True)
 class Unserved:
-    """A version that nobody served does not exist until then; for so many expected intervals."""
+    """A version that nobody served: it counts as absent until `until`, for `intervals` expected intervals."""
 
     until: float
     intervals: float
@@ -47,20 +47,22 @@ class Unserved:
 
 @dataclass(slots=True)
 class StateSync:
-    """One fragment's state. `behind` is the chain up to the state that we hold while we lack the newest one, else None.
+    """Sync of one fragment's state.
 
-    `floor` is where the invite had us begin, until we hold a state from there on: we never go back to what lies before.
+    `behind` is the chain up to the state that we hold while we lack the newest one, else None.
+    `floor` is the chain with which the invite had us begin, until we hold a state from there on. We never go back
+    to a version before it.
     """
 
     core: Core
     behind: Chain | None = None
     floor: Chain | None = None
-    unadopted: Adopt | None = None  # a version with our work in it whose state has still to come
-    included_unseen: bool = False  # a version that we lack has work of ours of which we have no snapshot
+    unadopted: Adopt | None = None  # a version with our work in it whose state is still missing here
+    included_unseen: bool = False  # whether a version that we lack holds work of ours without a snapshot here
     again_at: float | None = None
-    lacking_since: float = 0.0  # the newest one
-    upstream: PeerId | None = None  # the leader of the cell that brought our work, who tells us when it has the state
-    downstream: tuple[PeerId, ...] = ()  # whom we tell
+    lacking_since: float = 0.0  # when we began to lack the newest state
+    upstream: PeerId | None = None  # the leader of the cell that passed on our work; it tells us when it has the state
+    downstream: tuple[PeerId, ...] = ()  # peers that we tell when we have the state
     unserved: dict[bytes, Unserved] = field(default_factory=dict)
     tries: int = 0
 
@@ -70,15 +72,16 @@ class StateSync:
         return self.behind is None
 
     def fall_behind(self, held: Chain, now: float) -> None:
-        """The chain moves on without us; `held` is a chain that ends where our state does."""
+        """Note that the chain moves on without us; `held` is a chain that ends at our state."""
         self.lacking_since = now
         if self.behind is None:
             self.behind = held.truncated(held.version)  # a copy: the chain itself grows
 
     def fetch(self, chain: Chain, now: float) -> list[Action]:
-        """Get the newest state: from its signers, then from others who say that they have it.
+        """Fetch the newest state: from its signers first, then from other peers that say they have it.
 
-        Everyone asks in another order, and each time, so that not all ask the same holder, nor always the same in vain.
+        The order differs between peers and between tries. So peers do not all ask the same holder, and no peer keeps
+        asking a holder that does not answer.
         """
         self.again_at, self.tries = None, self.tries + 1
         newest = chain.certificates[-1]
@@ -86,12 +89,12 @@ class StateSync:
         seed = digest_of(b"muster-holders", self.core.me.encode(), newest.digest, self.tries.to_bytes(8, "big"))
         upstream = () if self.upstream is None else (self.upstream,)
         holders = dict.fromkeys((*upstream, *beacon_order(seed, live)))
-        if len(holders) < HOLDERS_MAX:  # of a full group more than that are there: all others need not be looked at
+        if len(holders) < HOLDERS_MAX:  # a full group has more signers than that: then we need no others
             holders |= dict.fromkeys(self._other_holders(seed, live, chain, now))
         return [FetchState(newest, tuple(holders)[:HOLDERS_MAX])]
 
     def _other_holders(self, seed: bytes, asked: Set[PeerId], chain: Chain, now: float) -> tuple[PeerId, ...]:
-        """Who says to have it, and signers that seem to be away."""
+        """Return other peers that say they have the state, and signers that seem to be away."""
         presence, signers = self.core.presence, chain.certificates[-1].voters - {self.core.me}
         others = presence.live(now) - signers
         claimants = {peer for peer in others if presence.says_head(peer, chain.fragment, chain.digest)}
@@ -104,24 +107,24 @@ class StateSync:
         )
 
     def await_upstream(self, now: float) -> None:
-        """The peer upstream tells us when it has the newest state; if it does not, we ask others."""
+        """Wait for the upstream peer to report the newest state; ask others if it does not report in time."""
         self.again_at = now + UPSTREAM_DEADLINES * self.core.pace.round_seconds
 
     def pass_on(self, certificate: Certificate) -> list[Action]:
-        """We hold the newest version: tell those whose work went through us that they can have it here, once."""
+        """Tell the downstream peers, once, that we hold the newest version and they can fetch it here."""
         downstream, self.downstream = self.downstream, ()
         note = CertificateNote(certificate=certificate)
         return [Send(peer, note) for peer in downstream]
 
     def offered(self, sender: PeerId, digest: bytes, chain: Chain, now: float) -> list[Action]:
-        """Fetch the newest version from the peer upstream once it says that it has it."""
+        """Fetch the newest version from the upstream peer once it says that it has it."""
         awaited = not self.complete and sender == self.upstream and digest == chain.digest
         return self.fetch(chain, now) if awaited else []
 
     def fetched(self, chain: Chain, returned: Returned | None = None) -> list[Action]:
-        """The newest state is here: adopt it, with the snapshot of ours that an earlier version holds, if any does.
+        """Adopt the newest state, now that it is here, with our snapshot that an earlier version holds, if any.
 
-        `returned` is our work in the branch of the state that we held, where this one is of another.
+        `returned` is our work in the branch that we leave, if the newest state belongs to another branch.
         """
         newest, included = chain.certificates[-1], self.unadopted
         ours = IncludedUnseen() if self.included_unseen else returned or NotIncluded()
@@ -129,14 +132,15 @@ class StateSync:
         self._caught_up()
         if included is None:
             return [Adopt(newest, applied=None, ours=ours), *_told(newest, returned)]
-        if included.certificate.digest != newest.digest:  # what was frozen there may have moved since
+        if included.certificate.digest != newest.digest:  # partitions frozen in that version may have changed since
             included = replace(included, certificate=newest, frozen=(False,) * len(included.frozen))
         return [included, *([] if included.snapshot is None else [Discard(included.snapshot)])]
 
     def failed(self, chain: Chain, interval_seconds: float, now: float) -> bool:
-        """Nobody gave the newest state. True once it is to be treated as not existing; else we try again.
+        """Note that nobody gave the newest state; return True once to treat it as not existing, else we try again.
 
-        Each time for longer: who falls back at different times would else teach each other the lost version for ever.
+        It counts as absent for longer each time. Else peers that give it up at different times would tell each other
+        of the lost version for ever.
         """
         self.again_at = now + FETCH_RETRY_SECONDS
         if self.floor is not None and chain.digest == self.floor.digest:
@@ -151,12 +155,12 @@ class StateSync:
         return True
 
     def is_unserved(self, version: bytes, now: float) -> bool:
-        """Whether this version does not exist at the moment."""
+        """Whether this version counts as not existing at the moment."""
         absence = self.unserved.get(version)
         return absence is not None and now < absence.until
 
     def turn_back(self, now: float) -> tuple[Chain, list[Action]]:
-        """Forget what we lack; returns the chain of what we hold, or the one with which we began."""
+        """Give up the missing version; return the chain of the state that we hold, or the one with which we began."""
         held, dropped = self.behind, self.drop_unadopted()
         assert held is not None
         if self.floor is not None:
@@ -166,7 +170,7 @@ class StateSync:
         return held, dropped
 
     def drop_unadopted(self) -> list[Action]:
-        """The version with our work in it is not ours any more; the work itself is not lost, it counts again."""
+        """Drop the unadopted version with our work in it; the work is not lost, we contribute it again."""
         dropped, self.unadopted = self.unadopted, None
         return [] if dropped is None or dropped.snapshot is None else [Discard(dropped.snapshot)]
 

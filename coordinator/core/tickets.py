@@ -1,9 +1,9 @@
-"""Who asks into a group where more peers are there than a group takes (design §10, docs/adr/0042). Pure functions.
+"""Tickets: which peers ask for a seat when more peers train than fit into a group (design §10, docs/adr/0042). Pure.
 
-Seven eighths of a full roster are members of the newest one, as far as these join: so more than `min_share` of the
-active set is in it, and the set stays small. For the other seats the rest of the active set asks, and of all others
-whom a public draw names, so that a leader is not asked by the whole swarm and everybody's turn comes. In a swarm that
-fits into one group everybody asks.
+Seven eighths of a full roster are members of the newest one, as far as these join. So it holds more than `min_share`
+of the active set, and the set stays small. For the other seats the rest of the active set asks, and the peers
+that a public draw names. So a leader is not asked by the whole swarm, and every peer gets its turn. In a swarm that
+fits into one group every peer asks.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ DRAW_BYTES = 8
 
 
 def is_full(roster: Set[PeerId]) -> bool:
-    """Whether all seats of a roster are taken that its members keep."""
+    """Whether a roster fills all seats that its members keep in the next one."""
     return len(roster) >= PEERS_PER_GROUP_MAX - NEW_SEATS
 
 
 def has_ticket(beacon: bytes, peer: PeerId, known: Set[PeerId], population: float) -> bool:
-    """Whether this peer asks for a seat in the next version; `population`: how many could.
+    """Whether this peer asks for a seat in the next version; `population` is the number of peers that could ask.
 
-    Those `known` ask in any case: nobody may be kept out by keys that only say to be there.
+    The `known` peers always ask: keys that merely claim to be live cannot keep them out.
     """
     if population <= PEERS_PER_GROUP_MAX or peer in known:
         return True
@@ -36,7 +36,7 @@ def has_ticket(beacon: bytes, peer: PeerId, known: Set[PeerId], population: floa
 
 
 def seated(order: Sequence[PeerId], newest: Set[PeerId]) -> tuple[PeerId, ...]:
-    """Who of the joined, given in beacon order, gets a seat; in the same order."""
+    """Return the peers of `order`, the joined peers in beacon order, that get a seat; in the same order."""
     if len(order) <= PEERS_PER_GROUP_MAX:
         return tuple(order)
     staying = [peer for peer in order if peer in newest][: PEERS_PER_GROUP_MAX - NEW_SEATS]
