@@ -1,1 +1,1 @@
-"""Who takes part in a round: joining, rosters, leaders, schedule, pacing."""
+"""Formation of groups for rounds: joining, rosters, leaders, schedule, pacing."""

@@ -1,4 +1,4 @@
-"""Whether we may take part in making a fragment's next version, and if not, what hinders us. Pure."""
+"""Conditions for taking part in a fragment's next version, with the reason if we may not. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from coordinator.group.pacing import Tempo
 
 
 class Hindrance(StrEnum):
-    """Why we ask into no group for a fragment, as people are told it."""
+    """Reasons for not asking into a group for a fragment, in words for people."""
 
     BEHIND = "lacks its newest state"
     BUSY = "has a round in flight"
@@ -26,19 +26,19 @@ class Hindrance(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class OwnSituation:
-    """Where we stand at the newest version of a fragment."""
+    """Our situation at the newest version of a fragment."""
 
     core: Core
     chain: Chain
     tempo: Tempo
-    complete: bool  # we hold the state of that version
+    complete: bool  # whether we hold the state of that version
     busy: bool
-    bound: bool  # by a vote
-    follows: bool = False  # others have opened the group that we would ask into
+    bound: bool  # whether a vote binds us
+    follows: bool = False  # whether others have opened the group that we would ask into
 
 
 def eligibility(state: OwnSituation, now: float) -> tuple[bool, Hindrance | None]:
-    """Whether we may ask into a group, and what hinders us if not. What costs most is looked at last."""
+    """Return whether we may ask into a group, and the reason if not. The most expensive check comes last."""
     found: Hindrance | None
     if not state.complete:
         found = Hindrance.BEHIND
@@ -52,12 +52,12 @@ def eligibility(state: OwnSituation, now: float) -> tuple[bool, Hindrance | None
 
 
 def lacks_turn(core: Core, chain: Chain, now: float) -> bool:
-    """Whether a first version does without us: when it is due takes a look at all who train, and is not worth it."""
+    """Whether we have no ticket for a first version, so that computing its due time from all trainers is needless."""
     return chain.version == 0 and core.contributes and not core.has_ticket(chain, core.me, now)
 
 
 def retreat(core: Core, now: float) -> Hindrance | None:
-    """What keeps us from beginning anything new, be it in a group or in a cell."""
+    """Return what keeps us from beginning anything new, in a group or in a cell; None if nothing does."""
     if core.draining:
         return Hindrance.DRAINING
     if core.withdrawn:
@@ -66,7 +66,7 @@ def retreat(core: Core, now: float) -> Hindrance | None:
 
 
 def _excess(state: OwnSituation, now: float) -> Hindrance | None:
-    """Learners take part when it is their turn; a witness only where the active set lacks votes without it."""
+    """Return why we are not needed: a learner without a ticket, or a witness while the active set has votes enough."""
     core, chain, tempo = state.core, state.chain, state.tempo
     if core.contributes:
         turn = core.has_ticket(chain, core.me, now) or tempo.minor_allowed(chain, now)
@@ -76,7 +76,7 @@ def _excess(state: OwnSituation, now: float) -> Hindrance | None:
 
 
 def _loneliness(state: OwnSituation, now: float) -> Hindrance | None:
-    """Too few to make a first version with: attempts used up alone would only part us from who comes."""
+    """Return ALONE if too few peers train for a first version: attempts made alone only part us from later peers."""
     core = state.core
     if state.chain.version > 0 or state.follows:
         return None

@@ -1,4 +1,4 @@
-"""A group: the members of one attempt at a round, as their leader's roster fixes it (design §6.2 steps 2–3)."""
+"""A group: the members of one attempt at a round, fixed by their leader's roster (design §6.2 steps 2–3)."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ JOIN_TOLERANCE_SECONDS = 30  # clocks of honest peers agree this well (`muster d
 
 
 class OtherBaseError(PeerError):
-    """Somebody speaks of our version number on another branch. Not a fault: its lineage and ours must be compared."""
+    """A statement about our version number on another branch. No fault: compare its lineage with ours."""
 
 
 def inputs_needed(asked: int) -> int:
-    """How many with weight an input set has at least: more than two thirds of who asked, but not all of three."""
+    """Return the least number of weighted inputs: more than two thirds of the `asked` peers, but not all of three."""
     return min(votes_needed(asked), max(asked - 1, 1))
 
 
 @dataclass(frozen=True)
 class Group:
-    """An accepted roster with everything that follows from it and from the chain."""
+    """An accepted roster, and all facts that follow from it and the chain."""
 
     key: RoundKey
     attempt: int
@@ -49,20 +49,20 @@ class Group:
     parent: bytes
     statement: Statement
     convictions: tuple[Conviction, ...] = ()
-    voids: int | None = None  # void groups that the leader was in; None: it does not say
-    networks: Mapping[PeerId, frozenset[bytes]] = field(default_factory=dict)  # as the members' joins name them
-    passes: Mapping[PeerId, bytes] = field(default_factory=dict)  # that the members' joins show
-    used_invites: UsedInvites = NONE_USED  # on the list of fragment 0 once this group has made a version of it
-    probation: frozenset[PeerId] = frozenset()  # members whose work has no weight, who reduce nothing and do not vote
+    voids: int | None = None  # number of void groups that the leader was in; None if it does not say
+    networks: Mapping[PeerId, frozenset[bytes]] = field(default_factory=dict)  # named in the members' joins
+    passes: Mapping[PeerId, bytes] = field(default_factory=dict)  # shown in the members' joins
+    used_invites: UsedInvites = NONE_USED  # the list of fragment 0 after a version made by this group
+    probation: frozenset[PeerId] = frozenset()  # members whose work has no weight; they reduce nothing and do not vote
 
     @cached_property
     def voters(self) -> frozenset[PeerId]:
-        """Whose votes count: all members but those on probation (docs/adr/0056)."""
+        """The members whose votes count: all but those on probation (docs/adr/0056)."""
         return frozenset(self.members) - self.probation
 
     @property
     def expected(self) -> int:
-        """How many members it would have if nobody of the active set were missing (docs/adr/0046)."""
+        """How many members the group would have if nobody of the active set were missing (docs/adr/0046)."""
         return max(len(self.members), min(len(self.active), PEERS_PER_GROUP_MAX))
 
     @property
@@ -87,25 +87,26 @@ class Group:
         return len(peers & self.voters) >= self.votes_needed
 
     def counted(self, peers: Iterable[PeerId]) -> int:
-        """How many of these bring something that has weight."""
+        """Return how many of these peers contribute an input with weight."""
         return len(self.contributors.intersection(peers) - self.probation)
 
     def inputs_needed(self, left_out: int) -> int:
-        """How many with weight an input set has at least, by how many asked.
+        """Return the least number of weighted inputs in an input set, counted from all peers that asked.
 
-        `left_out` of these are not in the roster. Else a hostile leader could have the hostile alone contribute
-        (docs/adr/0038).
+        `left_out` of these are not in the roster. Without them in the count, a hostile leader could leave out all
+        honest contributors (docs/adr/0038).
         """
         return inputs_needed(self.counted(self.contributors) + left_out)
 
     def merged_needed(self, inputs: int, left_out: int) -> int:
-        """How many with weight are merged in a partition at least: fewer than a third of who asked are never half."""
+        """Return the least number of weighted inputs merged per partition, so that a third of the askers is below half."""
         return (2 * (self.counted(self.contributors) + left_out) + 1) // 3
 
     def reducer(self, partition: int, redone: Collection[int] = ()) -> PeerId:
-        """Who reduces a partition: its own reducer or, if it is among those `redone`, one whose own partition stands.
+        """Return the reducer of a partition: its own one or, if it is `redone`, one whose own partition is not redone.
 
-        These take turns, beginning with the next in order. Where nobody's stands, each has the next reducer's.
+        These reducers take turns, beginning with the next in order. If all partitions are redone, each reducer takes
+        over the partition before its own.
         """
         order, count = self.reducers, self.partitions
         if partition not in redone:
@@ -118,17 +119,17 @@ class Group:
         return order[standing[sorted(redone).index(partition) % len(standing)]]
 
     def receivers(self, reducer: PeerId) -> tuple[PeerId, ...]:
-        """Who gets the results of a reducer."""
+        """Return the peers that get the results of a reducer."""
         return self.members
 
     def proposers(self) -> tuple[PeerId, ...]:
-        """The leader, then the member that may propose once if the leader is silent."""
+        """Return the leader, then the member that may propose once if the leader is silent."""
         rest = tuple(member for member in self.members if member in self.voters and member != self.leader)
         return (self.leader, *rest[:1])
 
 
 def read_join(statement: Statement, chain: Chain, unix_seconds: float) -> Join:
-    """The body of a join for the next version of this chain; raises PeerError with the reason it does not count."""
+    """Return the body of a join for the chain's next version; raises PeerError with the reason if it does not count."""
     context = statement.context
     if (context.run_id, context.kind) != (chain.rules.run_id, "join"):
         raise PeerError("is no join of this run")
@@ -150,14 +151,14 @@ def read_join(statement: Statement, chain: Chain, unix_seconds: float) -> Join:
 
 
 def _welcome(peer: PeerId, join: Join, rules: Rules) -> ProvenPass | None:
-    """What the pass in a join says; None where none is needed. Raises PeerError if it is needed and proves nothing."""
+    """Return the pass in a join, None if none is needed. Raises PeerError if it is needed and not valid."""
     if rules.admission is None or not rules.admission.asks_for_passes or peer in rules.keyholders:
         return None
     return read_pass(join.admission or b"", peer, rules.authority)
 
 
 def _guests(joins: Mapping[PeerId, Join], chain: Chain) -> UsedInvites:
-    """Who is on the list of fragment 0 with these; what a pass says was checked when the join was read."""
+    """Return the used invites of fragment 0 including these joins, whose passes `read_join` has checked."""
     if chain.fragment != USES_FRAGMENT:
         return NONE_USED
     shown = {peer: _welcome(peer, join, chain.rules) for peer, join in joins.items()}
@@ -166,18 +167,18 @@ def _guests(joins: Mapping[PeerId, Join], chain: Chain) -> UsedInvites:
 
 
 def leader_of(chain: Chain, attempt: int) -> PeerId:
-    """Attempt k belongs to the k-th of the active set in beacon order, cyclically."""
+    """Return the leader of an attempt: attempt k belongs to the k-th peer in leader order, cyclically."""
     leaders = chain.leaders()
     return leaders[attempt % len(leaders)]
 
 
 def reducing(able: Sequence[PeerId], dialable: Set[PeerId]) -> tuple[PeerId, ...]:
-    """Who reduces: those that others can call; where nobody can be called, all: a lone peer needs no call."""
+    """Return the reducers: the dialable members or, if there are none, all (a lone peer needs no call)."""
     return tuple(member for member in able if member in dialable) or tuple(able)
 
 
 def read_group(statement: Statement, chain: Chain, unix_seconds: float) -> Group:
-    """The group that a roster statement defines; raises PeerError with the reason it is refused."""
+    """Return the group that a roster statement defines; raises PeerError with the reason if it is refused."""
     context = statement.context
     if (context.run_id, context.kind) != (chain.rules.run_id, "roster"):
         raise PeerError("is no roster of this run")
@@ -236,7 +237,7 @@ def _group(statement: Statement, roster: Roster, joins: Mapping[PeerId, Join], c
 
 @dataclass(frozen=True)
 class InputSet(Committed):
-    """The commitments of a round, as the leader's bundle fixes them; places are indices into `peers`."""
+    """The commitments of a round, fixed by the leader's bundle; places are indices into `peers`."""
 
     digest: bytes
     peers: tuple[PeerId, ...]
@@ -244,7 +245,7 @@ class InputSet(Committed):
 
     @property
     def signed(self) -> tuple[Statement, ...]:
-        """The commitments as their members signed them, in the same order."""
+        """The commitments with their members' signatures, in the same order."""
         return self.statement.read(Bundle).commits
 
     def index(self, peer: PeerId) -> int | None:
@@ -252,14 +253,14 @@ class InputSet(Committed):
 
 
 def read_commit(statement: Statement, group: Group, codec: str, rules: Rules) -> Commit:
-    """The body of a member's commitment; raises PeerError with the reason it does not count."""
+    """Return the body of a member's commitment; raises PeerError with the reason if it does not count."""
     context, key = statement.context, group.key
     place = (rules.run_id, "commit", key.fragment, key.version)
     if (context.run_id, context.kind, context.fragment, context.version) != place:
         raise PeerError("is no commitment to this round")
     if context.group != key.roster_id or statement.sender not in group.contributors:
         raise PeerError("does not belong to this group")
-    if len(statement.body) > BODY_BYTES_MAX["commit"]:  # also in a bundle, which would be too long for evidence
+    if len(statement.body) > BODY_BYTES_MAX["commit"]:  # applies in a bundle, too: it would be too long for evidence
         raise PeerError("is too long")
     commit = statement.read(Commit)
     if commit.codec != codec or len(commit.part_roots) != group.partitions:
@@ -274,7 +275,7 @@ def read_commit(statement: Statement, group: Group, codec: str, rules: Rules) ->
 
 
 def read_input_set(statement: Statement, group: Group, codec: str, chain: Chain) -> InputSet:
-    """The input set that a bundle fixes; raises PeerError with the reason it is refused."""
+    """Return the input set that a bundle fixes; raises PeerError with the reason if it is refused."""
     context, key, rules = statement.context, group.key, chain.rules
     if (context.run_id, context.kind, context.group) != (rules.run_id, "bundle", key.roster_id):
         raise PeerError("is no bundle of this group")

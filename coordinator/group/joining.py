@@ -1,7 +1,7 @@
-"""Getting into a group at one base: our joins, the joins we collect, the rosters we issue (design §6.2 steps 1–3).
+"""Joining a group at one base: our joins, the joins we collect, the rosters we issue (design §6.2 steps 1–3).
 
-A `Joining` lives as long as its base is the newest version here. It knows nothing of votes: the fragment's machine says
-whether they leave us free, and takes over once a roster with us in it has come.
+A `Joining` lives as long as its base is the newest version here. It knows nothing of votes: the fragment's state
+machine decides whether our votes leave us free, and takes over once a roster with us in it has come.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from dht.identity import PeerId
 from dht.statement import Statement
 
 GATHERINGS_MAX = 12
-ATTEMPTS_TRIED = 10  # nothing having come of so many, the first of them is tried again
-ATTEMPTS_AHEAD_MAX = 256  # nobody honest gets further ahead of others at one base
+ATTEMPTS_TRIED = 10  # after this many attempts in which we only asked, we try the first of them again
+ATTEMPTS_AHEAD_MAX = 256  # no honest peer gets further ahead of others at one base
 VOID_BACKOFF_SHARE = 0.1  # of a round's deadline: lets other fragments pass
-JOIN_LIFETIME_DEADLINES = 4  # of the longest: peers that drifted apart may meet in an attempt that some tried before
+JOIN_LIFETIME_DEADLINES = 4  # longest deadlines: peers that drifted apart may meet in an attempt that some tried before
 
 
 @dataclass(slots=True)
 class Joining:
-    """Which attempt we ask into, and what we have said and heard about it. `since` is None while we do not ask."""
+    """The attempt that we ask into, with the joins sent and received for it. `since` is None while we do not ask."""
 
     core: Core
     chain: Chain
@@ -41,22 +41,22 @@ class Joining:
     own: OwnJoins = field(init=False)
     attempt_number: int = field(init=False)
     voids: int = 0
-    failures: int = 0  # voids with a group that we were in: without one no deadline was too short
-    passed: int = 0  # attempts that went by without us: we may have come late, or anew, or caught up with the others
+    failures: int = 0  # voids of groups that we were in: only these show that a deadline was too short
+    passed: int = 0  # attempts that went by without us: we may have come late, restarted, or caught up with the others
     not_before: float = 0.0
     since: float | None = None
     repeat_at: float = 0.0
     gatherings: dict[int, RosterBuilder] = field(default_factory=dict)
-    announced: dict[PeerId, int] = field(default_factory=dict)  # the attempts of the active set, as far as we know
+    announced: dict[PeerId, int] = field(default_factory=dict)  # known attempts of members of the active set
 
     def __post_init__(self, first_attempt: int) -> None:
         self.own, self.attempt_number = OwnJoins(first_attempt), first_attempt
 
     def deadline_seconds(self, group: Group) -> float:
-        """Deadline of a group: doubled as often as its leader says, so that all members have the same.
+        """Return the deadline of a group: doubled as often as its leader says, so that all members have the same.
 
-        A leader may lie: no more often than we have seen attempts fail, with those that went by without us, or the
-        attempt's number allows (`VoteLocks.bind`).
+        A leader may lie. So we double it at most once per attempt that failed or went by without us, and at most
+        as often as the attempt's number allows (`VoteLocks.bind`).
         """
         said = self.failures if group.voids is None else group.voids
         return self.core.deadline_seconds(min(said, self.voids + self.passed, group.attempt))
@@ -72,13 +72,13 @@ class Joining:
     # -- asking
 
     def open(self, contributes: bool, now: float) -> list[Action]:
-        """Ask into the first attempt whose leader is there, as we believe, and can be called, if any can."""
+        """Ask into the first attempt whose leader seems to be live and, if possible, can be called."""
         self._move(first_able(self.core, self.chain, self.attempt_number, now))
         self.since = now
         return self.ask(contributes, now)
 
     def ask(self, contributes: bool, now: float) -> list[Action]:
-        """Send our join, to more leaders once an attempt was void."""
+        """Send our join; to more leaders after a void attempt."""
         self.repeat_at = now + RETRY_SHARE * self.core.pace.round_seconds
         self.own.forget_oldest(now)
         self.attempt_number = self.own.open_from(self.attempt_number, now)
@@ -90,13 +90,13 @@ class Joining:
             expires = now + JOIN_LIFETIME_DEADLINES * self.core.deadline_seconds(DEADLINE_DOUBLINGS_MAX)
             self.own.said[self.attempt_number] = (expires, self._say_join(contributes, expires))
         order = self.chain.leaders()
-        few = not self.voids and len(order) > PEERS_PER_GROUP_MAX  # else all, to know whom a leader leaves out
+        few = not self.voids and len(order) > PEERS_PER_GROUP_MAX  # else tell all: they see if a leader leaves us out
         told = first_leaders(self.chain, self.attempt_number) if few else order
         targets = told if self.core.me in told else (*told, self.core.me)
         return list(self.core.to_all(targets, self.own.said[self.attempt_number][1]))
 
     def _say_join(self, contributes: bool, expires: float) -> Statement:
-        """Signed once per attempt: two different joins for one attempt would be a contradiction."""
+        """Sign our join, once per attempt: two different joins for one attempt would be a contradiction."""
         body = Join(
             attempt=self.attempt_number,
             leader=self.leader,
@@ -110,9 +110,10 @@ class Joining:
         return self.core.say("join", RoundKey(self.chain.fragment, self.chain.version, b""), self.chain.digest, body)
 
     def meet(self, contributes: bool, now: float) -> list[Action]:
-        """Ask again, where most of the others ask: peers that drifted apart meet there.
+        """Ask again, in the attempt at the median of the others' attempts, so that peers that drifted apart meet.
 
-        Or in the attempt after it, if our first step is what this one lacks: it would come to nothing.
+        If we asked in that attempt before our first step, and it lacks contributors, it would fail. Then we ask
+        in the one after it.
         """
         numbers = sorted({**self.announced, self.core.me: self.attempt_number}.values())
         self._move(max(numbers[len(numbers) // 2], self.own.first_attempt))
@@ -121,16 +122,17 @@ class Joining:
         return self.ask(contributes, now)
 
     def asked_too_early(self, contributes: bool) -> bool:
-        """Whether we asked before our first step, which the attempt lacks: nobody may ask twice in one attempt."""
+        """Whether the attempt lacks our gradient as we asked before our first step; a second join is not allowed."""
         return contributes and self.current is not None and self.current.lacks(self.core.me)
 
     def follow(self, gathering: RosterBuilder, contributes: bool, now: float) -> list[Action]:
-        """Ask into an attempt that enough others have opened: our own clock is behind, theirs counts.
+        """Ask into an attempt that enough others have opened: our own clock is behind theirs.
 
-        It is one of ours, or we have no part in the newest version, and its leader shows us who asks; where not all can
-        ask, tickets and cells say who does. Enough is more than a third of the active set: a few keys could call each
-        leader to an attempt of its own again and again, so that no two meet. Founders may have only strangers to ask;
-        there, and where anybody may certify alone (`min_share` 0: labs), any K that ask are enough.
+        We lead this attempt, or we have no part in the newest version and its leader shows us the askers. (In a
+        crowd, where not all can ask, tickets and cells decide instead.) Enough is more than a third of the active
+        set: else a few keys could call each leader to an attempt of its own, again and again, so that no two meet.
+        Founders may have only strangers that ask. For them, and where any peer may certify alone (`min_share` 0:
+        labs), K askers are enough, or more than a third of the active set if that is fewer.
         """
         leads, active = self.leads(gathering.attempt), len(self.chain.active_set())
         if leads and (self.chain.version == 0 or self.core.pace.min_share == 0.0):
@@ -145,12 +147,12 @@ class Joining:
         return self.ask(contributes, now)
 
     def _move(self, attempt: int) -> None:
-        """To where the others are: those on the way failed without us."""
+        """Move on to this attempt; the ones in between went by without us."""
         self.passed += max(0, attempt - self.attempt_number)
         self.attempt_number = attempt
 
     def void(self, now: float) -> None:
-        """The attempt came to nothing: on to the next one, with a longer deadline if we were in its group."""
+        """Give up the attempt and go on to the next one, with a longer deadline if we were in its group."""
         self.failures += self.since is None
         self.since = None
         self.attempt_number = _next_attempt(self.attempt_number, self.own.only_asked())
@@ -160,27 +162,27 @@ class Joining:
             gathering.not_before = self.not_before
 
     def use_up(self, attempt: int) -> None:
-        """This attempt and earlier ones are over for good."""
+        """Mark this attempt and earlier ones as over for good."""
         self.own.use_up(attempt)
         self.attempt_number = max(self.attempt_number, self.own.first_attempt)
 
     # -- groups
 
     def enter(self, group: Group) -> None:
-        """A roster of this attempt has us: nothing more to ask."""
+        """Stop asking, as a roster of this attempt includes us."""
         self.own.speak(group)
         self.since, self.attempt_number = None, group.attempt
 
     # -- collecting
 
     def shun(self, peer: PeerId) -> None:
-        """This peer is banned: forget that it asked."""
+        """Forget the joins of a banned peer."""
         self.announced.pop(peer, None)
         for gathering in self.gatherings.values():
             gathering.joins.pop(peer, None)
 
     def hear(self, statement: Statement, now: float, at_first_hand: bool = True) -> RosterBuilder | None:
-        """Keep somebody's join; the gathering that it is news for. Raises PeerError if it does not count."""
+        """Keep a peer's join; return the roster builder for which it is news. Raises PeerError if it does not count."""
         join, sender = read_join(statement, self.chain, self.core.unix_seconds(now)), PeerId(statement.sender)
         if sender in self.core.bans:
             raise PeerError("is banned")
@@ -188,14 +190,14 @@ class Joining:
             raise PeerError(f"is not let in: {refused}")
         if join.attempt > self.attempt_number + ATTEMPTS_AHEAD_MAX:
             raise PeerError("joins an attempt that is far off")
-        # what others show may be old, and says little of where its signer asks by now
+        # a join shown by others may be old: its signer may ask elsewhere by now
         if sender in self.chain.active_set() and (at_first_hand or sender not in self.announced):
             self.announced[sender] = join.attempt
         gathering = self._gathering(join.attempt)
         return gathering if gathering is not None and gathering.add(statement, join, now) else None
 
     def _gathering(self, attempt: int) -> RosterBuilder | None:
-        """The joins of an attempt; None if it is used up or if there are more of interest than we keep."""
+        """Return the roster builder of an attempt; None if it is used up or further away than those that we keep."""
         if attempt < self.own.first_attempt:
             return None
         if attempt not in self.gatherings:
@@ -205,7 +207,7 @@ class Joining:
         return self.gatherings[attempt]
 
     def _make_room_to_listen(self, attempt: int) -> bool:
-        """Forget the attempt furthest from ours, or an old one that we led, which is used up then."""
+        """Forget the attempt furthest from ours, or an old one that we led and that is used up from then on."""
         unused = [number for number, one in self.gatherings.items() if one.roster is None]
         furthest = max(unused, key=lambda number: abs(number - self.attempt_number), default=None)
         if furthest is not None:
@@ -221,7 +223,7 @@ class Joining:
         return True
 
     def close(self, gathering: RosterBuilder, silent: Set[PeerId], minor_allowed: bool, now: float) -> list[Action]:
-        """Issue or revise the roster of an attempt that we lead, if it is time."""
+        """Issue or revise the roster of an attempt that we lead, if it is time to."""
         gathering.failures = self.failures
         trainers = self.core.presence.heard_trainers(now)
         asking = {peer for peer in trainers if self.core.has_ticket(self.chain, peer, now)}
@@ -233,14 +235,14 @@ class Joining:
         return gathering.summon(asking - gathering.joins.keys())
 
     def lacking(self, group: Group, silent: Set[PeerId]) -> list[Statement]:
-        """Joins that we know of and a roster leaves out; none once it was revised or shown often enough."""
+        """Return known joins that a roster leaves out; none after its last revision, or if we have shown them already."""
         gathering = self.gatherings.get(group.attempt)
         if gathering is None or group.revision >= REVISIONS_MAX or group.leader == self.core.me:
             return []
         return gathering.insist(group, silent)
 
     def check_limits(self, group: Group) -> None:
-        """Raises PeerError if no roster may have these members (`coordinator.chain.newcomer_limits`)."""
+        """Raise PeerError if no roster may have these members (`coordinator.chain.newcomer_limits`)."""
         if self.core.admission.surplus(group.members, group.passes):
             raise PeerError("a roster with more than an invite lets in")
         refusal = limits_at(self.core, self.chain, group.attempt, group.networks).refusal(group.members)
@@ -251,16 +253,16 @@ class Joining:
 
     @property
     def current(self) -> RosterBuilder | None:
-        """Joins of the attempt that we are in or ask into."""
+        """The roster builder of the attempt that we are in or ask into."""
         return self.gatherings.get(self.attempt_number)
 
     def gives_up_at(self) -> float | None:
-        """When we stop waiting for a roster; None while we do not wait."""
-        # not doubled like a round's deadline: a leader that does not answer is no slow round
+        """Return when we stop waiting for a roster; None while we do not wait."""
+        # not doubled like a round's deadline: a silent leader does not show that rounds are slow
         return None if self.since is None else self.since + JOIN_SHARE * self.core.pace.round_seconds
 
     def deadlines(self, now: float) -> list[float]:
-        """When there is something to do next."""
+        """Return the next times at which there may be something to do."""
         gives_up_at, gathering = self.gives_up_at(), self.current
         if gives_up_at is None:
             return []
@@ -269,9 +271,9 @@ class Joining:
 
 
 def _next_attempt(attempt: int, asked: Set[int]) -> int:
-    """The one after this; after many in which we only asked, these again.
+    """Return the attempt after this one; after many in which we only asked, cycle through these again.
 
-    A peer that asks while the others are bound by a vote would else use up, alone, the numbers at which they come back.
+    Else a peer that asks alone while a vote binds the others would use up the attempts at which they come back.
     """
     if len(asked) < ATTEMPTS_TRIED:
         return attempt + 1

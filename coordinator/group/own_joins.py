@@ -1,4 +1,4 @@
-"""What one peer has said in the attempts at one base, and keeps to (design §6.2 step 1)."""
+"""Our own statements in the attempts at one base, which we must not contradict (design §6.2 step 1)."""
 
 from __future__ import annotations
 
@@ -13,46 +13,46 @@ JOINS_KEPT_MAX = 12
 
 @dataclass(slots=True)
 class OwnJoins:
-    """Our joins, and the rosters under which we spoke. A forgotten attempt is used up: we never join it anew."""
+    """Our joins, and the rosters under which we spoke. A forgotten attempt is used up: we never join it again."""
 
     first_attempt: int  # earlier ones are used up
-    said: dict[int, tuple[float, Statement]] = field(default_factory=dict)  # per attempt, when it expires and our join
-    spoken: dict[int, int] = field(default_factory=dict)  # per attempt, the newest revision under which we spoke
+    said: dict[int, tuple[float, Statement]] = field(default_factory=dict)  # by attempt: expiry time and our join
+    spoken: dict[int, int] = field(default_factory=dict)  # by attempt: the newest revision under which we spoke
 
     def open_from(self, attempt: int, now: float) -> int:
-        """This attempt or the first one after it that is not behind us, and where our join, if we said one, counts."""
+        """Return the first attempt from this one on that is not used up and in which our join, if any, still counts."""
         attempt = max(attempt, self.first_attempt)
         while attempt in self.spoken or (attempt in self.said and now >= self.said[attempt][0]):
-            attempt += 1  # no roster there can have us any more, or nobody takes our join, which another contradicts
+            attempt += 1  # we spoke under its roster already, or our join has expired and a new one would contradict it
         return attempt
 
     def forget_oldest(self, now: float) -> None:
-        """Oldest attempts of which there are too many, or in which our word has expired, cannot be entered any more."""
+        """Use up the oldest attempts if they are too many or if our joins there have expired."""
         while self.said and (len(self.said) >= JOINS_KEPT_MAX or now >= self.said[min(self.said)][0]):
             self.use_up(min(self.said))
 
     def use_up(self, attempt: int) -> None:
-        """This attempt and earlier ones are over for good: we no longer remember what we said there."""
+        """Mark this attempt and earlier ones as over for good, and forget our statements there."""
         self.first_attempt = max(self.first_attempt, attempt + 1)
         for remembered in (self.said, self.spoken):
             for old in [one for one in remembered if one < self.first_attempt]:
                 del remembered[old]
 
     def is_behind(self, group: Group) -> bool:
-        """Whether we have left this group, or passed it by: it must not be entered again, though its roster is shown.
+        """Whether we have left or passed this group: we must not enter it again when its roster is repeated.
 
-        There we may have committed, voted or abstained, and would do so again in other words.
+        We may have committed, voted or abstained there, and would contradict ourselves.
         """
         return group.attempt < self.first_attempt or group.revision <= self.spoken.get(group.attempt, -1)
 
     def speak(self, group: Group) -> None:
-        """We say something under this roster: it is behind us from now on, with all earlier ones of its attempt."""
+        """Note that we speak under this roster: from now on we enter neither it nor earlier ones of its attempt."""
         self.spoken[group.attempt] = group.revision
 
     def only_asked(self) -> Set[int]:
-        """The attempts in which we have said nothing but our join."""
+        """Return the attempts in which we have sent only our join."""
         return self.said.keys() - self.spoken.keys()
 
     def used(self) -> int:
-        """The first attempt in which we have said nothing: rosters and votes come after a join."""
+        """Return the first attempt in which we have said nothing: rosters and votes come after a join."""
         return max(self.first_attempt, max(self.said, default=-1) + 1)

@@ -1,4 +1,4 @@
-"""Whose speed counts for a fragment, as far as presence tells, and what follows from it (design §6.2 step 1, §6.3)."""
+"""The pace of a fragment, from the voters' speeds in their presence (design §6.2 step 1, §6.3)."""
 
 from __future__ import annotations
 
@@ -20,30 +20,30 @@ from coordinator.group.schedule import (
 )
 
 MINOR_INTERVALS = 3.0  # expected intervals without a full certificate before a minor one may be made (design §6.3)
-FEW_INTERVALS = 6.0  # before one is taken over that a hostile key may have made alone, beside all locks
-MOST_INTERVALS = 12.0  # for which those who could make a full one are waited for, beside all locks
+FEW_INTERVALS = 6.0  # intervals after all locks before we adopt a version that one hostile key may have made alone
+MOST_INTERVALS = 12.0  # intervals after all locks to wait for the peers that could make a full certificate
 
 
 @dataclass(frozen=True, slots=True)
 class Pacing:
-    """Three times about the next version of a fragment."""
+    """Times that govern the next version of a fragment."""
 
     due_at: float
-    spacing_seconds: float  # least time since the last opening of any fragment
+    spacing_seconds: float  # least time after the last opening of any fragment
     interval_seconds: float  # expected time between two versions
 
 
 @dataclass(slots=True)
 class Tempo:
-    """One fragment's pace: since when steps count, since when there is no full certificate, and what presence adds."""
+    """One fragment's pace: the time of its newest full certificate, the start of its step count, and known speeds."""
 
     core: Core
-    certified_at: float  # when the newest full certificate was made or learnt
-    counted_from: float  # since when inner steps count towards the next version
+    certified_at: float  # when we made or learnt of the newest full certificate
+    counted_from: float  # from when on inner steps count towards the next version
     _known: tuple[tuple[float, ...], Pacing] | None = field(init=False, default=None)
 
     def pacing(self, chain: Chain, now: float) -> Pacing:
-        """When the next version is due; computed again only if its basis has changed."""
+        """Return when the next version is due; computed again only if its basis has changed."""
         core = self.core
         basis = (chain.version, self.counted_from, core.presence.revision, core.steps, core.steps_seen)
         if self._known is None or self._known[0] != basis:
@@ -51,34 +51,34 @@ class Tempo:
         return self._known[1]
 
     def interval_seconds(self, chain: Chain, now: float) -> float:
-        """Expected time between two versions."""
+        """Return the expected time between two versions."""
         return self.pacing(chain, now).interval_seconds
 
     def minor_allowed(self, chain: Chain, now: float, tolerance_intervals: float = 0.0) -> bool:
-        """Whether so long has passed without a full certificate that a minority may go on alone (design §6.3)."""
+        """Whether a minority may go on alone, after enough time without a full certificate (design §6.3)."""
         return chain.version > 0 and self._is_overdue(chain, now, tolerance_intervals)
 
     def few_allowed(self, chain: Chain, bound_until: float, now: float) -> bool:
-        """Whether so long has passed that a version may be taken over which a hostile key may have made alone.
+        """Whether enough time has passed to adopt a version that one hostile key may have made alone.
 
-        One vote that is withheld binds all others for three deadlines, and then perhaps another one, so the intervals
-        count from the end of the last lock, or of the one that bound others.
+        One withheld vote binds all others for three deadlines, and then perhaps another one does. So the intervals
+        count from the end of the last lock, ours or the others' (`bound_until`).
         """
         locks = LOCK_DEADLINES * self.core.deadline_seconds(0)
         since = max(self.certified_at + locks, bound_until)
         return chain.version > 0 and now >= since + FEW_INTERVALS * self.interval_seconds(chain, now)
 
     def most_failed(self, chain: Chain, since: float, now: float) -> bool:
-        """Whether those who are here had so long for a version of their own that they cannot make one.
+        """Whether the peers here had enough time for a version of their own, so that they evidently cannot make one.
 
-        The longest lock may bind any of them.
+        The longest lock may bind any of them, so it is included.
         """
         locks = LOCK_DEADLINES * self.core.deadline_seconds(DEADLINE_DOUBLINGS_MAX)
         since = max(self.certified_at, since)
         return now >= since + locks + MOST_INTERVALS * self.interval_seconds(chain, now)
 
     def witnesses_needed(self, chain: Chain, now: float) -> bool:
-        """Whether the learners there are too few, or only pretend to take part: then no version comes of them."""
+        """Whether the live learners are too few for a version, or seem to take part without ever making one."""
         return self.core.witnesses_needed(chain.active_set(), now) or self._is_overdue(chain, now)
 
     def _is_overdue(self, chain: Chain, now: float, tolerance_intervals: float = 0.0) -> bool:
@@ -87,10 +87,10 @@ class Tempo:
 
 
 def paces(core: Core, chain: Chain, counted_from: float, now: float) -> list[VoterPace]:
-    """Speeds of the voters whose median decides; at version 0, of everyone who trains.
+    """Return the speeds of the voters whose median decides; at version 0, of all peers that train.
 
-    Our own counts without a vote, too: the few of a small swarm may be all that go on. In a crowd it does not, so that
-    all come to a version at one time, however slow they are.
+    Our own speed counts even without a vote: in a small swarm only a few peers may go on. In a crowd it does not, so
+    that all peers come to a version at one time, however slow they are.
     """
     presence, first = core.presence, chain.version == 0
     peers = presence.trainers(now) if first else chain.active_set() & presence.sightings.keys()
@@ -122,9 +122,9 @@ def _pacing(core: Core, chain: Chain, counted_from: float, now: float) -> Pacing
 
 
 def _timing(core: Core, chain: Chain, voters: Sequence[VoterPace]) -> Sequence[VoterPace]:
-    """The voters whose rates say how patient to be: at version 0, where anybody may be listed, none slower than ours.
+    """Return the voters whose rates set the interval: at version 0, where any peer counts, none slower than us.
 
-    Else keys that say to train at a crawl would keep a run from beginning (docs/adr/0042).
+    Else keys that claim to train at a crawl would keep a run from beginning (docs/adr/0042).
     """
     own = core.steps_per_second if core.contributes and chain.version == 0 else 0.0
     return [one for one in voters if one.steps_per_second >= own]

@@ -1,4 +1,4 @@
-"""A leader gathers joins for one attempt and issues the roster (design §6.2 steps 2–3)."""
+"""Gathering joins for one attempt, and issuing its roster as the leader (design §6.2 steps 2–3)."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from coordinator.wire.messages import Join, Roster
 from dht.identity import PeerId
 from dht.statement import Statement, digest_of
 
-REVISIONS_MAX = 2  # a roster is revised this often for joins that its first draft lacks
+REVISIONS_MAX = 2  # a roster is revised at most this often for joins that its first draft lacks
 JOINS_MAX = 2 * PEERS_PER_GROUP_MAX
-SUMMONED_MAX = 16  # strangers in one attempt: keys cost nothing, and each that we write to has to be dialled
+SUMMONED_MAX = 16  # strangers called per attempt: keys cost nothing, and we have to dial each one
 NOBODY: Networks = MappingProxyType({})
 
 
 def limits_at(core: Core, chain: Chain, attempt: int, named: Networks) -> NewcomerLimits:
-    """The bounds of a roster of this attempt; `named` are the networks that joins name."""
+    """Return the limits of a roster of this attempt; `named` are the networks that joins name."""
     founders = chain.rules.founders
     networks = {peer: core.networks_of(peer, own) for peer, own in named.items()}
     return NewcomerLimits(chain.rules.trust, leader_of(chain, attempt), chain.known(), founders, networks)
@@ -35,29 +35,29 @@ def limits_at(core: Core, chain: Chain, attempt: int, named: Networks) -> Newcom
 
 @dataclass(slots=True)
 class RosterBuilder:
-    """Joins of one attempt. Everybody who gets joins keeps them: members check the leader's roster against theirs."""
+    """The joins of one attempt. All peers keep the joins they get: members check the leader's roster against them."""
 
     core: Core
     chain: Chain
     attempt: int
-    not_before: float = 0.0  # others whose last attempt was void, as ours was, do not ask before
+    not_before: float = 0.0  # peers whose last attempt was void, like ours, do not ask before this time
     joins: dict[PeerId, tuple[Statement, Join]] = field(default_factory=dict)
     first_at: float | None = None
     quorum_at: float | None = None
     roster: Statement | None = None
-    members: tuple[PeerId, ...] = ()  # of `roster`
-    passed_over: Set[PeerId] = frozenset()  # by `roster`, since they were silent in the attempt before
+    members: tuple[PeerId, ...] = ()  # the members in `roster`
+    passed_over: Set[PeerId] = frozenset()  # left out of `roster`, as they were silent in the attempt before
     revision: int = -1
-    insisted: int = -1  # the newest revision of another's roster that we have shown what it lacks
+    insisted: int = -1  # the newest revision of another leader's roster for which we have sent the lacking joins
     summoned: bool = False
-    failures: int = 0  # as the leader counts them
+    failures: int = 0  # void groups, as the leader counts them
     reason: str = "nobody has joined"
 
     def add(self, statement: Statement, join: Join, now: float) -> bool:
-        """Keep a join; True if it says something new. A rejoin after a restart replaces the older life's.
+        """Keep a join; return True if it is news. A join after a restart replaces the one from before it.
 
-        An older life's join that comes late does so too, until the living repeats its own. Not ours: what we issue with
-        it would seem to be said by that life, which may have said something else.
+        A late join from before a restart replaces the newer one, too, until the peer repeats its own. We refuse old
+        joins of our own key: a roster with one would speak for our earlier process, which may have said otherwise.
         """
         sender = PeerId(statement.sender)
         if sender in self.core.bans or (sender == self.core.me and join.boot != self.core.boot):
@@ -75,7 +75,7 @@ class RosterBuilder:
         return True
 
     def _make_room(self, sender: PeerId) -> bool:
-        """Drop a stranger's join for one of the active set: keys cost nothing and must not shut the known ones out."""
+        """Drop a stranger's join in favour of an active member's: keys cost nothing and must not shut members out."""
         active = self.chain.active_set()
         strangers = self.joins.keys() - active
         if sender not in active or not strangers:
@@ -84,13 +84,13 @@ class RosterBuilder:
         return True
 
     def contributors(self) -> int:
-        """Joined peers that bring an outer gradient, and have a say in when a round begins."""
+        """Count the joined peers that bring an outer gradient and have a say in when a round begins."""
         return sum(self.joins[peer][1].contributes for peer in self._counting())
 
     def lacks(self, peer: PeerId) -> bool:
-        """Whether there are too few contributors while this one has joined with nothing, and its vote is not needed.
+        """Whether contributors are too few while this peer has joined without a gradient and its vote is not needed.
 
-        Before the first version that goes for founders, too: votes make no version of too few contributions.
+        Before the first version no vote is needed, not even a founder's: votes cannot replace contributions.
         """
         join = self.joins.get(peer)
         few = self.roster is None and self.contributors() < self.core.pace.min_group
@@ -98,23 +98,24 @@ class RosterBuilder:
         return few and join is not None and not join[1].contributes and is_spared
 
     def _counting(self) -> Set[PeerId]:
-        """Whose joins move our clocks: where newcomers are bounded, theirs do not (docs/adr/0030)."""
+        """Return the joined peers that start our clocks; newcomers do not if the run bounds them (docs/adr/0030)."""
         joined = self.joins.keys()
         return joined & self.chain.known() if self.chain.rules.trust.bounds_newcomers else joined
 
     def _asking(self) -> frozenset[PeerId]:
-        """Members of the active set that have joined with an outer gradient."""
+        """Return the members of the active set that have joined with an outer gradient."""
         active = self.chain.active_set()
         return frozenset(peer for peer, (_, join) in self.joins.items() if join.contributes and peer in active)
 
     def is_open(self) -> bool:
-        """Whether so many of the active set ask, with an outer gradient, that one of them is honest."""
+        """Whether more than a third of the active set asks with an outer gradient, so that one of them is honest."""
         return len(self._asking()) > len(self.chain.active_set()) // 3
 
     def summon(self, missing: Set[PeerId]) -> list[Action]:
-        """Show those of them who have no part in the newest version who asks: they cannot know when it was made.
+        """Show the active members' joins to missing peers that have no part in the newest version.
 
-        So they do not know when the next one is due, and would let a period pass before they ask (`Joining.follow`).
+        They do not know when it was made, nor when the next one is due. Else they would let a period pass before they
+        ask (`Joining.follow`).
         """
         late = missing - self.chain.newest_roster()
         if self.summoned or not late or not self.is_open():
@@ -126,10 +127,10 @@ class RosterBuilder:
         return [action for peer in shown for action in self.core.to_all(called, self.joins[peer][0])]
 
     def _drawn(self, strangers: Set[PeerId]) -> tuple[PeerId, ...]:
-        """As many of them as are called in one attempt; the next draws anew, so that each has its turn.
+        """Draw the strangers to call in this attempt; each attempt draws anew, so that each stranger gets its turn.
 
-        First those that have ever said something to us: a peer that asks when it believes it is time is called the next
-        time, however many keys only publish presence.
+        Peers that have ever sent us a message come first. So a peer that asks when it believes it is time is called
+        the next time, however many keys only publish presence.
         """
         draw = digest_of(b"muster-summon", self.chain.beacon(), self.attempt.to_bytes(8, "big"))
         spoken = strangers & self.core.presence.spoken
@@ -137,16 +138,17 @@ class RosterBuilder:
         return order[:SUMMONED_MAX]
 
     def lacking(self, members: Set[PeerId], silent: Set[PeerId], named: Networks = NOBODY) -> list[Statement]:
-        """Joins that a roster of these members leaves out, in beacon order as far as there is room.
+        """Return the joins that a roster of these members leaves out, in beacon order as far as there is room.
 
-        `named` are the networks of the roster's members: their joins may not have reached us, and take room as well.
+        `named` are the networks of the roster's members, whose joins may not have reached us but take room as well.
         """
         return [self.joins[peer][0] for peer in self._order(silent, named) if peer not in members]
 
     def insist(self, group: Group, silent: Set[PeerId]) -> list[Statement]:
-        """What this roster lacks, once: a leader that shows it again knows what we know not, as who was silent.
+        """Return the joins that this roster lacks, once per revision.
 
-        A peer that kept out of it then would take the others' votes with it, if they need each one.
+        A leader that repeats its roster knows more than we do: which peers were silent, say. If we kept out of it,
+        the others might lack the votes they need.
         """
         if group.revision <= self.insisted:
             return []
@@ -155,20 +157,20 @@ class RosterBuilder:
         return lacking
 
     def left_out(self, group: Group, silent: Set[PeerId]) -> int:
-        """How many more contributors this roster would have with all of the active set that have asked and have a seat.
+        """Count the contributors that this roster would gain with all seated members of the active set that asked.
 
-        Who has a seat instead of another, as within the bound of one network, leaves nobody out.
+        A peer that gets a seat in place of another, as within the limit of one network, does not count.
         """
         seated = (self._asking() | group.contributors).intersection(self._order(silent, group.networks))
         return max(0, len(seated) - len(group.contributors))
 
     def _order(self, silent: Set[PeerId], named: Networks = NOBODY) -> tuple[PeerId, ...]:
-        """Who has a place in the roster."""
+        """Return the peers with a seat in the roster, in beacon order."""
         order, limits = self._admitted(silent, named)
         return limits.admitted(seated(order, self.chain.newest_roster()))
 
     def _admitted(self, silent: Set[PeerId], named: Networks = NOBODY) -> tuple[tuple[PeerId, ...], NewcomerLimits]:
-        """Who would have one in a roster of any length, in beacon order, and the limits behind it."""
+        """Return the peers admitted to a roster of unlimited length, in beacon order, and the limits behind it."""
         joined = {peer: frozenset(join.networks) for peer, (_, join) in self.joins.items() if peer not in silent}
         all_named = {**joined, **named}
         limits = limits_at(self.core, self.chain, self.attempt, all_named)
@@ -177,7 +179,7 @@ class RosterBuilder:
         return limits.admitted([peer for peer in order if peer not in surplus]), limits
 
     def turn_away(self, now: float) -> bool:
-        """Forget joins of peers that have no seat any more; whether one of them is in our roster."""
+        """Forget joins of peers that may not have a seat any more; return whether our roster includes one of them."""
         door = self.core.admission
         for peer, (_, join) in list(self.joins.items()):
             if door.seat_refusal(peer, join.admission or b"", join.contributes, now):
@@ -185,10 +187,11 @@ class RosterBuilder:
         return not self.joins.keys() >= set(self.members)
 
     def _grace_since(self) -> float:
-        """When the quorum was reached, or when it is no longer waited for: K says when grace starts, not who may go on.
+        """Return when the grace window starts: when the quorum was reached, or when we stop waiting for it.
 
-        Without that, a peer that is live and does not join (bound by a vote, or deaf) would stop a swarm of K peers.
-        After a void attempt it begins when others are free again, though some had been shown no roster and ask already.
+        K decides when grace starts, not whether to go on. Else a live peer that does not join (bound by a vote, or
+        unreachable) would stop a swarm of K peers. After a void attempt grace starts no earlier than `not_before`,
+        when others are free again, though peers that saw no roster may ask already.
         """
         if self.first_at is None:
             return math.inf
@@ -197,11 +200,11 @@ class RosterBuilder:
         return max(since, self.not_before)
 
     def due_at(self) -> float:
-        """When the grace window ends."""
+        """Return when the grace window ends."""
         return self._grace_since() + self.core.grace_seconds()
 
     def strangers_until(self) -> float:
-        """How long we wait for a peer that the chain does not know: presence costs nothing (docs/adr/0042)."""
+        """Return until when we wait for peers that the chain does not know: presence costs nothing (docs/adr/0042)."""
         return self._grace_since() + STRANGERS_SHARE * self.core.pace.round_seconds
 
     def awaits_strangers(self, now: float) -> bool:
@@ -210,7 +213,7 @@ class RosterBuilder:
     def close(self, expected: Set[PeerId], silent: Set[PeerId], minor_allowed: bool, now: float) -> list[Action]:
         """Issue the roster if it is time; revise it for joins that came after the first draft.
 
-        A peer that was `silent` in a void attempt just before is left out, as long as the others are enough (step 2).
+        It leaves out peers that were `silent` in the void attempt just before, if the others are enough (step 2).
         """
         turned_away = self.turn_away(now)
         if self.roster is not None:
@@ -225,7 +228,7 @@ class RosterBuilder:
         return []
 
     def _drop_expired(self, now: float) -> None:
-        """A roster with a join that has expired is refused by everybody."""
+        """Drop expired joins: every peer refuses a roster with one."""
         unix_seconds = self.core.unix_seconds(now)
         for peer in [peer for peer, (_, join) in self.joins.items() if join.expires_unix_seconds < unix_seconds]:
             del self.joins[peer]

@@ -1,4 +1,4 @@
-"""When a round is due: the median voter sets the pace (design §6.2 step 1). Pure functions of plain numbers."""
+"""Due times of rounds: the median voter sets the pace (design §6.2 step 1). Pure functions of plain numbers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ QUORUM_INTERVALS = 3.0  # expected intervals after which K voters are enough to 
 class VoterPace(NamedTuple):
     """One voter's speed as we know it: `steps` made at time `seen`, going on at `steps_per_second`.
 
-    At version 0 there is one for everybody who trains, and anew with every look.
+    At version 0 there is one for every peer that trains, taken anew from its newest presence each time.
     """
 
     steps: float
@@ -25,21 +25,21 @@ class VoterPace(NamedTuple):
     steps_per_second: float
 
     def reaches(self, steps: float) -> float:
-        """When this voter will have made `steps`; infinity if it stands still."""
+        """Return when this voter will have made `steps`; infinity if it stands still."""
         if steps <= self.steps:
             return self.seen
         return self.seen + (steps - self.steps) / self.steps_per_second if self.steps_per_second > 0 else math.inf
 
 
 def steps_needed(pace: PaceSpec, fragment: int, version: int) -> float:
-    """H steps on the fragment; in the first cycle fragment p is due at (p+1)·H/P of all steps."""
+    """Return the steps until a version is due: H; in the first cycle (p+1)·H/P of all steps for fragment p."""
     if version == 0:
         return (fragment + 1) * pace.steps_per_version / pace.fragments
     return pace.steps_per_version
 
 
 def median_time(voters: Sequence[VoterPace], steps: float) -> float:
-    """When the median voter (the lower one of an even number) will have made `steps`; infinity without voters."""
+    """Return when the median voter (the lower of an even number) will have made `steps`; infinity without voters."""
     return _median([voter.reaches(steps) for voter in voters])
 
 
@@ -48,10 +48,10 @@ def _median(times: Sequence[float]) -> float:
 
 
 def due_time(voters: Sequence[VoterPace], steps: float, quorum: int, patience_until: float) -> float:
-    """When a round opens: with the median voter, or after `patience_until` with the K-th.
+    """Return when a round opens: with the median voter, or after `patience_until` with the K-th.
 
-    The second is for a swarm of which most stand still (paused, gone); it must come late enough that a few fast peers
-    do not set the pace.
+    The second case is for a swarm in which most peers stand still (paused, gone). It must come late enough that a
+    few fast peers do not set the pace.
     """
     times = sorted([voter.reaches(steps) for voter in voters])
     kth = times[quorum - 1] if 0 < quorum <= len(times) else math.inf
@@ -59,18 +59,18 @@ def due_time(voters: Sequence[VoterPace], steps: float, quorum: int, patience_un
 
 
 def median_rate(voters: Sequence[VoterPace]) -> float:
-    """Steps per second of the median voter (the upper one of an even number) among those that move; 0 if none does."""
+    """Return the median steps per second (the upper of an even number) of the voters that move; 0 if none does."""
     rates = [voter.steps_per_second for voter in voters if voter.steps_per_second > 0]
     return median_high(rates) if rates else 0.0
 
 
 def interval_seconds(pace: PaceSpec, rate: float) -> float:
-    """Expected time between two versions of a fragment at this `median_rate`; a round's deadline while nobody moves."""
+    """Return the expected time between two versions at this `median_rate`; a round's deadline while nobody moves."""
     return pace.steps_per_version / rate if rate > 0 else pace.round_seconds
 
 
 def spacing_seconds(pace: PaceSpec, rate: float) -> float:
-    """Least time between two openings: 0.8 of H/P steps of the median voter; 0 while nobody moves."""
+    """Return the least time between two openings: 0.8 of H/P steps of the median voter; 0 while nobody moves."""
     return SPACING_SHARE * pace.steps_per_version / (pace.fragments * rate) if rate > 0 else 0.0
 
 
@@ -84,6 +84,6 @@ class Candidate:
 
 
 def next_to_open(candidates: Sequence[Candidate], now: float) -> Candidate | None:
-    """The fragment that is due with the lowest version, then the lowest index."""
+    """Return the due fragment with the lowest version, then the lowest index; None if none is due."""
     due = [candidate for candidate in candidates if candidate.due_at <= now]
     return min(due, key=lambda candidate: (candidate.version, candidate.fragment), default=None)
