@@ -46,7 +46,10 @@ class Lateness:
         self.misses.pop((peer, stage), None)
 
     def hurried(self, peers: Set[PeerId], stage: Stage, number: int) -> frozenset[PeerId]:
-        """Return the peers that get only a brief wait at this stage of round `number`; turn 1 counts misses of turn 0."""
+        """Return the peers that get only a brief wait at this stage of round `number`.
+
+        Misses of turn 0 count in turn 1, too.
+        """
         what, turn = stage
         return frozenset(
             peer

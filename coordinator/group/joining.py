@@ -235,7 +235,7 @@ class Joining:
         return gathering.summon(asking - gathering.joins.keys())
 
     def lacking(self, group: Group, silent: Set[PeerId]) -> list[Statement]:
-        """Return known joins that a roster leaves out; none after its last revision, or if we have shown them already."""
+        """Return known joins that a roster leaves out; none after its last revision, or if we showed them before."""
         gathering = self.gatherings.get(group.attempt)
         if gathering is None or group.revision >= REVISIONS_MAX or group.leader == self.core.me:
             return []
