@@ -1,1 +1,1 @@
-"""How everybody's work counts beyond 32 peers."""
+"""Cells: through them the work of all peers counts in swarms of more than 32."""

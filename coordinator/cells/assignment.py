@@ -1,8 +1,9 @@
-"""Who brings its work through whom, where more peers train than fit into one group (docs/adr/0011). Pure functions.
+"""Assignment of peers to cells when more peers train than fit into one group (docs/adr/0011). Pure functions.
 
-A group of 32 makes every version, as in a small swarm. Its members are *heads*: who has no seat there brings its work
-to one of them, which the beacon draws. A head of many deals them out to cells, whose leaders bring it what these come
-to. So each peer is in one cell, leaders in two, and the height of it all grows with the logarithm of the swarm.
+A group of 32 makes every version, as in a small swarm. Its members are *heads*. A peer without a seat there is the
+*ward* of a head drawn by the beacon, and contributes through it. A head with many wards deals them out to cells, whose
+leaders pass the cells' merged work on to the head. So each peer is in one cell, a leader in two, and the height of the
+tree grows with the logarithm of the swarm.
 """
 
 from __future__ import annotations
@@ -22,14 +23,14 @@ from coordinator.wire.messages import CellYield
 from dht.identity import PeerId
 from dht.statement import digest_of
 
-CELL_PEERS = 20  # of a dealt cell, leader included; more only where a head has more than 31 times this
-HEADS_PER_WARD_MAX = 3  # whom a ward may ask, one after the other as they are gone
+CELL_PEERS = 20  # peers in a dealt cell, leader included; more only if a head has more than 31 times as many wards
+HEADS_PER_WARD_MAX = 3  # heads that a ward may ask: the next one if the one before is gone
 WARDS_PER_CELL_MAX = PEERS_PER_GROUP_MAX - 1
-WARDS_MAX = WARDS_PER_CELL_MAX * PEERS_PER_GROUP_MAX  # of one head
+WARDS_MAX = WARDS_PER_CELL_MAX * PEERS_PER_GROUP_MAX  # wards of one head
 
 
 def heads_of(chain: Chain) -> frozenset[PeerId]:
-    """Members of the newest roster that keep their seats if all come (`tickets`); nobody before there is a version."""
+    """Return the members of the newest roster that keep their seats if all come (`tickets`); none at version 0."""
     if chain.version == 0:
         return frozenset()
     order = beacon_order(chain.beacon(), chain.newest_roster() - chain.convicted())
@@ -37,7 +38,7 @@ def heads_of(chain: Chain) -> frozenset[PeerId]:
 
 
 def heads_for(beacon: bytes, peer: PeerId, heads: Set[PeerId]) -> tuple[PeerId, ...]:
-    """Whose ward a peer may be: the first of these that is there. Who drops out of `heads` moves its own wards only."""
+    """Return the heads of a peer; the first live one counts. If a head drops out, only its own wards move."""
 
     def drawn(head: PeerId) -> bytes:
         return digest_of(b"muster-cell", beacon, head.encode(), peer.encode())
@@ -47,7 +48,7 @@ def heads_for(beacon: bytes, peer: PeerId, heads: Set[PeerId]) -> tuple[PeerId, 
 
 @dataclass(frozen=True, slots=True)
 class CellAssignment:
-    """A head's wards: those in its own cell, and for each of them, where they lead one, those in theirs."""
+    """The cells of one head: the wards in its own cell, and the wards below each of these that leads a cell."""
 
     own: tuple[PeerId, ...]
     below: Mapping[PeerId, tuple[PeerId, ...]]
@@ -63,7 +64,7 @@ class CellAssignment:
 
 
 def deal(order: Sequence[PeerId]) -> CellAssignment:
-    """Deal wards, given in beacon order, out to cells of equal size; the first ones lead them."""
+    """Deal wards, given in beacon order, out to cells of equal size; the first wards are the leaders."""
     kept = order[:WARDS_MAX]
     if len(kept) <= WARDS_PER_CELL_MAX:
         return CellAssignment(tuple(kept), MappingProxyType({}))
@@ -73,9 +74,9 @@ def deal(order: Sequence[PeerId]) -> CellAssignment:
 
 
 def deal_within(order: Sequence[PeerId], head: PeerId, share: float, networks: Networks) -> CellAssignment:
-    """`deal`, with at most this share of every cell, or one member, of one network; the others come another time.
+    """Deal like `deal`, but with at most this share of every cell, or one member, from one network.
 
-    `share` 1 is no bound. The head is in the cell above, and counts there.
+    Surplus wards are left out this time. A `share` of 1 means no limit. The head counts as a member of its own cell.
     """
     while True:
         dealt = deal(order)
@@ -89,9 +90,9 @@ def deal_within(order: Sequence[PeerId], head: PeerId, share: float, networks: N
 def brought(
     own: Contributor, leaders: Sequence[PeerId], cells: Sequence[CellYield], above: Sequence[Contributor]
 ) -> bool:
-    """Whether this work is in what `above` lists: in the first cell, whose leader brought just that, and so on.
+    """Whether the work `own` is part of the list `above`: in the first cell, whose leader is in the next, and so on.
 
-    Shown to anybody with the certificate, the cells prove it.
+    Together with the certificate the cells prove it to anybody.
     """
     if not cells or len(leaders) != len(cells) or own not in cells[0].contributors:
         return False
@@ -103,5 +104,5 @@ def brought(
 
 
 def _brings(one: Contributor, cell: CellYield) -> bool:
-    """Whether this line of a list stands for what the cell has come to."""
+    """Whether this entry of a list stands for the merged work of the cell."""
     return one.cell == cell.digest and (one.tokens, one.steps) == total(cell.contributors)

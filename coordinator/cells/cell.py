@@ -1,7 +1,7 @@
-"""One cell as one of its members lives it: commit, scatter, reduce, and what that comes to at the leader (ADR 0011).
+"""One cell, as one of its members runs it: commit, scatter, reduce, and the leader's merged result (ADR 0011).
 
-The shared reduction of a group. The leader alone gets the results, has the reducers open what they merged, and reduces
-again itself whatever is missing, false or doubtful. Sans-IO.
+It reduces jointly, like a group. Only the leader gets the results. It has the reducers open the inputs that they
+merged, and reduces missing, false or doubtful partitions again itself. Sans-IO.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from dht.identity import PeerId
 from dht.statement import Statement
 
 NEEDS_INPUTS = frozenset({"result"})
-SLACK_SHARE = 0.05  # of a round's deadline: more patience than what the others took
+SLACK_SHARE = 0.05  # extra time for the slower members, as a share of a round's deadline
 
 
 @dataclass(slots=True)
 class Cell(JointReduction):
-    """A member's part in a cell. `cell_input`: what its results come to, at the leader."""
+    """A member's part in a cell. `cell_input` is the merged work of the cell, at its leader."""
 
     group: CellGroup
     timeline: Timeline = field(init=False)
@@ -34,11 +34,11 @@ class Cell(JointReduction):
     commits: dict[PeerId, Statement] = field(default_factory=dict)
     bundle: Statement | None = None
     started: bool = False
-    abstains: bool = False  # we lead it, and bring nothing of our own
+    abstains: bool = False  # whether we lead it without work of our own
     cell_input: CellInput | None = None
     failed: bool = False
     retry_at: float = field(init=False)
-    most_at: dict[str, float] = field(default_factory=dict)  # when two thirds of what we wait for had come
+    most_at: dict[str, float] = field(default_factory=dict)  # when two thirds of the commitments or results had come
 
     def __post_init__(self) -> None:
         self.timeline = self._timeline(self.commit_by)
@@ -57,24 +57,24 @@ class Cell(JointReduction):
 
     @property
     def commit_by(self) -> float:
-        """Who has not committed by then is left out; a cell of leaders gives them the time that theirs may take."""
+        """Latest time for commitments; a cell of leaders waits for the cells below it, too."""
         latest = self.began + (BUNDLE_SHARE + RECHECK_SHARE * (self.group.height - 1)) * self._deadline_seconds
         return self._patience("commits", self.began, latest, self.core.step_seconds(self._silent))
 
     @property
     def _silent(self) -> frozenset[PeerId]:
-        """Who may yet commit."""
+        """Members that may still commit."""
         ourselves = {self.core.me} if self.abstains else set()
         return self.group.contributors - self.commits.keys() - self.gone.keys() - ourselves
 
     @property
     def result_by(self) -> float:
-        """Results that are not here by then are made again."""
+        """Time after which the leader reduces missing results again."""
         bundled_at = self.timeline.at(BUNDLE_SHARE)
         return self._patience("results", bundled_at, self.timeline.at(CHECK_SHARE))
 
     def _patience(self, what: str, since: float, latest: float, least: float = 0.0) -> float:
-        """As long again as two thirds of them took, and `least`: a silent member must not make its cell late."""
+        """Return when to stop waiting for silent members: after twice the time that two thirds took, or `least`."""
         patient_until = max(2 * self.most_at.get(what, latest) - since, since + least)
         return min(latest, patient_until + SLACK_SHARE * self._deadline_seconds)
 
@@ -83,13 +83,13 @@ class Cell(JointReduction):
             self.most_at.setdefault(what, now)
 
     def next_deadline(self, now: float) -> float:
-        """When to tick next."""
+        """Return when to tick next."""
         due_at = self.commit_by if self.exchange.inputs is None else self.result_by
         return min(due_at, self.retry_at) if self.leads and due_at > now else self.retry_at
 
     @property
     def over(self) -> bool:
-        """Whether the leader has what there is to be had."""
+        """Whether the leader has the merged result, or the cell has failed."""
         return self.cell_input is not None or self.failed
 
     @property
@@ -99,17 +99,17 @@ class Cell(JointReduction):
     # -- events
 
     def start(self, brought: CellInput | None) -> list[Action]:
-        """Ask for what we bring."""
+        """Begin with our contribution: our own work, or the merged work `brought` from the cell below."""
         self.started, self.brought = True, brought
         return self.bring()
 
     def abstain(self) -> list[Action]:
-        """Lead it without work of our own."""
+        """Lead the cell without work of our own."""
         self.started = self.abstains = True
         return []
 
     def hear(self, sender: PeerId, statement: Statement, now: float) -> list[Action]:
-        """Commitments, at the leader; then its bundle, from which on time counts."""
+        """Take a commitment, at the leader, or the leader's bundle, from which the deadlines count."""
         if statement.context.kind == "commit" and self.leads and self.bundle is None:
             read_commit(statement, self.group, self.core.codec, self.core.rules)
             self.commits.setdefault(sender, statement)
@@ -120,11 +120,11 @@ class Cell(JointReduction):
         return []
 
     def shown_again(self) -> list[Action]:
-        """The roster has come once more: our commitment has not been heard."""
+        """Repeat our commitment: the leader sent the roster again, so it has not received it."""
         return self.exchange.remind() if self.exchange.inputs is None else []
 
     def on_again(self, sender: PeerId, note: AgainNote, now: float) -> list[Action]:
-        """The leader reduces some partitions itself: give it our parts of them."""
+        """Send the leader our parts of the partitions that it reduces again itself."""
         known = self.exchange.inputs is not None and max(note.partitions) < self.group.partitions
         if sender != self.group.leader or not known or self.exchange.redone:
             return []
@@ -144,7 +144,7 @@ class Cell(JointReduction):
         return actions
 
     def _bundle(self, now: float) -> list[Action]:
-        """The input set, once everybody has committed or time is up."""
+        """Fix the input set once all members have committed or time is up."""
         self._note("commits", len(self.commits), len(self.group.contributors), now)
         if self._silent and now < self.commit_by:
             return []
@@ -156,7 +156,7 @@ class Cell(JointReduction):
         return list(self.core.to_all(self.group.members, self.bundle))
 
     def _conclude(self, now: float) -> list[Action]:
-        """Bring what is complete and has been checked; else reduce again, once, what is not."""
+        """Make the cell's input from complete, checked results; else have the bad partitions reduced again, once."""
         bad = self._not_good()
         if not bad:
             self.cell_input = self._make_cell_input()
@@ -171,13 +171,13 @@ class Cell(JointReduction):
         return list(self.core.to_all(self.group.members, note))
 
     def _not_good(self) -> set[int]:
-        """Partitions without a result of which we have convinced ourselves."""
+        """Return the partitions without a result that we have checked and found good."""
         held = enumerate(self.exchange.held())
         lacking = {p for p, one in held if one is None or not self.inspection.settled(p)}
         return lacking | self.refutations.partitions | set(self.inspection.doubts)
 
     def _pending(self, bad: set[int]) -> bool:
-        """Whether some of these may become good by waiting."""
+        """Whether some of these partitions may still become good if we wait."""
         held = self.exchange.held()
         return any(
             self.group.reducer(p) not in self.gone if held[p] is None else not self.inspection.settled(p) for p in bad
@@ -196,7 +196,7 @@ class Cell(JointReduction):
     # -- time
 
     def tick(self, now: float) -> list[Action]:
-        """Do what is due; repeat what may have got lost."""
+        """Do what is due; repeat messages that may be lost."""
         actions = self.settle(now)
         if now < self.retry_at or self.over:
             return actions
@@ -206,7 +206,7 @@ class Cell(JointReduction):
         return actions + (self._remind_members() if self.leads else [])
 
     def _remind_members(self) -> list[Action]:
-        """The roster, on which a member commits again, or the bundle, to whom we still expect something of."""
+        """Repeat the roster to members that have not committed, or the bundle to reducers whose results are missing."""
         if self.bundle is None:
             return [Send(peer, self.group.statement) for peer in sorted(self._silent - {self.core.me})]
         late = {self.group.reducer(p) for p, held in enumerate(self.exchange.held()) if held is None}

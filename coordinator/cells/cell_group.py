@@ -1,7 +1,7 @@
-"""A cell: peers without a seat who merge their work with a leader's, and bring it through that leader (docs/adr/0011).
+"""The roster of a cell: peers without a seat that merge their work and contribute through a leader (docs/adr/0011).
 
-Signed by the head that dealt its wards out. Nothing here is certified: to the group above, what a leader brings is one
-contribution like any other, and a leader that lies about its cell can do what any contributor can.
+The head that dealt out its wards signs it. Nothing here is certified: for the group above, a leader's contribution is
+like any other. A leader that lies about its cell can do no more harm than any contributor.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from dht.statement import Statement, digest_of
 
 @dataclass(frozen=True)
 class CellGroup(Group):
-    """A group whose leader alone gets the results, looks into them, and reduces again what is missing or false."""
+    """A group in which only the leader gets the results, inspects them, and reduces missing or false ones again."""
 
     height: int = 1
 
     @cached_property
     def voters(self) -> frozenset[PeerId]:
-        """Who looks into results."""
+        """The members that inspect results: only the leader."""
         return frozenset({self.leader})
 
     @property
@@ -36,23 +36,23 @@ class CellGroup(Group):
 
     @property
     def tiers(self) -> int:
-        """Through how many cells its work goes, this one included: a cell that a ward leads brings it to its head's."""
+        """Number of cells that the work passes, this one included: a ward's cell passes it on to the head's cell."""
         return 1 if self.leader == self.head else CELL_HEIGHT_MAX
 
     def fits(self, other: CellGroup) -> bool:
-        """Whether one peer may be in both: it leads one below the head's own, and brings that into it."""
+        """Whether one peer may be in both cells: it leads one below the head's own, and contributes its work there."""
         return {(self.tiers, self.height), (other.tiers, other.height)} == {(1, 2), (2, 1)}
 
     def inputs_needed(self, left_out: int) -> int:
-        """Any: a leader that chooses its cell's inputs can do what any contributor can."""
+        """Return 0: a leader that chooses its cell's inputs can do no more harm than any contributor."""
         return 0
 
     def merged_needed(self, inputs: int, left_out: int) -> int:
-        """⌊2n/3⌋ of the input set."""
+        """Return ⌊2n/3⌋ of the input set."""
         return 2 * inputs // 3
 
     def reducer(self, partition: int, redone: Collection[int] = ()) -> PeerId:
-        """The leader reduces again: no other reducer can spoil a cell."""
+        """Return the partition's reducer, or the leader if it is redone, so that no other reducer can spoil a cell."""
         return self.leader if partition in redone else self.reducers[partition]
 
     def receivers(self, reducer: PeerId) -> tuple[PeerId, ...]:
@@ -60,12 +60,12 @@ class CellGroup(Group):
 
 
 def asked(base: bytes, head: PeerId) -> bytes:
-    """What a ward's request names: its base and its head, so that no other head can use it."""
+    """Return the digest that a ward's request names: of its base and head, so that no other head can use it."""
     return digest_of(b"ward", base, head.encode())
 
 
 def read_ward(statement: Statement, chain: Chain, head: PeerId) -> Ward:
-    """The body of a ward's request to this head; raises PeerError with the reason it does not count."""
+    """Return the body of a ward's request to this head; raises PeerError with the reason if it does not count."""
     context = statement.context
     place = (chain.rules.run_id, "ward", chain.fragment, chain.version)
     if (context.run_id, context.kind, context.fragment, context.version) != place:
@@ -78,9 +78,9 @@ def read_ward(statement: Statement, chain: Chain, head: PeerId) -> Ward:
 
 
 def read_cell(statement: Statement, chain: Chain) -> CellGroup:
-    """The cell that a head's statement defines; raises PeerError with the reason it is refused.
+    """Return the cell that a head's statement defines; raises PeerError with the reason if it is refused.
 
-    Signatures of other wards are their leader's business: who is listed against its will commits to nothing.
+    It does not check the wards' signatures: a peer that is listed against its will just does not commit.
     """
     context = statement.context
     if (context.run_id, context.kind) != (chain.rules.run_id, "cell"):

@@ -1,8 +1,8 @@
-"""Our part in bringing work through cells, at one base (docs/adr/0011): asked, dealt out, merged, told.
+"""Our part in cells at one base (docs/adr/0011): wards ask, heads deal out cells, cells merge, leaders report.
 
-Head of others, ward of a head, or leader of a cell below a head's, which merges its cell first and brings that into the
-one above. A `CellRounds` lives as long as its base is the newest version here. Whatever fails costs a version the work
-of a cell, and nobody anything: that work comes with the next one.
+We are a head, the ward of a head, or the leader of a cell below a head's cell. Such a leader merges its own cell first
+and contributes the result to the cell above. A `CellRounds` lives as long as its base is the newest version here. If a
+cell fails, this version lacks its work, but nothing is lost: the work comes with the next version.
 """
 
 from __future__ import annotations
@@ -31,10 +31,11 @@ from dht.statement import Statement
 
 @dataclass(slots=True)
 class CellRounds:
-    """`since`: when we asked, or began to gather; `over`: nothing more is to be waited for at this base.
+    """Our cells at one base.
 
-    `nonce`: names our stay at this base. A cell without it is of another life, or of an earlier stay: what we said
-    there, we might say otherwise now.
+    `since` is when we asked or began to gather. `over` says that there is nothing more to wait for at this base.
+    `nonce` names our stay at this base. A cell without it is from before a restart or from an earlier stay: we could
+    contradict our statements there.
     """
 
     core: Core
@@ -43,13 +44,13 @@ class CellRounds:
     own_work: OwnWork
     since: float | None = None
     over: bool = False
-    nonce: bytes | None = None  # once we have said it
-    head: PeerId | None = None  # whose ward we are
+    nonce: bytes | None = None  # None until we have used it
+    head: PeerId | None = None  # the head whose ward we are
     subordinates: Subordinates = field(init=False)
     leading: Cell | None = None
     joined: Cell | None = None
-    told: tuple[CellYield, ...] = ()  # by the leader of the cell that we joined
-    announced: bool = False  # what our cell brings, as a head
+    told: tuple[CellYield, ...] = ()  # the cells that hold our work, as the leader of our cell reported them
+    announced: bool = False  # whether we, as a head, have reported our cell's contribution
     handed_over: bool = False
     _heads_here: frozenset[PeerId] | None = None
 
@@ -60,40 +61,40 @@ class CellRounds:
 
     @property
     def busy(self) -> bool:
-        """Whether something of ours is under way."""
+        """Whether our work at this base is under way."""
         return self.since is not None and not self.over
 
     @property
     def is_quiet(self) -> bool:
-        """Whether nothing has begun here, as always in a small swarm: then time alone changes nothing."""
+        """Whether nothing has begun here, as always in a small swarm, so that time alone changes nothing."""
         return self.since is None and not self.over and self.leading is None and self.joined is None
 
     @property
     def cell_input(self) -> CellInput | None:
-        """What we bring to the group as a head."""
+        """The merged work of our cell that we contribute to the group as a head, if any."""
         return None if self.leading is None or self.leading.group.head != self.core.me else self.leading.cell_input
 
     @property
     def given(self) -> bool:
-        """Whether our work is in what our head brings, and so not to be brought otherwise."""
+        """Whether our head's contribution holds our work, so that we must not contribute it elsewhere."""
         return bool(self.told)
 
     def hand_over(self) -> bool:
-        """True once, when nothing more is to be waited for: the group is next."""
+        """Return True once, when there is nothing more to wait for: the group is next."""
         first = self.over and not self.handed_over
         self.handed_over = self.over
         return first
 
     def cells(self) -> list[Cell]:
-        """The cells that we are in."""
+        """Return the cells that we are in."""
         return [cell for cell in (self.leading, self.joined) if cell is not None]
 
     def find(self, roster_id: bytes) -> Cell | None:
-        """Our cell with this roster."""
+        """Return our cell with this roster, if any."""
         return next((cell for cell in self.cells() if cell.group.key.roster_id == roster_id), None)
 
     def find_by_group(self, group: bytes) -> Cell | None:
-        """Our cell with this roster or input set."""
+        """Return our cell with this roster or input set, if any."""
         for cell in self.cells():
             inputs = cell.exchange.inputs
             if group == cell.group.key.roster_id or (inputs is not None and group == inputs.digest):
@@ -101,11 +102,11 @@ class CellRounds:
         return None
 
     def needed(self, now: float) -> bool:
-        """Whether not everybody can have a seat, and the run may have cells."""
+        """Whether more peers train than there are seats, and the run may have cells."""
         return self.core.manifest.config.uses_cells and self.core.crowded(self.chain, now)
 
     def _heads(self, now: float) -> frozenset[PeerId]:
-        """Through whom the others bring their work."""
+        """Return the heads through which other peers contribute; none if cells are not needed."""
         return self._seated() if self.needed(now) else frozenset()
 
     def _seated(self) -> frozenset[PeerId]:
@@ -120,14 +121,14 @@ class CellRounds:
         return self.core.contributes and self.own_work.brings(self.core.steps_now(now))
 
     def _head_of(self, ward: PeerId, now: float) -> PeerId | None:
-        """Whose ward a peer is, of those that we believe to be there; a head is its own."""
+        """Return the head of a peer among the heads that seem to be live; a head is its own head."""
         heads = self._seated()
         ranked = (ward,) if ward in heads else heads_for(self.chain.beacon(), ward, heads)
         live = (one for one in ranked if one == self.core.me or self.core.presence.is_training(one, now))
         return next(live, None)
 
     def may_open(self, now: float) -> bool:
-        """Whether there is something for us to do here that we have not begun."""
+        """Whether we may begin our part here, as a head or as a ward with work."""
         if self.since is not None or self.over or not self._free(now):
             return False
         heads = self._heads(now)
@@ -136,7 +137,7 @@ class CellRounds:
     # -- asking, gathering, dealing out
 
     def open(self, now: float) -> list[Action]:
-        """Ask our head, or gather those whose head we are."""
+        """Ask our head, or gather our wards if we are a head."""
         self.since, self.head = now, self._head_of(self.core.me, now)
         self.over = self.head is None
         if self.head == self.core.me:
@@ -149,7 +150,7 @@ class CellRounds:
         return say_ward(self.core, self.chain, head, self.nonce)
 
     def _on_ward(self, statement: Statement, now: float) -> list[Action]:
-        """Somebody asks us, perhaps before we are due; a late peer brings its work with the next version."""
+        """Take a ward's request, perhaps before we are due; a late ward contributes to the next version instead."""
         me, heads = self.core.me, self._heads(now)
         if me not in heads or me not in heads_for(self.chain.beacon(), PeerId(statement.sender), heads):
             raise PeerError("is no ward of ours")
@@ -158,7 +159,7 @@ class CellRounds:
         return []
 
     def _deal(self, now: float) -> list[Action]:
-        """Fix the cells: our own, and those below it. Whose head is there as far as we know is not ours."""
+        """Fix our own cell and the cells below it. Wards with another live head, as far as we know, are not ours."""
         ours = {ward for ward in self.subordinates.gathered if self._head_of(ward, now) == self.core.me}
         self.subordinates.keep(ours)
         rosters = self.subordinates.deal(self._say_ward(self.core.me))
@@ -166,7 +167,7 @@ class CellRounds:
         return rosters
 
     def _on_cell(self, statement: Statement, now: float) -> list[Action]:
-        """A cell with us in it: as its leader we hand the roster on."""
+        """Enter a cell that lists us; as its leader, pass the roster on to its members."""
         if (known := self.find(statement.digest)) is not None:
             return known.shown_again()
         if not self._free(now):
@@ -194,7 +195,7 @@ class CellRounds:
     # -- messages
 
     def receive(self, statement: Statement, root: bytes | None, now: float) -> list[Action]:
-        """A request, a roster, or what is said in one of our cells; raises PeerError if it is false or out of place."""
+        """Take a request, a roster or a statement of our cells; raises PeerError if it is false or out of place."""
         kind = statement.context.kind
         if kind == "ward":
             return self._on_ward(statement, now)
@@ -204,7 +205,7 @@ class CellRounds:
         return [] if cell is None else cell.receive(PeerId(statement.sender), statement, root, now)
 
     def on_note(self, sender: PeerId, note: AgainNote | YieldNote, now: float) -> list[Action]:
-        """The leader of a cell of ours reduces something itself, or says what the cell brings."""
+        """Take a leader's note: it reduces partitions of our cell itself, or reports the cell's contribution."""
         cell = self.find(note.group)
         if cell is None:
             return []
@@ -218,7 +219,7 @@ class CellRounds:
         return self._tell(note.cells)
 
     def _tell(self, above: Sequence[CellYield]) -> list[Action]:
-        """What our cell brings, and where it goes, to all who are in it."""
+        """Tell all members of the cell that we lead its contribution and the cells above that hold it."""
         led = self.leading
         if led is None or led.cell_input is None:
             return []
@@ -226,7 +227,7 @@ class CellRounds:
         return list(self.core.to_all(tuple(one for one in led.group.members if one != self.core.me), note))
 
     def on_encoded(self, event: Encoded, now: float) -> list[Action]:
-        """What we bring into a cell is ready."""
+        """Take our encoded contribution to a cell."""
         cell = self.find(event.key.roster_id)
         if cell is None:
             return []
@@ -237,7 +238,7 @@ class CellRounds:
     # -- going on
 
     def settle(self, now: float) -> list[Action]:
-        """Bring what a cell of ours has come to into the one above, or to the group."""
+        """Pass the merged work of the cell that we lead on to the cell above, or to the group."""
         actions: list[Action] = []
         led, joined = self.leading, self.joined
         if led is not None and led.over and led.group.head == self.core.me and not self.announced:
@@ -259,7 +260,7 @@ class CellRounds:
         return actions + self.settle(now)
 
     def _ends_at(self) -> float:
-        """When we stop waiting."""
+        """Return when we stop waiting."""
         assert self.since is not None
         whole = self.core.pace.round_seconds
         if self.subordinates.closes_at is not None:
@@ -269,7 +270,7 @@ class CellRounds:
         return max(cell.commit_by + whole for cell in self.cells())
 
     def next_deadline(self, now: float) -> list[float]:
-        """When `tick` has something to do."""
+        """Return the times at which `tick` has something to do."""
         if self.over:
             return []
         times = [cell.next_deadline(now) for cell in self.cells() if not cell.over]
@@ -277,5 +278,5 @@ class CellRounds:
         return [*times, self._ends_at()] if self.busy else times
 
     def lose(self, peer: PeerId, now: float) -> list[Action]:
-        """The transport lost a peer."""
+        """Tell our cells that the transport lost a peer."""
         return [action for cell in self.cells() for action in cell.lose(peer, now)]

@@ -1,4 +1,4 @@
-"""The version that comes of work in cells: from whom we get it, and what of ours is in it (docs/adr/0011)."""
+"""Versions that hold work from cells: the route of their state to us, and our own part in them (docs/adr/0011)."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from dht.identity import PeerId
 
 
 def state_route(rounds: CellRounds) -> tuple[PeerId | None, tuple[PeerId, ...]]:
-    """From whom we get that version, and whom we tell once we have it: as the work went up."""
+    """Return the peer that gives us the version's state and those that we tell then: our work's way, in reverse."""
     led, upstream = rounds.leading, rounds.joined.group.leader if rounds.joined is not None and rounds.told else None
     return upstream, () if led is None else tuple(one for one in led.group.members if one != rounds.core.me)
 
 
 def adoption(rounds: CellRounds, certificate: Certificate, own: Adopt | None) -> Adopt | None:
-    """How to adopt a version that may have our work in it through cells; `own` is what our group says of it."""
+    """Return how to adopt a version that may hold our work through cells; `own` is our group's answer without cells."""
     snapshot, outcome = _snapshot_in(rounds, certificate), certificate.outcome
     if snapshot is None:
         return own
@@ -30,7 +30,7 @@ def adoption(rounds: CellRounds, certificate: Certificate, own: Adopt | None) ->
 
 
 def _snapshot_in(rounds: CellRounds, certificate: Certificate) -> RoundKey | None:
-    """The one of our snapshots for cells that is in this version."""
+    """Return the round of our cell snapshot that this version holds, if any."""
     led, joined = rounds.leading, rounds.joined
     listed = certificate.outcome.included()
     above: tuple[PeerId, ...] = ()

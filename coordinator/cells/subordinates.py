@@ -1,4 +1,4 @@
-"""A head and its wards: they ask, it deals them out to cells (docs/adr/0011)."""
+"""The wards of a head: they ask it to take their work, and it deals them out to cells (docs/adr/0011)."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from dht.errors import PeerError
 from dht.identity import PeerId
 from dht.statement import Statement
 
-GATHER_SHARE = 0.1  # of a round's deadline: how long a head waits for its wards
+GATHER_SHARE = 0.1  # how long a head waits for its wards, as a share of a round's deadline
 
 
 def say_ward(core: Core, chain: Chain, head: PeerId, nonce: bytes) -> Statement:
-    """We ask this head to take our work; or we are the head, and are in our own cell."""
+    """Sign our request that this head take our work; a head signs one for its own cell, too."""
     key = RoundKey(chain.fragment, chain.version, b"")
     return core.say("ward", key, asked(chain.digest, head), Ward(boot=nonce, dialable=core.dialable))
 
 
 @dataclass(slots=True)
 class Subordinates:
-    """All that ask one head at one base. `closes_at`: when it deals them out; None before it gathers, and after."""
+    """The wards that ask us at one base. `closes_at` is when we deal them out; None before and after gathering."""
 
     core: Core
     chain: Chain
@@ -35,14 +35,14 @@ class Subordinates:
     closes_at: float | None = None
 
     def gather(self, now: float) -> None:
-        """We are due: wait for those who are not yet."""
+        """Start to wait for wards whose time has not come yet."""
         self.closes_at = now + GATHER_SHARE * self.core.pace.round_seconds
 
     def due(self, now: float) -> bool:
         return self.closes_at is not None and now >= self.closes_at
 
     def add(self, statement: Statement) -> None:
-        """Somebody asks us; raises PeerError if that does not count."""
+        """Take a ward's request; raises PeerError if it does not count."""
         sender = PeerId(statement.sender)
         read_ward(statement, self.chain, self.core.me)
         if sender in self.core.bans:
@@ -52,11 +52,11 @@ class Subordinates:
         self.gathered[sender] = statement
 
     def keep(self, ours: Set[PeerId]) -> None:
-        """Forget those who have another head."""
+        """Forget all wards but ours."""
         self.gathered = {ward: statement for ward, statement in self.gathered.items() if ward in ours}
 
     def deal(self, own: Statement) -> list[Action]:
-        """The roster of every cell to its leader: of ours, with ourselves, and of those below; none if alone."""
+        """Send each cell's leader its roster: our own cell, with us in it, and those below; nothing without wards."""
         self.closes_at = None
         if not self.gathered:
             return []
@@ -75,14 +75,14 @@ class Subordinates:
         return self.core.rules.trust.network_share
 
     def _is_crowd(self, sender: PeerId) -> bool:
-        """Whether this one's network has its share of our places: a network with many keys leaves room to others."""
+        """Whether the sender's network already has its share of our places, so that other networks find room."""
         if self._share == 1:
             return False
         order = (*(peer for peer in self.gathered if peer != sender), sender)
         return sender in beyond(order, most_of(self._share, WARDS_MAX), self._networks(order))
 
     def _networks(self, wards: Sequence[PeerId]) -> Networks:
-        """From where we see them call, but founders: they are the organiser's choice."""
+        """Return the networks from which the wards call us; not those of founders, whom the organiser chose."""
         founders = self.core.manifest.founder_ids
         own = frozenset(self.core.networks)
         seen = {peer: self.core.networks_of(peer, frozenset()) for peer in wards if peer not in founders}
