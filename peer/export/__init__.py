@@ -1,1 +1,1 @@
-"""A run as a folder that `transformers` loads and that proves itself (design §9)."""
+"""Exports of a run: folders that `transformers` loads and that carry their own proof (design §9)."""

@@ -1,4 +1,4 @@
-"""What `peft` reads of an adapter run's export: the adapter's config, and what its tensors are called in the file."""
+"""The parts of an adapter run's export that `peft` reads: the adapter's config, and the stored names of its tensors."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ ADAPTER_WEIGHTS = "adapter_model.safetensors"
 
 
 def weights_file(config: RunConfig) -> str:
-    """The file of an export that holds what was trained."""
+    """Return the name of the file that holds the trained weights of an export."""
     return WEIGHTS if config.adapter is None else ADAPTER_WEIGHTS
 
 
 def stored_name(config: RunConfig, name: str) -> str:
-    """What that file calls a tensor of the run."""
+    """Return the name of a run's tensor in that file."""
     return name if config.adapter is None else peft_name(name)
 
 
 def adapter_config(config: RunConfig) -> Table:
-    """The adapter as `peft.LoraConfig` has it; all of it follows from the manifest. Raises ValueError without one."""
+    """Return the adapter's `peft.LoraConfig`, which follows from the manifest; raises ValueError without an adapter."""
     spec, source = config.adapter, config.model.source
     if spec is None:
         raise ValueError("this run trains no adapter")

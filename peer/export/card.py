@@ -1,4 +1,4 @@
-"""The model card: what a stranger needs to know of an export, in words and numbers."""
+"""The model card of an export: what a stranger needs to know about it, in words and numbers."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ DATA: dict[str, str] = {
 
 
 def model_card(exported: Exported) -> str:
-    """README.md: Markdown with the metadata that the Hugging Face Hub reads."""
+    """Return README.md: Markdown with the metadata that the Hugging Face Hub reads."""
     manifest, credit = exported.manifest, exported.credit
     config = manifest.config
     oldest = max(credit.from_versions)
@@ -133,7 +133,7 @@ def model_card(exported: Exported) -> str:
 
 
 def _base_line(config: RunConfig) -> str:
-    """What the Hub calls the base of an adapter, by which it shows the one beside the other."""
+    """Return the metadata line with an adapter's base model, by which the Hub links the two."""
     name = config.model.source.removeprefix(HUB).partition("@")[0]
     return "" if config.adapter is None or not name else f"base_model: {name}\n"
 
@@ -147,7 +147,7 @@ def _adapter_of(config: RunConfig) -> str:
 
 
 def _about(config: RunConfig) -> str:
-    """Rows with what the run says of itself; a bar would end a cell."""
+    """Return table rows with the run's description of itself; a bar would end a cell."""
     said = [] if config.about is None else config.about.rows()
     return "".join(f"| {label} | {text.replace('|', '/')} |\n" for label, text in said if label != "licence")
 
@@ -159,7 +159,7 @@ def _tokenised(config: RunConfig) -> str:
 
 
 def _use(config: RunConfig) -> str:
-    """How a stranger loads what is in the folder."""
+    """Say how to load the model in the folder."""
     if config.model.is_own:
         return USE_OWN
     if config.adapter is not None:
@@ -172,13 +172,13 @@ def _use(config: RunConfig) -> str:
 
 
 def _heldout(exported: Exported) -> str:
-    """Of this model, where that was measured, and how it came about."""
+    """Return this model's held-out loss, if it was measured, and the loss curve of the run."""
     loss = [] if exported.loss is None else [f"This model: {quantity.loss(exported.loss)} nats per token."]
     return "\n\n".join([*loss, loss_curve(exported.evaluations)])
 
 
 def loss_curve(evaluations: tuple[Evaluation, ...]) -> str:
-    """At most EVALUATIONS_SHOWN points, the first and the last among them."""
+    """Return a table of at most EVALUATIONS_SHOWN evaluations, the first and the last among them."""
     if not evaluations:
         return "How it fell is not known to the peer that wrote this export: the run's host evaluates."
     rows = [

@@ -1,4 +1,4 @@
-"""A run that goes on from the export of another: its weights, and all that its manifest says."""
+"""A run that continues the export of another run, with its weights and the settings of its manifest."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from peer.export.verifier import verify_export
 
 
 def continued(folder: Path) -> RunConfig:
-    """What its organiser would write into a run file; optimizers begin anew, and data are drawn anew.
+    """Return the config of a new run that continues this export; optimizers and the drawing of data begin anew.
 
-    Raises UsageError or LocalError if the folder is no whole export, or none of a model that can be read from it.
+    Raises UsageError or LocalError if the folder is no complete export, or holds no model that can be built from it.
     """
     config = verify_export(folder, KeyVerifier()).manifest.config
     if not has_config(config):

@@ -1,4 +1,4 @@
-"""What goes into an export."""
+"""The content of an export."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from peer.storage.run_directory import Captured
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """One moment of a run, and what its model card tells beside."""
+    """One moment of a run, with the facts that its model card adds."""
 
     manifest: Manifest
     captured: Captured
     credit: CreditReport
-    evaluations: tuple[Evaluation, ...] = ()  # of earlier versions, and like the next the exporter's word
+    evaluations: tuple[Evaluation, ...] = ()  # of earlier versions; this and `loss` are the exporter's word
     loss: float | None = None  # of exactly this model on held-out text, nats per token
     licence: str = ""
     tokenizer: bytes | None = None  # the run's tokenizer.json; None for a run over bytes or numbered tokens
-    passed: tuple[Sequence[Certificate], ...] = ()  # by fragment what stands for older certificates
+    passed: tuple[Sequence[Certificate], ...] = ()  # by fragment, the certificates that stand for older ones
 
     @property
     def versions(self) -> int:
-        """Certified, over all fragments."""
+        """Number of certified versions over all fragments."""
         return sum(self.captured.held)

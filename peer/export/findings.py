@@ -1,4 +1,4 @@
-"""What `muster verify` says: who stands behind an export, what that proves, and what it does not."""
+"""The words of `muster verify`: who signed an export, what that proves, and what it does not."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ CONFIG_IN_PART = (
 
 
 def in_words(found: Verified, folder: Path) -> str:
-    """Several lines for people."""
+    """Return the findings as several lines for people."""
     manifest, fragments = found.manifest, found.fragments
     shown = sum(one.shown for one in fragments)
     written = datetime.fromtimestamp(found.written_unix_seconds, UTC)
@@ -45,7 +45,7 @@ def in_words(found: Verified, folder: Path) -> str:
 
 
 def as_plain_data(found: Verified) -> dict[str, object]:
-    """The same for scripts."""
+    """Return the findings as plain data for scripts."""
     return {
         "run_id": found.manifest.run_id.hex(),
         "name": found.manifest.config.name,

@@ -1,4 +1,4 @@
-"""The Hugging Face Hub, as far as an export needs it: a port, so that nothing else knows of it."""
+"""A port to the Hugging Face Hub, with only what exports need, so that no other module depends on the Hub."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ _REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 
 
 class Hub(Protocol):
-    """Where exports can be published."""
+    """A place to publish exports."""
 
     def upload(self, folder: Path, message: str) -> None:
-        """Publish what is in this folder, instead of what was there before; raises NetworkError."""
+        """Publish the files in this folder and delete all earlier ones; raises NetworkError."""
         ...
 
 
@@ -29,11 +29,11 @@ class HuggingFaceHub:
     def upload(self, folder: Path, message: str) -> None:
         try:
             self._api.create_repo(self._repository, exist_ok=True)
-            # files of earlier exports would not be in the list of this one
+            # this export's listing does not have the files of earlier exports, so they would not verify
             self._api.upload_folder(
                 repo_id=self._repository, folder_path=folder, commit_message=message, delete_patterns="*"
             )
-        except Exception as error:  # noqa: BLE001 - which HTTP library fails there depends on its release
+        except Exception as error:  # noqa: BLE001 - the HTTP library and its errors depend on the release
             reason = (str(error).splitlines() or [type(error).__name__])[0]
             raise NetworkError(
                 f"the Hugging Face Hub did not take {folder} for {self._repository} ({reason}); push it again later"
@@ -41,7 +41,7 @@ class HuggingFaceHub:
 
 
 def open_hub(repository: str) -> Hub:
-    """The repository `OWNER/NAME`, with this user's token; raises UsageError if there is none. Calls nobody yet."""
+    """Return the repository `OWNER/NAME`; raises UsageError if this user has no token. Makes no call yet."""
     if not _REPOSITORY.fullmatch(repository):
         raise UsageError(f"{repository!r} is no repository of the Hugging Face Hub; write OWNER/NAME")
     from huggingface_hub import HfApi, get_token

@@ -1,4 +1,4 @@
-"""How well a run's model says what comes next: on the run's held-out text, and on files of one's own."""
+"""Evaluates a run's model on the run's held-out text and on the user's own files."""
 
 from __future__ import annotations
 
@@ -36,15 +36,15 @@ from peer.storage.anchors import layouts_of
 from peer.storage.run_directory import RunDirectory
 from peer.storage.tokenizer_file import TOKENIZER_FILE
 
-OWN_TOKENS_MAX = 1 << 24  # of a file of one's own
+OWN_TOKENS_MAX = 1 << 24  # read from the user's own files
 _SOURCES = {".jsonl": "jsonl", ".parquet": "parquet", ".npy": "tokens", ".safetensors": "tokens"}
 
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """What a model came to on one text. `error` is the standard error of `loss`, None where one sequence was all.
+    """A model's result on one text. `error` is the standard error of `loss`, None for a single sequence.
 
-    Both are nats per token; `bytes_per_token` is 0 where nobody knows how much text the tokens stand for.
+    Both are nats per token. `bytes_per_token` is 0 if the size of the text behind the tokens is unknown.
     """
 
     text: str
@@ -57,22 +57,22 @@ class Judged:
 
     @property
     def perplexity(self) -> float:
-        """Perplexity of a token."""
+        """The perplexity per token."""
         return math.exp(min(self.loss, 700.0))
 
     @property
     def bits_per_byte(self) -> float | None:
-        """Comparable between tokenizers."""
+        """The loss in bits per byte, comparable between tokenizers; None if the size of the text is unknown."""
         return self.loss / math.log(2) / self.bytes_per_token if self.bytes_per_token else None
 
 
 class Judge:
-    """One certified model."""
+    """Evaluates one certified model."""
 
     def __init__(
         self, manifest: Manifest, anchors: list[Tensor], tokenizer: str, device: str = "cpu", base: str = ""
     ) -> None:
-        """`anchors` are float32[elements] per fragment; `tokenizer` is the path of the run's, empty without one."""
+        """`anchors` are float32[elements] per fragment; `tokenizer` is the path of the run's tokenizer, or empty."""
         self._manifest = manifest
         if manifest.config.model.is_own:
             raise UsageError(
@@ -85,7 +85,7 @@ class Judge:
 
     @classmethod
     def of_export(cls, folder: Path, device: str, base: str = "") -> Judge:
-        """Raises what `verify_export` does, and LocalError if the weights cannot be read."""
+        """Verify and load an export; raises what `verify_export` does, and LocalError if its weights cannot be read."""
         manifest = verify_export(folder, KeyVerifier()).manifest
         config, weights = manifest.config, folder / weights_file(manifest.config)
         try:
@@ -99,7 +99,7 @@ class Judge:
 
     @classmethod
     def of_peer(cls, home: Path, manifest: Manifest, device: str, base: str = "") -> Judge:
-        """What the peer of this folder saved last; raises LocalError if it has saved nothing yet."""
+        """Load the last state that the peer in this folder saved; raises LocalError if there is none."""
         directory = RunDirectory(home, manifest.run_id)
         captured = directory.read_certified(manifest, Rules.of(manifest, KeyVerifier()))
         tokenizer = _beside(directory.path / TOKENIZER_FILE, manifest)
@@ -107,11 +107,11 @@ class Judge:
 
     @property
     def needs_files(self) -> bool:
-        """Whether the run's own text is in files that somebody has to name."""
+        """Whether the run's own text is in files, which the user has to name."""
         return self._manifest.config.data.source not in ("stdlib", "hub")
 
     def run_text(self, files: LocalFiles, loading: Loading) -> Judged:
-        """On the windows that the run's host evaluates; raises UsageError if the text cannot be had."""
+        """Evaluate the model on the same windows as the run's host; raises UsageError if the text is not available."""
         config = self._manifest.config
         data = load_tokens(config.data, config.model.vocabulary, self._with_tokenizer(files), loading=loading)
         windows = evaluation_windows(data.heldout, config.data, config.seed)
@@ -120,7 +120,7 @@ class Judge:
         return self._judged(name, windows, data.heldout_bytes / max(1, len(data.heldout)), other or data.note)
 
     def own_text(self, files: LocalFiles) -> Judged:
-        """On all of these files, cut into sequences; raises UsageError if they hold less than one."""
+        """Evaluate the model on these files, cut into sequences; raises UsageError if they hold less than one."""
         config, tally = self._manifest.config, CorpusTally()
         encoder = run_encoder(config.data, config.model.vocabulary, self._with_tokenizer(files))
         parts, text_bytes, count = list[Tokens](), 0, 0
@@ -146,7 +146,7 @@ class Judge:
             losses, learned = (one.double().cpu() for one in window_losses(model, windows.to(self._device)))
         count, tokens = len(losses), float(learned.sum())
         loss = float((losses * learned).sum()) / max(1.0, tokens)
-        strayed = (learned * (losses - loss)).square().sum()  # of a ratio, since windows may weigh differently
+        strayed = (learned * (losses - loss)).square().sum()  # the error of a ratio, because windows may differ in weight
         error = float((strayed * count / (count - 1)).sqrt()) / tokens if count > 1 and tokens else None
         return Judged(text, loss, error, count, int(tokens), bytes_per_token, note)
 

@@ -1,7 +1,7 @@
-"""The files of an export, and the signed list of them: the exporter answers for every byte beside the weights.
+"""The files of an export and their signed listing, by which the exporter answers for every byte.
 
-Weights are proven by certificates (`coordinator.chain.proof`), configuration and tokenizer follow from the manifest.
-The list covers these files too, and the model card, which is the exporter's own word.
+Certificates prove the weights (`coordinator.chain.proof`), and the manifest fixes configuration and tokenizer. The
+listing covers these files too, and the model card, for which there is only the exporter's word.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ MANIFEST = "muster-manifest.bin"
 PROOF = "muster-proof.bin"
 LISTING = "muster-listing.bin"
 CARD = "README.md"
-LATEST = "latest"  # beside the exports of one run, a link to the newest
+LATEST = "latest"  # a link to the newest export, beside the exports of one run
 LISTING_BYTES_MAX = 1 << 18
 FILES_MAX = 64
-UNIX_SECONDS_MAX = 253_402_300_799  # the end of the year 9999, the last that calendars here have
+UNIX_SECONDS_MAX = 253_402_300_799  # the end of the year 9999, the last that `datetime` can hold
 STATEMENT_KIND = "export"
 
 FileName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")]
 
 
 class ListedFile(Wire):
-    """One file, by its SHA-256."""
+    """The name, size and SHA-256 of one file."""
 
     name: FileName
     size_bytes: int = Field(ge=0)
@@ -39,7 +39,7 @@ class ListedFile(Wire):
 
 
 class Listing(Wire):
-    """All files of an export but the one that holds this, in order of their names."""
+    """All files of an export, ordered by name, except the listing itself."""
 
     protocol_major: int = PROTOCOL_MAJOR
     files: tuple[ListedFile, ...] = Field(min_length=1, max_length=FILES_MAX)
@@ -47,7 +47,7 @@ class Listing(Wire):
 
 
 def list_files(folder: Path, written_unix_seconds: int) -> Listing:
-    """What is in this folder now; raises LocalError if something cannot be read."""
+    """List the files in this folder; raises LocalError if one cannot be read."""
     try:
         files = tuple(_listed(path) for path in sorted(folder.iterdir()))
     except OSError as error:
@@ -56,9 +56,9 @@ def list_files(folder: Path, written_unix_seconds: int) -> Listing:
 
 
 def difference(folder: Path, listing: Listing) -> str | None:
-    """Why this folder does not hold what is listed, nothing else, or None. Names that begin with a dot do not count.
+    """Say why this folder does not hold exactly the listed files, or None. Names that begin with a dot do not count.
 
-    What is not listed may not be there: libraries load adapters, weights and code of many names from a model's folder.
+    Unlisted files are refused: libraries load adapters, weights and code of many names from a model's folder.
     """
     listed = {one.name: one for one in listing.files}
     found = {path.name for path in folder.iterdir() if not path.name.startswith(".")} - {LISTING}

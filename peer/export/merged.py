@@ -1,4 +1,4 @@
-"""Base plus adapter as one folder for `transformers`, with the export of the adapter, which proves itself, in it."""
+"""Exports base plus adapter as one folder for `transformers`, which holds the provable export of the adapter too."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ ADAPTER_FOLDER = "adapter"
 
 
 def write_merged(target: Path, exported: Exported, signer: Signer, unix_seconds: int, base: str) -> None:
-    """Write the whole model in the base's own type; `base` is the folder of the run's base, which is checked first.
+    """Write the whole model in the base's own dtype; `base` is the folder of the run's base, which is checked first.
 
-    Nobody has signed these sums, but with the base anybody can make them again from the export in `adapter/`. Raises
-    UsageError as `write_export`, if the run trains no adapter, or if the base is not the run's.
+    The sums are not signed, but anybody with the base can recompute them from the export in `adapter/`. Raises what
+    `write_export` does, and UsageError if the run trains no adapter or the base is not the run's.
     """
     config = exported.manifest.config
     if config.adapter is None:
@@ -48,7 +48,7 @@ def write_merged(target: Path, exported: Exported, signer: Signer, unix_seconds:
 
 
 def load_adapted(adapter: Path, base: Path) -> Any:
-    """The `PeftModel` of these two folders, in the base's own type, on the processor."""
+    """Load the `PeftModel` of these two folders, in the base's own dtype, on the processor."""
     from peft import PeftModel
     from transformers import AutoModelForCausalLM
 

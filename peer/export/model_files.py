@@ -1,7 +1,7 @@
-"""What `transformers` reads beside the weights. All of it follows from the manifest, so a verifier can make it anew.
+"""The files that `transformers` reads beside the weights. They follow from the manifest, so a verifier can remake them.
 
 The tokenizer of a model over bytes has one token per byte, numbered as the byte: 256 symbols of byte-level BPE (one
-printable character stands for each byte) and no merges. A run's own tokenizer is exported as it is: the manifest has
+printable character stands for each byte) and no merges. A run's own tokenizer is exported unchanged: the manifest has
 its hash.
 """
 
@@ -24,9 +24,10 @@ TOKENIZER_CONFIG = "tokenizer_config.json"
 
 
 def model_files(config: RunConfig, tokenizer: bytes | None = None) -> dict[str, Table]:
-    """The JSON files of an export by name; a run's own `tokenizer` comes beside them.
+    """Return the JSON files of an export by name; a run's own `tokenizer` is written beside them.
 
-    None for a model that its peers brought: only they can build it. Of an adapter those that `peft` reads.
+    There are none for a model that its peers brought, because only they can build it. An adapter has those that `peft`
+    reads.
     """
     files = fixed_files(config)
     if tokenizer is not None and TOKENIZER_CONFIG in files:
@@ -35,7 +36,7 @@ def model_files(config: RunConfig, tokenizer: bytes | None = None) -> dict[str, 
 
 
 def fixed_files(config: RunConfig) -> dict[str, Table]:
-    """Those of them that the manifest alone fixes, whatever is installed here: all, unless an earlier version hosts."""
+    """Return the files that the manifest alone fixes, whatever is installed: all, unless an earlier version hosts."""
     files, model = {}, config.model
     if model.is_own:
         return {}
@@ -44,7 +45,7 @@ def fixed_files(config: RunConfig) -> dict[str, Table]:
     elif model.is_plain_llama:
         files[CONFIG] = model_config(config)
     elif is_complete(model.settings_table):
-        check_settings(model)  # whose organiser may be anybody
+        check_settings(model)  # anybody can be an organiser
         files[CONFIG] = config_file(model.family, model.settings_table)
     if CONFIG in files:
         files[CONFIG] |= _document_tokens(config.data)
@@ -56,12 +57,12 @@ def fixed_files(config: RunConfig) -> dict[str, Table]:
 
 
 def has_config(config: RunConfig) -> bool:
-    """Whether an export holds a whole model of `transformers`: no adapter, and none that only its peers can build."""
+    """Whether an export holds a whole `transformers` model: no adapter, and no model that only its peers can build."""
     return config.adapter is None and not config.model.is_own
 
 
 def _document_tokens(data: DataSpec) -> Table:
-    """What documents began and ended with, by which a model's own text begins and stops; if anything."""
+    """Return the tokens that begin and end documents, if any; the model's own text begins and stops with them."""
     tokens = {"bos_token_id": data.begin_token, "eos_token_id": data.end_token}
     return {name: token for name, token in tokens.items() if token is not None and token >= 0}
 
@@ -73,12 +74,12 @@ def is_bytewise(config: RunConfig) -> bool:
 
 
 def encoded(value: Table) -> bytes:
-    """JSON as it is written."""
+    """Encode a table as JSON, as exports hold it."""
     return (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode()
 
 
 def model_config(config: RunConfig) -> Table:
-    """What `peer.model.build.llama_config` says, in the words of `config.json`, with every value written out."""
+    """Return the `config.json` of the model that `peer.model.build.llama_config` describes, with every value."""
     model = config.model
     return {
         "architectures": ["LlamaForCausalLM"],
@@ -109,17 +110,17 @@ def model_config(config: RunConfig) -> Table:
 
 
 def rendered_config(config: RunConfig) -> Table:
-    """The config of a family of which the manifest fixes a part only; the rest is as `transformers` here has it."""
+    """Return the config of a model that the manifest fixes in part; the rest are defaults of the installed release."""
     made = make_config(config.model, config.data.context_tokens)
     written: Table = made.to_dict()
     written.pop("transformers_version", None)
     written |= {"architectures": [architecture(made)], "dtype": "float32"}
-    # as a reader of the file finds it: arrays for tuples, texts for keys
+    # normalised as a reader of the file finds it: tuples become arrays, keys become strings
     return json.loads(json.dumps(written))  # type: ignore[no-any-return]
 
 
 def describes(found: Table, model: ModelSpec) -> bool:
-    """Whether a `config.json` says the part that such a manifest fixes, and nothing that would run code."""
+    """Whether a `config.json` agrees with the part that such a manifest fixes, and holds nothing that runs code."""
     known = default_config(model)
     fixed = {canonical(known, name): value for name, value in model.settings_table.items() if "drop" not in name}
     fixed = {"model_type": model.family} | {name: fixed[name] for name in fixed if name not in SPECIAL_TOKENS}
@@ -127,7 +128,7 @@ def describes(found: Table, model: ModelSpec) -> bool:
 
 
 def byte_tokenizer() -> Table:
-    """A file of the `tokenizers` library in which token k is the byte k."""
+    """Return a file for the `tokenizers` library in which token k is the byte k."""
     level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False, "use_regex": False}
     bpe: Table = {
         "type": "BPE",
@@ -155,7 +156,7 @@ def byte_tokenizer() -> Table:
 
 
 def tokenizer_config(config: RunConfig) -> Table:
-    """Which class reads `tokenizer.json`, and how many tokens the model can see."""
+    """Return `tokenizer_config.json`: the class that reads `tokenizer.json`, the context length, a chat template."""
     template = config.data.chat_template
     return {
         "tokenizer_class": "PreTrainedTokenizerFast",
@@ -165,7 +166,7 @@ def tokenizer_config(config: RunConfig) -> Table:
 
 
 def token_names(data: DataSpec, tokenizer: bytes) -> Table:
-    """What documents began and ended with, by the text of a token that the tokenizer calls special."""
+    """Return the special tokens that begin and end documents, by their text in the tokenizer."""
     try:
         added = json.loads(tokenizer)["added_tokens"]
         special = {one["id"]: one["content"] for one in added if one["special"]}
@@ -176,7 +177,7 @@ def token_names(data: DataSpec, tokenizer: bytes) -> Table:
 
 
 def _byte_symbols() -> Iterator[str]:
-    """The character that stands for each byte in byte-level BPE: itself if it is visible, else the next from U+0100."""
+    """Yield each byte's character in byte-level BPE: itself if it is visible, else the next one from U+0100."""
     others = 0
     for byte in range(BYTE_VOCABULARY):
         if 0x21 <= byte <= 0x7E or 0xA1 <= byte <= 0xAC or 0xAE <= byte <= 0xFF:

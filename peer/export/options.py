@@ -1,4 +1,4 @@
-"""What a host exports by itself, and where to."""
+"""Options for the exports that a host makes by itself."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True)
 class ExportOptions:
-    """Exports that a host makes by itself: into `folder` at the end of the run, and every so many versions before."""
+    """Where and when a host exports by itself: at the end of the run, and before that every so many versions."""
 
     folder: Path
     every_versions: int | None = None
-    repository: str | None = None  # of the Hugging Face Hub, for a copy of each
+    repository: str | None = None  # on the Hugging Face Hub, for a copy of each export
     licence: str = ""
 
     @property
     def place(self) -> str:
-        """Where to find them, for everybody: of a folder its name only."""
+        """Where everybody can find the exports, in words; of a folder only the name."""
         if self.repository is not None:
             return f"{self.repository} on the Hugging Face Hub"
         return f"the folder {self.folder.name} of its host"

@@ -1,4 +1,4 @@
-"""Exports that a host makes by itself: every so many versions, and at the end of the run (design §8)."""
+"""The exports that a host makes by itself: every so many versions, and at the end of the run (design §8)."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ _NAME = re.compile(r"version-(\d{9,13})")
 
 
 class RegularExport:
-    """Folders `version-N` with N versions over all fragments; the newest EXPORTS_KEPT stay.
+    """Writes folders `version-N` with N versions over all fragments, and keeps the newest EXPORTS_KEPT.
 
-    Where disk or hub refuse, or a fragment has no version, the owner is told and the run goes on.
+    If the disk or the Hub refuses, or a fragment has no version yet, the owner is told and the run goes on.
     """
 
     def __init__(
@@ -56,22 +56,22 @@ class RegularExport:
 
     @property
     def place(self) -> str:
-        """Where to find the exports, for everybody."""
+        """Where everybody can find the exports, in words."""
         return self._options.place
 
     @property
     def busy(self) -> bool:
-        """Whether one is being made."""
+        """Whether an export is being made."""
         return self._turn.locked()
 
     @property
     def newest(self) -> Path | None:
-        """The link to the newest one, once there is one."""
+        """The link to the newest export; None if there is none yet."""
         link = self._options.folder / LATEST
         return link if link.exists() else None
 
     async def run(self, mark: Callable[[], Mark]) -> None:
-        """Export whenever enough versions have passed since the newest export there is, until cancelled."""
+        """Export whenever enough versions have passed since the newest export, until cancelled."""
         every = self._options.every_versions
         newest = max((number(path) for path in exports(self._options.folder)), default=0)
         while every is not None:
@@ -82,7 +82,7 @@ class RegularExport:
             await asyncio.sleep(LOOK_SECONDS)
 
     async def export(self) -> None:
-        """Export what is certified now, unless it is there already."""
+        """Export the state certified now, unless its folder exists."""
         async with self._turn:
             try:
                 exported = await self._gather(self._options.licence)
@@ -111,7 +111,7 @@ class RegularExport:
 
 
 def next_steps(newest: Path, config: RunConfig, base: str) -> str:
-    """Where an export lies, and what to do with it; `base` is where the base of an adapter lies."""
+    """Say where an export is and what to do with it; `base` is the folder of an adapter's base."""
     place = shlex.quote(str(newest))
     words = f"the newest export is in {newest}; check it: muster verify {place}"
     if config.model.is_own:
@@ -122,18 +122,18 @@ def next_steps(newest: Path, config: RunConfig, base: str) -> str:
 
 
 def exports(folder: Path) -> list[Path]:
-    """The exports in this folder, oldest first."""
+    """Return the exports in this folder, oldest first."""
     found = [path for path in folder.iterdir() if _NAME.fullmatch(path.name)] if folder.is_dir() else []
     return sorted(found, key=number)
 
 
 def number(export: Path) -> int:
-    """How many versions, over all fragments, this export has by its name."""
+    """Return the number of versions over all fragments that this export's name gives."""
     return int(export.name.split("-")[1])
 
 
 def check_run(folder: Path, run_id: bytes) -> None:
-    """Raise UsageError if another run has exported into this folder: its numbers would stand for other models."""
+    """Raise UsageError if this folder has exports of another run: their numbers would mean other models."""
     for path in exports(folder):
         with suppress(OSError):
             other = run_id_of((path / MANIFEST).read_bytes())
@@ -144,7 +144,7 @@ def check_run(folder: Path, run_id: bytes) -> None:
 
 
 def check(options: ExportOptions) -> None:
-    """Remove what an earlier life left unfinished; raise UsageError if nothing can be written, or no hub pushed to."""
+    """Remove unfinished exports; raise UsageError if the folder cannot be written, or the Hub's token is missing."""
     if options.repository is not None:
         open_hub(options.repository)
     try:

@@ -1,4 +1,4 @@
-"""Text that an exported model writes."""
+"""Generates text with an exported model."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ from peer.model.quiet import quietly
 
 @dataclass(frozen=True, slots=True)
 class Sampler:
-    """A model and its tokenizer; without one its tokens are bytes."""
+    """A model and its tokenizer; without a tokenizer its tokens are bytes."""
 
     model: Any
     tokenizer: Any | None
 
     @classmethod
     def load(cls, folder: Path, base: str = "") -> Sampler:
-        """Raises UsageError if this folder holds no causal language model, or none that writes text.
+        """Load the model in this folder; raises UsageError if it holds no causal language model that writes text.
 
-        `base` is the folder of the base, if this one holds an adapter.
+        `base` is the folder of the base model, if this folder holds an adapter.
         """
         from transformers import AutoModelForCausalLM, AutoTokenizer
 
         if not any((folder / name).is_file() for name in (CONFIG, ADAPTER_CONFIG)):
-            # of a name that is no folder here `transformers` asks the Hub
+            # `transformers` would ask the Hub for a name that is no folder here
             raise UsageError(f"{folder} holds no model that can write text: it has no {CONFIG}")
         try:
             if (folder / ADAPTER_CONFIG).exists():
@@ -54,7 +54,7 @@ class Sampler:
         return cls(model, None)
 
     def write(self, prompt: str, tokens: int, temperature: float, seed: int) -> str:
-        """The prompt and what follows it, up to so many tokens or the end token; the same for the same seed."""
+        """Continue the prompt by at most so many tokens, or to the end token; the same seed gives the same text."""
         given = self._encode(prompt)
         context = getattr(self.model.config, "max_position_embeddings", None) or len(given) + tokens
         generator = torch.Generator().manual_seed(seed)
@@ -64,7 +64,7 @@ class Sampler:
         return self._decode([*given, *found])
 
     def answer(self, question: str, tokens: int, temperature: float, seed: int) -> str:
-        """What the model answers, in the template that it was trained with; raises UsageError if there is none."""
+        """Return the model's answer, asked in its chat template; raises UsageError if it has none."""
         tokenizer = self.tokenizer
         if tokenizer is None or tokenizer.chat_template is None:
             raise UsageError("this model was not trained on conversations: it has no chat template; leave out --chat")

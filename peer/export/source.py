@@ -1,4 +1,4 @@
-"""Where an export comes from when it is not a host's own: what the peer on this machine has on disk."""
+"""The sources of an export that a user asks for: the runs and states that the peer here has on disk."""
 
 from __future__ import annotations
 
@@ -21,7 +21,10 @@ from peer.storage.tokenizer_file import exported_tokenizer
 
 
 def known_run(data_directory: Path, beginning: str = "") -> Manifest:
-    """The run in this peer's folder whose id begins so; raises LocalError if it holds none, UsageError if not one."""
+    """Return the run in this peer's folder whose id begins so.
+
+    Raises LocalError if the folder holds no run, UsageError if none or several match.
+    """
     found = []
     for path in sorted(data_directory.glob(f"run-*/{MANIFEST_FILE}")):
         try:
@@ -49,9 +52,9 @@ def saved_state(
     licence: str = "",
     tokenizer: str = "",
 ) -> Exported:
-    """What the peer of this folder saved last; writes nothing. Raises LocalError if it has saved nothing yet.
+    """Read the last state that the peer in this folder saved; raises LocalError if there is none.
 
-    `tokenizer` is where the run's tokenizer is, should the peer have kept no copy.
+    `tokenizer` is the path of the run's tokenizer, in case the peer has kept no copy.
     """
     rules = Rules.of(manifest, KeyVerifier())
     directory = RunDirectory(data_directory, manifest.run_id)
@@ -63,9 +66,9 @@ def saved_state(
 
 
 def own_base(data_directory: Path, manifest: Manifest, given: str) -> str:
-    """Folder or Hub name of an adapter run's base: what the owner says now, else what the peer of this folder has.
+    """Return the folder or Hub name of an adapter run's base: `given`, or else the one that the peer here uses.
 
-    Empty if the run trains no adapter; raises UsageError if the base is nowhere.
+    `given` is returned, too, if the run trains no adapter. Raises UsageError if no base is known.
     """
     if manifest.config.adapter is None or given:
         return given
@@ -78,7 +81,7 @@ def own_base(data_directory: Path, manifest: Manifest, given: str) -> str:
 
 
 def base_of_export(folder: Path, data_directory: Path, given: str) -> str:
-    """The same for the run that this export is of; `given` if the export does not say."""
+    """Return the base as `own_base` does, for the run of this export; `given` if its manifest cannot be read."""
     try:
         data = (folder / MANIFEST).read_bytes()
         return own_base(data_directory, read_manifest(data, run_id_of(data)), given)

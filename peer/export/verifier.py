@@ -1,4 +1,4 @@
-"""Checking an export with nothing but the export: every digest recomputed from the weights, every signature checked."""
+"""Verifies an export by itself: recomputes every digest from the weights, and checks every signature."""
 
 from __future__ import annotations
 
@@ -47,13 +47,13 @@ from peer.numerics.outer_optimizer import digest_of_roots, state_tree
 from peer.storage.anchors import layouts_of
 
 Model = TypeVar("Model", bound=Wire)
-SPACING_MAX = 4  # times what we would write: JSON may be laid out otherwise
-CONFIG_BYTES_MAX = 1 << 18  # where the manifest fixes a part only
+SPACING_MAX = 4  # JSON may be formatted otherwise, up to this many times the length of ours
+CONFIG_BYTES_MAX = 1 << 18  # of a config.json that the manifest fixes only in part
 
 
 @dataclass(frozen=True, slots=True)
 class Verified:
-    """What holds of an export."""
+    """The facts that an export proves, who wrote it and when."""
 
     manifest: Manifest
     exporter: PeerId
@@ -63,7 +63,7 @@ class Verified:
 
     @property
     def fixes_config(self) -> bool:
-        """Whether the manifest fixes every field of `config.json`; those of earlier versions fix some."""
+        """Whether the manifest fixes every field of `config.json`; manifests of earlier versions fix only some."""
         return CONFIG in fixed_files(self.manifest.config) or not has_config(self.manifest.config)
 
     @property
@@ -72,7 +72,7 @@ class Verified:
         return all(one.from_founders for one in self.fragments)
 
     def signers(self) -> list[tuple[PeerId, int, int]]:
-        """All signers of the versions shown: id, newest versions signed, versions signed; most first, then by id."""
+        """Return the signers shown, most first, then by id: id, newest versions signed, versions signed."""
         versions: Counter[PeerId] = Counter()
         heads: Counter[PeerId] = Counter()
         for one in self.fragments:
@@ -83,7 +83,7 @@ class Verified:
 
 
 def verify_export(folder: Path, verifier: Verifier) -> Verified:
-    """Raise UsageError if this folder is no export, LocalError with one sentence if anything in it is not as it was."""
+    """Verify this folder; raises UsageError if it is no export, LocalError if anything in it is wrong or changed."""
     if not folder.exists():
         raise UsageError(f"{folder} is no export of Muster: there is no such folder")
     if not (folder / LISTING).is_file():
@@ -92,7 +92,7 @@ def verify_export(folder: Path, verifier: Verifier) -> Verified:
         raise UsageError(f"{folder} is no export of Muster: it has no {LISTING}{hint}")
     try:
         statement = _read(folder, LISTING, Statement, LISTING_BYTES_MAX)
-        listing = statement.read(Listing)  # before its signature, which another protocol makes over other bytes
+        listing = statement.read(Listing)  # read before the signature: another protocol may sign other bytes
         if listing.protocol_major == PROTOCOL_MAJOR:
             return _verify(folder, statement, listing, verifier)
     except (MusterError, OSError, SafetensorError, ValueError, RecursionError) as error:
@@ -114,7 +114,7 @@ def _verify(folder: Path, statement: Statement, listing: Listing, verifier: Veri
         raise PeerError(f"{MANIFEST} is of another run")
     proof = _read(folder, PROOF, Proof, PROOF_BYTES_MAX)
     fragments = _check_weights(folder / weights_file(manifest.config), manifest, proof, verifier)
-    _check_model_files(folder, manifest, listing)  # last: it makes a config of what a stranger may have written
+    _check_model_files(folder, manifest, listing)  # last, because it parses what a stranger may have written
     parameters = sum(layout.elements for layout in layouts_of(manifest.config))
     return Verified(manifest, PeerId(statement.sender), listing.written_unix_seconds, parameters, fragments)
 
@@ -125,13 +125,13 @@ def _read(folder: Path, name: str, model: type[Model], bytes_max: int) -> Model:
         raise PeerError(f"{name} is larger than any export's")
     data = path.read_bytes()
     value = model.from_wire(data, bytes_max)
-    if value.to_wire() != data:  # also fields of a newer version, which we could not check
+    if value.to_wire() != data:  # refuses fields of a newer version too, which we could not check
         raise PeerError(f"{name} is not in canonical encoding")
     return value
 
 
 def _check_model_files(folder: Path, manifest: Manifest, listing: Listing) -> None:
-    """Files that follow from the manifest are as they have to be, and there are no others, signed or not."""
+    """Raise PeerError unless the files are those that follow from the manifest, with no others, signed or not."""
     config, tokenizer = manifest.config, manifest.config.data.tokenizer_sha256
     files, listed = fixed_files(config), {one.name: one for one in listing.files}
     names = {*files, weights_file(config), MANIFEST, PROOF, CARD} | ({TOKENIZER} if tokenizer else set())
@@ -143,7 +143,7 @@ def _check_model_files(folder: Path, manifest: Manifest, listing: Listing) -> No
     special = token_names(config.data, (folder / TOKENIZER).read_bytes()) if tokenizer else {}
     for name, expected in files.items():
         found = _json(folder / name, listed[name], SPACING_MAX * len(encoded(expected | special)))
-        if name == TOKENIZER_CONFIG and isinstance(found, dict):  # earlier exports have no names of tokens
+        if name == TOKENIZER_CONFIG and isinstance(found, dict):  # earlier exports do not name special tokens
             found = {key: value for key, value in found.items() if key not in special or special[key] != value}
         if found != expected:
             raise PeerError(f"{name} does not describe the run's model")
@@ -154,7 +154,7 @@ def _check_model_files(folder: Path, manifest: Manifest, listing: Listing) -> No
 
 
 def _json(path: Path, listed: ListedFile, bytes_max: int) -> object:
-    """What a file says, None if it is too long."""
+    """Return the JSON in a file; None if the file is too long."""
     return json.loads(path.read_bytes()) if listed.size_bytes <= bytes_max else None
 
 
@@ -175,7 +175,7 @@ def _check_weights(path: Path, manifest: Manifest, proof: Proof, verifier: Verif
 
 
 def _root(layout: FragmentLayout, tensors: Mapping[str, Tensor]) -> bytes:
-    for spec in layout.tensors:  # before there is room made for a fragment
+    for spec in layout.tensors:  # checked before memory for a fragment is allocated
         if tuple(tensors[spec.name].shape) != spec.whole_shape or tensors[spec.name].dtype != torch.float32:
             raise PeerError(f"{spec.name} is of another shape or type than the run's model has")
     return state_tree(gather(layout, tensors)).root

@@ -1,4 +1,4 @@
-"""Writing an export: into a folder beside its place, forced to disk, then renamed, so that it is whole or absent."""
+"""Writes an export to a folder beside its target, forces it to disk and renames it, so that it is whole or absent."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ UNFINISHED = ".unfinished"
 def write_export(target: Path, exported: Exported, signer: Signer, unix_seconds: int) -> None:
     """Write a folder that `transformers` loads and `peer.export.verifier` checks; it is on disk when this returns.
 
-    Raises UsageError if something is there already or there is nothing to export yet, LocalError if the disk refuses.
+    Raises UsageError if the target exists or there is nothing to export yet, LocalError if the disk refuses.
     """
     check_target(target)
     proof = prove(exported)
@@ -51,7 +51,7 @@ def write_export(target: Path, exported: Exported, signer: Signer, unix_seconds:
         listing = list_files(folder, unix_seconds)
         context = Context(run_id=exported.manifest.run_id, kind=STATEMENT_KIND, fragment=0, version=0, group=b"")
         _write(folder, {LISTING: make_statement(signer, context, listing).to_wire()})
-        for path in folder.iterdir():  # to be passed on, unlike what a peer keeps
+        for path in folder.iterdir():  # readable for all: an export is passed on, unlike a peer's own files
             path.chmod(0o644)
             sync(path)
         folder.chmod(0o755)
@@ -61,7 +61,7 @@ def write_export(target: Path, exported: Exported, signer: Signer, unix_seconds:
 
 
 def check_target(target: Path) -> None:
-    """Raise UsageError if this is not the name of a new folder."""
+    """Raise UsageError unless the target is absent or an empty folder."""
     with reading(target):
         is_new = not target.is_symlink() and (not target.exists() or (target.is_dir() and not any(target.iterdir())))
     if not is_new:
@@ -69,7 +69,7 @@ def check_target(target: Path) -> None:
 
 
 def prove(exported: Exported) -> Proof:
-    """The certificates and momentum roots behind these states; raises UsageError if a fragment has no version yet."""
+    """Return the certificates and momentum roots of these states; raises UsageError if a fragment has no version."""
     captured = exported.captured
     if not all(captured.held):
         raise UsageError("not every fragment has a certified version yet, so there is no model to export")
@@ -84,7 +84,7 @@ def prove(exported: Exported) -> Proof:
 
 
 def named_weights(exported: Exported) -> dict[str, Tensor]:
-    """Every tensor by its name in the file of weights, float32, in the memory of the states."""
+    """Return every tensor by its name in the weights file: float32, in the memory of the states."""
     config = exported.manifest.config
     anchors = [state.anchor for state in exported.captured.states]
     return {stored_name(config, name): values for name, values in whole_tensors(layouts_of(config), anchors).items()}
@@ -97,7 +97,7 @@ def _write(folder: Path, files: Mapping[str, bytes]) -> None:
 
 @contextmanager
 def unfinished(target: Path) -> Iterator[Path]:
-    """A folder beside the target, without what an earlier crash left in it; gone afterwards unless it was renamed."""
+    """Yield a new folder beside the target, cleared of what a crash left there; removes it unless it was renamed."""
     folder = target.with_name(f".{target.name}{UNFINISHED}")
     try:
         shutil.rmtree(folder, ignore_errors=True)
