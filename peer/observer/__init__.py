@@ -1,1 +1,1 @@
-"""Reads a run without taking part in it."""
+"""Observers, which read a run without taking part in it."""

@@ -1,4 +1,4 @@
-"""Points in time in bounded memory, and held-out losses as hosts tell them."""
+"""Time series in bounded memory, and the held-out losses that hosts report."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from peer.machine.text import plain, printable
 from peer.rounds.public_status import PublicStatus, thinned
 
 LOSS_MAX = 1e3  # nats per token; nothing that trains is worse, and no column has room for more
-COUNT_MAX = 2**53  # what every reader of JSON can hold
+COUNT_MAX = 2**53  # the largest count that every JSON reader holds exactly
 
 Item = TypeVar("Item")
 
 
 class Thinned(Generic[Item]):
-    """Items in order of time, at most so many: when full, every second one goes and new ones are kept half as often."""
+    """A bounded series of items in order of time. When full, it drops every second one and doubles the spacing."""
 
     def __init__(self, count_max: int, spacing_seconds: float) -> None:
         self._count_max = count_max
@@ -29,7 +29,7 @@ class Thinned(Generic[Item]):
         self.items: list[Item] = []
 
     def add(self, item: Item, now: float) -> None:
-        """Keep the item, if it is time for another one."""
+        """Keep the item if the last one is old enough."""
         if now < self._next_at:
             return
         if len(self.items) >= self._count_max:
@@ -40,7 +40,7 @@ class Thinned(Generic[Item]):
 
 
 class HeldOut:
-    """The evaluations of one host: the organiser if it tells any, else the first that told."""
+    """The evaluations of one host: the organiser if it reports any, else the first host that did."""
 
     def __init__(self, organiser: PeerId, created_unix_seconds: float) -> None:
         self._organiser = organiser
@@ -50,7 +50,7 @@ class HeldOut:
         self._found: dict[int, Evaluation] = {}  # by versions
 
     def hear(self, sender: PeerId, status: PublicStatus, unix_seconds: float) -> None:
-        """Take over what is new, with times since the run was created: a host that restarts counts from 0 again."""
+        """Add a host's new evaluations, with times since the run was created: a restarted host counts from 0 again."""
         told = [one for one in status.evaluations if _plausible(one, status)]
         if not told or sender not in (self._organiser, self.evaluator or sender):
             return
@@ -65,7 +65,10 @@ class HeldOut:
             self._found = {one.versions: one for one in thinned(self._sorted(), EVALUATIONS_MAX // 2)}
 
     def evaluations(self, levels: Sequence[int], fragments: int) -> tuple[Evaluation, ...]:
-        """Oldest first; certified tokens are recomputed where `levels` (see `Credit`) reach that far."""
+        """Return the evaluations, oldest first, with certified tokens recomputed as far as `levels` reach.
+
+        `levels` are those of `SeenCredit`.
+        """
         sums = [0, *accumulate(levels)]
         return tuple(_with_tokens(one, sums, fragments) for one in self._sorted())
 
@@ -79,7 +82,10 @@ def _plausible(one: Evaluation, status: PublicStatus) -> bool:
 
 
 def _with_tokens(one: Evaluation, sums: Sequence[int], fragments: int) -> Evaluation:
-    """Fragments take turns, so that so many versions are all those of whole levels and a share of the next one."""
+    """Recompute the certified tokens of an evaluation from sums over levels.
+
+    Fragments take turns, so its versions are those of whole levels and a share of the next one.
+    """
     level, rest = divmod(one.versions, fragments)
     if level + (rest > 0) >= len(sums):
         return one

@@ -1,4 +1,4 @@
-"""How `muster top` and `muster dashboard` look at a run: by an invite, or by the peer that runs here."""
+"""How `muster top` and `muster dashboard` reach a run: by an invite, or through the peer running here."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from peer.machine import paths
 
 @dataclass(frozen=True, slots=True)
 class Looking:
-    """The run's invite, and the key that an observer shows. A new key lies in the observer's own folder."""
+    """The run's invite, and the path of the key that an observer shows. A new key is in the observer's folder."""
 
     invite: Invite
     key: Path
 
     @classmethod
     def by_invite(cls, text: str, data_directory: Path, folder: Path) -> Self:
-        """By the key of the peer here where the invite is for that one; else by a new one."""
+        """Use a new key; if the invite names one peer, the key of the peer here."""
         invite = Invite.parse(text)
         named = data_directory / paths.IDENTITY_NAME
         return cls(invite, folder / paths.OBSERVER_KEY_NAME if invite.named is None else named)
 
     @classmethod
     def at_own_run(cls, data_directory: Path, folder: Path) -> Self:
-        """At the run of the peer here, which is told of the new key; raises what `ask` does."""
+        """Look at the run of the peer here, which is told the new key; raises what `ask` does."""
         key = folder / paths.OBSERVER_KEY_NAME
         answer = ask(data_directory, "look", changes=(Identity.load_or_create(key).peer_id,))
         return cls(Invite.parse(answer["invite"]), key)

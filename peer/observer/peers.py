@@ -1,4 +1,4 @@
-"""Everybody whom an observer has heard of, by their signed presence and by what they answer."""
+"""The peers that an observer knows, from their signed presence records and their answers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Role = Literal["host", "learner", "unknown"]
 
 @dataclass(frozen=True, slots=True)
 class HeardPresence:
-    """A presence record that was read."""
+    """A presence record read from the record store."""
 
     peer: PeerId
     presence: Presence
@@ -31,21 +31,21 @@ class HeardPresence:
 
 @dataclass(slots=True)
 class KnownPeer:
-    """One peer. Times are those of the observer's event loop."""
+    """One known peer. Times are those of the observer's event loop."""
 
     presence: Presence
     seen_at: float
     issued_unix_seconds: float
-    live: bool = True  # as last noticed
-    steps_per_second: float = 0.0  # when it last trained
+    live: bool = True  # at the last `notice`
+    steps_per_second: float = 0.0  # its rate when it last trained
     role: Role = "unknown"
     status: PublicStatus | None = None
     asked_at: float = float("-inf")
-    asked: bool = False  # and it has not answered yet
+    asked: bool = False  # whether an answer is still due
     history: Thinned[PeerPoint] = field(default_factory=lambda: Thinned(PEER_HISTORY_MAX, POINT_SECONDS))
 
     def hear(self, presence: Presence, at: float) -> None:
-        """It has said something new."""
+        """Take over a newer presence."""
         self.presence, self.seen_at = presence, at
         if presence.steps_per_second > 0:
             self.steps_per_second = presence.steps_per_second
@@ -63,7 +63,7 @@ class KnownPeer:
         return None if self.presence.loss is None else min(self.presence.loss, LOSS_MAX)
 
     def point(self, unix_seconds: float) -> PeerPoint:
-        """Where it stands."""
+        """Return the peer's point in its history for this time."""
         return PeerPoint(
             unix_seconds=unix_seconds,
             live=self.live,
@@ -74,7 +74,7 @@ class KnownPeer:
         )
 
     def view(self, peer_id: PeerId, heads: Sequence[int], points: int) -> PeerView:
-        """As people see it, but for what only the observer knows: credit, time, what it does in a round."""
+        """Return the peer as people see it, without what the observer adds: credit, last seen, its work in a round."""
         said = self.presence
         told = said.bytes_sent or said.bytes_received
         return PeerView(
@@ -101,16 +101,16 @@ class KnownPeer:
 
 
 class KnownPeers:
-    """At most `PEERS_KNOWN_MAX`; the peer that has been gone longest makes room."""
+    """At most `PEERS_KNOWN_MAX` peers; a new one replaces the peer gone longest."""
 
     def __init__(self, lifetime_seconds: float) -> None:
         self._lifetime_seconds = lifetime_seconds
         self.peers: dict[PeerId, KnownPeer] = {}
 
     def see(self, heard: HeardPresence, now: float, unix_seconds: float) -> bool:
-        """Note a record; False if it is not newer than the one that we know, or there is no room.
+        """Note a record; False if it is not newer than the known one, or there is no room.
 
-        What a peer is first heard to say may be as old as it says; later on we know ourselves when it was news.
+        A peer's first record counts from the date in it, later ones from when they were read here.
         """
         known, issued = self.peers.get(heard.peer), heard.issued_unix_seconds
         if known is None:
@@ -125,7 +125,7 @@ class KnownPeers:
         return True
 
     def notice(self, now: float) -> list[tuple[PeerId, bool]]:
-        """Who has come (True) or gone since the last call."""
+        """Return the peers that have come (True) or gone (False) since the last call."""
         changed = []
         for peer, known in self.peers.items():
             live = now - known.seen_at <= self._lifetime_seconds
@@ -135,11 +135,11 @@ class KnownPeers:
         return changed
 
     def live(self) -> list[PeerId]:
-        """Everybody who is there, as last noticed."""
+        """Return the peers that were live at the last `notice`."""
         return [peer for peer, known in self.peers.items() if known.live]
 
     def views(self, heads: Sequence[int]) -> dict[PeerId, PeerView]:
-        """Everybody, with less history the more they are."""
+        """Return the views of all peers; the more there are, the shorter their histories."""
         points = max(POINTS_SHOWN_MIN, POINTS_SHOWN_MAX // max(1, len(self.peers)))
         return {peer: known.view(peer, heads, points) for peer, known in sorted(self.peers.items())}
 
@@ -152,5 +152,5 @@ class KnownPeers:
 
 
 def bounded(count: int) -> int:
-    """A peer's number as one that everybody can read."""
+    """Clamp a peer's count to 0 … COUNT_MAX."""
     return min(max(count, 0), COUNT_MAX)

@@ -1,9 +1,9 @@
 """An observer: a process that reads a run and takes no part in it.
 
-`python -m peer.observer.process --invite INVITE --out FILE` joins the network as a client under a key of its own, reads
-presence records, asks peers for certificates and how they are doing, and replaces a view in a file every two seconds,
-whatever becomes of the network. It announces nothing, trains nothing, votes for nothing and writes no record. What it
-makes of what it hears is in `peer.observer.state`.
+`python -m peer.observer.process --invite INVITE --out FILE` joins the network as a client under its own key. It reads
+presence records and asks peers for certificates and their status. Every two seconds it replaces the view in the file,
+whether or not the network answers. It announces nothing, trains nothing, votes for nothing and writes no record.
+`peer.observer.state` turns what it reads into views.
 """
 
 from __future__ import annotations
@@ -44,16 +44,16 @@ from peer.sync.bootstrap import fetch_chains, fetch_manifest
 from peer.sync.introduction import Introduction, empty_chains, observer_rules, waypoint_of
 
 VIEW_SECONDS = 2.0
-READ_SECONDS_MAX = 2.0  # between two looks at the record store
-READS_PER_PRESENCE = 3  # of one peer, so that silence is noticed soon
+READ_SECONDS_MAX = 2.0  # between two reads of the record store
+READS_PER_PRESENCE = 3  # reads per interval between presence records, so that silence is noticed soon
 RETRY_SECONDS = 5.0
 Show = Callable[[NetworkView], Awaitable[None]]
 
 
 class Observer:
-    """One observer of one run, until cancelled. `show` is given every view.
+    """One observer of one run, which runs until cancelled and calls `show` with every view.
 
-    Where nobody answers at the beginning, it is `patient` and looks again, or fails.
+    If no peer answers at the beginning, it tries again if `patient`, else it fails.
     """
 
     def __init__(self, invite: Invite, key: Path, show: Show, patient: bool = True) -> None:
@@ -66,7 +66,7 @@ class Observer:
             client_only=True,
             runtime_parent=runtime_directory(),
             door=Door(invite.pass_for),
-            fresh_key=invite.named is None,  # a key of its own, made just now
+            fresh_key=invite.named is None,  # then its key is its own and new
         )
         self._show = show
         self._observation: Observation | None = None
@@ -76,9 +76,9 @@ class Observer:
         self._broken: asyncio.Future[None]
 
     async def run(self) -> None:
-        """Look and show until cancelled; leaves nothing behind. Raises LocalError if this machine cannot do it.
+        """Observe and show views until cancelled; closes the network at the end.
 
-        Raises NetworkError if it is not patient and nobody answers.
+        Raises LocalError if this machine cannot do it, NetworkError if it is not patient and no peer answers.
         """
         self._broken = asyncio.get_running_loop().create_future()
         self._tasks.spawn(self._look())
@@ -120,7 +120,7 @@ class Observer:
         self._tasks.spawn(network.watch())
 
     async def _begin(self, network: Network, manifest: Manifest) -> Sequence[Chain]:
-        """The chains up to the heads of the invite, if it has any."""
+        """Fetch the chains up to the invite's waypoint, if it has one."""
         waypoint = waypoint_of(self._invite)
         if waypoint is None:
             return ()
@@ -134,7 +134,7 @@ class Observer:
     def _on_frame(self, sender: PeerId, header: bytes, _: bytes) -> None:
         if self._observation is None:
             return
-        with suppress(PeerError):  # of another version, or nonsense
+        with suppress(PeerError):  # a frame of another version, or nonsense
             self._observation.hear(sender, decode_header(header), self._now())
             self._ask(self._observation.chains.take_questions())
 
@@ -144,7 +144,7 @@ class Observer:
                 self._network.post(peer, encode_header(message))
 
     async def _read(self) -> None:
-        """Look at the record store, and ask about what is new there."""
+        """Read the record store again and again, and ask about what is new there."""
         observation, network = self._observation, self._network
         assert observation is not None
         assert network is not None
@@ -176,7 +176,7 @@ class Observer:
             await asyncio.sleep(VIEW_SECONDS)
 
     def _set_clock(self, chains: Chains) -> None:
-        """Again and again: a clock may be set, and monotonic time stands still while a machine sleeps."""
+        """Renew the offset of Unix time: the clock may be set, and monotonic time stands still in sleep."""
         chains.set_clock(unix_seconds() - self._now())
 
     def _now(self) -> float:
@@ -184,7 +184,7 @@ class Observer:
 
 
 async def observe(invite: Invite, key: Path, show: Show, patient: bool = True) -> None:
-    """Show views of a run until told to stop by SIGINT or SIGTERM; raises what `Observer.run` does."""
+    """Show views of a run until SIGINT or SIGTERM; raises what `Observer.run` does."""
     observing = asyncio.create_task(Observer(invite, key, show, patient).run())
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -194,7 +194,7 @@ async def observe(invite: Invite, key: Path, show: Show, patient: bool = True) -
 
 
 def main(arguments: list[str]) -> int:
-    """Write views into a file; returns an exit code as `muster` does."""
+    """Write views to a file; returns an exit code of `muster`."""
     parser = argparse.ArgumentParser("python -m peer.observer.process", description="Write views of a run into a file.")
     given = parser.add_mutually_exclusive_group(required=True)
     given.add_argument("--invite", help="the line that the host printed")

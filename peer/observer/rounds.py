@@ -1,4 +1,4 @@
-"""Rounds as their members tell them, put together: every round once, and none that certificates contradict."""
+"""Merges members' reports of rounds: every round once, and none that certificates contradict."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from peer.observer.chains import Chains
 
 ROUNDS_KEPT = 4 * ROUNDS_MAX
 AGE_SECONDS_MAX = 3600.0
-LEVELS_BACK_MAX = 64  # versions: what lies further back is no news
-FRESH_SECONDS = 10.0  # how long a round counts as running after its reporter has told of it
+LEVELS_BACK_MAX = 64  # rounds more versions back are ignored as old
+FRESH_SECONDS = 10.0  # a round counts as running for so long after its last report
 _PEER_ID = re.compile(r"[1-9A-HJ-NP-Za-km-z]{1,64}")
 
 Key = tuple[int, int, int]
@@ -22,14 +22,14 @@ Key = tuple[int, int, int]
 
 
 class ToldRounds:
-    """The newest rounds, each by its leader where the leader tells, else by the first that told."""
+    """The newest rounds, each as its leader reports it, else as the first reporter does."""
 
     def __init__(self, chains: Chains) -> None:
         self._chains = chains
-        self._rounds: OrderedDict[Key, tuple[RoundView, float]] = OrderedDict()  # with the time of the telling
+        self._rounds: OrderedDict[Key, tuple[RoundView, float]] = OrderedDict()  # with the time of the report
 
     def hear(self, sender: PeerId, rounds: Iterable[RoundView], unix_seconds: float) -> list[RoundView]:
-        """Take over what a peer tells of its rounds; returns those that are news and void."""
+        """Take over a peer's reports of rounds; returns those that are newly void."""
         voided = []
         for told in rounds:
             if not _well_formed(told, unix_seconds) or not self._possible(told):
@@ -46,7 +46,7 @@ class ToldRounds:
         return voided
 
     def _possible(self, told: RoundView) -> bool:
-        """Whether our chains leave room for it."""
+        """Whether our chains allow this round."""
         versions = self._chains.versions
         if told.fragment >= len(versions):
             return False
@@ -59,7 +59,7 @@ class ToldRounds:
         return told.outcome != "certified" or certified is None or certified.hex() == told.digest
 
     def newest(self, unix_seconds: float) -> tuple[RoundView, ...]:
-        """The newest rounds by their start, newest last; running ones only while somebody tells of them."""
+        """Return the newest rounds by their start, newest last; running ones only while their reports are fresh."""
         found = [
             one
             for one, told_at in self._rounds.values()
@@ -69,7 +69,7 @@ class ToldRounds:
 
 
 def doing(rounds: Iterable[RoundView]) -> dict[str, str]:
-    """What the members of running rounds are doing, in words, where it is not just training."""
+    """Return what members of running rounds are doing, in words, by peer; training alone is left out."""
     words: dict[str, str] = {}
     for one in rounds:
         word = PHASE_WORDS.get(one.phases[-1].name) if one.outcome == "running" else None
@@ -79,7 +79,7 @@ def doing(rounds: Iterable[RoundView]) -> dict[str, str]:
 
 
 def _well_formed(told: RoundView, unix_seconds: float) -> bool:
-    """Whether its names can be peer ids and its times, of whatever clock, make sense now."""
+    """Whether its names can be peer ids, and its times are plausible now by any peer's clock."""
     times = [phase.start_unix_seconds for phase in told.phases]
     times += [phase.end_unix_seconds for phase in told.phases if phase.end_unix_seconds is not None]
     if not times or not all(_PEER_ID.fullmatch(one) for one in (told.leader, *told.members, *told.late)):

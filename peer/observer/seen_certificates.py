@@ -1,4 +1,4 @@
-"""Every certificate that any peer was seen to hold, and which of them count in the end."""
+"""Every certificate that any peer has shown, and which of them count in the end."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from coordinator.views.network_view import CertificateView
 
-CERTIFICATES_KEPT = 1 << 18  # the oldest are forgotten first; what they contradicted is not
+CERTIFICATES_KEPT = 1 << 18  # the oldest are forgotten first; the conflicts that they showed stay
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,18 +20,18 @@ class Seen:
 
 @dataclass(slots=True)
 class SeenCertificates:
-    """Fed with what peers tell; the sum of all, no matter who dies."""
+    """The union of the certificates that peers have shown, whether or not these peers still live."""
 
-    by_digest: dict[str, Seen] = field(default_factory=dict)  # in the order in which they came
+    by_digest: dict[str, Seen] = field(default_factory=dict)  # in the order of arrival
     _children: dict[tuple[int, str], set[str]] = field(default_factory=dict)  # full ones, by fragment and parent
     conflicts: set[tuple[int, int]] = field(default_factory=set)
     """Fragments and versions with two full certificates for one parent, which must never be (design §6.5, 1a).
 
-    Branches of which one is minor are none: the smaller side comes back (§6.3).
+    A minor certificate makes no conflict: the smaller side of a partition comes back (§6.3).
     """
 
     def see(self, certificates: Iterable[CertificateView], seconds: float) -> None:
-        """A peer told of these."""
+        """Add the certificates that a peer shows."""
         for one in certificates:
             if one.digest in self.by_digest:
                 continue
@@ -46,9 +46,9 @@ class SeenCertificates:
                 self._children.pop((oldest.fragment, oldest.parent), None)
 
     def lineage(self, heads: Mapping[int, tuple[int, str]]) -> list[Seen]:
-        """The certificates that lead to these heads (version and digest, by fragment), in the order they were seen.
+        """Return the certificates that lead to these heads (version and digest, by fragment), in the order seen.
 
-        What nobody showed is missing, and below such a gap a version counts only if no other branch has one too.
+        Certificates that no peer showed are missing. Below such a gap a version counts only if one branch has it.
         """
         versions: dict[tuple[int, int], list[Seen]] = {}
         for one in self.by_digest.values():

@@ -1,7 +1,7 @@
-"""What an observer knows of a run, and the view of it for people. Sans-IO: records and frames in, questions out.
+"""An observer's knowledge of a run, and the view of it for people. Sans-IO: records and frames in, questions out.
 
-Credit, versions, rosters and agreement are recomputed from certificates that are verified here. What peers only say of
-themselves (presence, status) is shown as theirs; it decides nothing.
+Credit, versions, rosters and agreement are recomputed from certificates verified here. Peers' claims about themselves
+(presence, status) are shown as claims and decide nothing.
 """
 
 from __future__ import annotations
@@ -29,22 +29,22 @@ from peer.observer.view import ban_views, certificate_views, fragment_views, see
 from peer.rounds.public_status import PublicStatus, decode_status
 from peer.sync.introduction import ADVICE_OUT_OF_REACH
 
-GUIDES = 4  # peers whose versions we look at after each read: one of them tells as much as all
+GUIDES = 4  # peers whose versions we use after each read: one of them tells as much as all
 ASKED_AT_ONCE = 8
-ASK_SECONDS = 2.0  # one peer is asked for its status this often at most
+ASK_SECONDS = 2.0  # at least this long between two questions to one peer for its status
 RATE_SECONDS = 30.0
-READ_SECONDS_MAX = 2.0  # a look at the record store may last this long without making everybody look silent
+READ_SECONDS_MAX = 2.0  # a read of the record store may last this long before peers count as silent
 POINTS_MAX = 1000
-LACKING_MAX = 2  # certificates of a fragment on their way to us at any time
+LACKING_MAX = 2  # certificates per fragment that may always be on their way to us
 POINT_SECONDS = 2.0
 
 Question = tuple[PeerId, AskChainNote | AskEvidenceNote | StatusAsk]
 
 
 class Observation:
-    """Everything that one observer has seen. `now` is any monotonic clock, the one of all calls.
+    """Everything that one observer has seen. `now` is of one monotonic clock in all calls.
 
-    Its dates are those of the clock that `chains` was told last (`Chains.set_clock`).
+    Its dates follow the clock that `chains` was given last (`Chains.set_clock`).
     """
 
     def __init__(self, manifest: Manifest, facts: RunFacts, chains: Chains) -> None:
@@ -57,7 +57,7 @@ class Observation:
         self._rounds = ToldRounds(self.chains)
         self._held_out = HeldOut(PeerId(manifest.organiser), manifest.created_unix_seconds)
         self._history: Thinned[HistoryPoint] = Thinned(POINTS_MAX, POINT_SECONDS)
-        self._fresh: deque[tuple[float, int]] = deque()  # when and how many tokens × fragments were certified lately
+        self._fresh: deque[tuple[float, int]] = deque()  # the time and tokens × fragments of recent certificates
         self._tape: deque[TapeEvent] = deque(maxlen=TAPE_MAX)
         self._events: Counter[str] = Counter()
         self._seen_unix_seconds: float | None = None
@@ -67,7 +67,7 @@ class Observation:
     # -- in
 
     def read(self, records: Sequence[HeardPresence], now: float) -> None:
-        """Everybody's newest presence, as the record store has it."""
+        """Take in the newest presence of all peers, from the record store."""
         news = [one for one in records if self.known.see(one, now, self._unix(now))]
         if records:
             self._read_at = now
@@ -80,7 +80,7 @@ class Observation:
             self.chains.see(one.peer, one.presence.model_copy(update=silent), now)
 
     def hear(self, sender: PeerId, message: object, now: float) -> None:
-        """A frame's message; whatever is no answer to a question of ours is ignored."""
+        """Take in a frame's message; ignores a status that we did not ask for, and messages for others."""
         if isinstance(message, ChainNote):
             self._hear_chain(sender, message, now)
         elif isinstance(message, EvidenceNote):
@@ -90,7 +90,7 @@ class Observation:
             self._hear_status(sender, message, now)
 
     def notice(self, now: float) -> None:
-        """Let time pass: who is gone, what the chains wait for."""
+        """Let time pass: note who came or went, and what the chains' core told."""
         self.chains.tick(now)
         for peer, came in self.known.notice(max(self._read_at, now - READ_SECONDS_MAX)):
             self._put(now, "live" if came else "gone", peer)
@@ -103,7 +103,7 @@ class Observation:
         self.chains.told.clear()
 
     def questions(self, now: float) -> list[Question]:
-        """Whom to ask for what, now: certificates that we lack, and how a few of the live peers are doing."""
+        """Return the questions to ask now: for certificates that we lack, and for the status of a few live peers."""
         questions: list[Question] = list(self.chains.take_questions())
         peers = self.known.peers
         waiting = [peer for peer in self.known.live() if now >= peers[peer].asked_at + ASK_SECONDS]
@@ -114,7 +114,7 @@ class Observation:
         return questions
 
     def _guides(self, peers: list[PeerId]) -> set[PeerId]:
-        """Others each time, so that nobody can lead us astray for long; the organiser is always one of them."""
+        """Choose other peers each time, so that no peer misleads us for long; the organiser is always included."""
         self._reads += 1
         start = self._reads * GUIDES % max(1, len(peers))
         return {PeerId(self.manifest.organiser), *(peers[start:] + peers[:start])[:GUIDES]}
@@ -154,7 +154,7 @@ class Observation:
         version: int | None = None,
         detail: str = "",
     ) -> None:
-        """A line on the tape."""
+        """Put an event on the tape."""
         self._events[event] += 1
         self._tape.append(
             TapeEvent(
@@ -173,7 +173,7 @@ class Observation:
     # -- out
 
     def view(self, now: float, note: str = "") -> NetworkView:
-        """Everything, for people."""
+        """Return the view of the whole run for people."""
         self.notice(now)
         unix_seconds = self._unix(now)
         credit = self.chains.credit
@@ -212,14 +212,14 @@ class Observation:
         for peer, view in self.known.views(self.chains.versions).items():
             known = self.known.peers[peer]
             state = doing.get(peer, view.state) if view.live and view.state == "training" else view.state
-            gone_with_all = not view.live and view.versions_behind == 0  # its last words may have got lost
-            if over and (state == "draining" or gone_with_all):  # it had nothing left to do, and did not leave early
+            gone_with_all = not view.live and view.versions_behind == 0  # its last presence may be lost
+            if over and (state == "draining" or gone_with_all):  # it did not leave early
                 state = "finished"
             ban = self.chains.bans.get(peer)
             update = {
                 "state": state,
                 "trust": "banned" if ban is not None else self._standing(peer, view),
-                "note": view.note if ban is None else ban.guilt.reason,  # not what it says of itself
+                "note": view.note if ban is None else ban.guilt.reason,  # not its own words
                 "last_seen_seconds": max(0.0, now - known.seen_at),
                 "credited_tokens": self.chains.credit.tokens_of(peer),
             }
@@ -231,7 +231,7 @@ class Observation:
         return "probation" if new else "in good standing"
 
     def _lag(self) -> str:
-        """Whether most peers hold certificates that we have still to get, or cannot get."""
+        """Say whether most peers hold certificates that we have yet to get, or cannot get; empty if not."""
         if self.chains.out_of_reach:
             return f"the run has gone on too far since this invite was made; {ADVICE_OUT_OF_REACH}"
         said = [sum(known.versions) for known in self.known.peers.values() if known.live]
@@ -260,8 +260,8 @@ class Observation:
 
 
 def _convictions(status: PublicStatus) -> Iterator[Conviction]:
-    """The bans that a peer tells of which somebody may have evidence."""
+    """Yield the bans in a peer's status for which there may be evidence."""
     for one in status.bans:
         if len(one.digest) == 2 * DIGEST_BYTES:
-            with suppress(PeerError):  # no peer is called that
+            with suppress(PeerError):  # skips a name that is no peer id
                 yield Conviction.from_plain((one.peer_id, bytes.fromhex(one.digest)))

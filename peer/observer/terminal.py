@@ -1,4 +1,4 @@
-"""What a terminal shows of a run: some lines on the whole, then a row for each peer, as many as there is room for."""
+"""The terminal view of a run: lines about the whole, then a row per peer, as many as fit."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ AROUND_LINES = 4  # headings, an empty line, and where the cursor stands
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """`is_number`: to the right. Longer words than `width_max` are cut."""
+    """A column of the table. Numbers (`is_number`) are right-aligned; cells longer than `width_max` are cut."""
 
     heading: str
     is_number: bool = False
@@ -30,7 +30,7 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """The cells of one peer, the last ones left out where there is nothing to say."""
+    """The cells of one peer; empty last cells may be left out."""
 
     cells: Sequence[str]
     style: str | None = None
@@ -38,14 +38,14 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """Cells are plain text: strangers choose some of it."""
+    """Lines and a table to draw. Cells are plain text, because strangers choose some of it."""
 
     lines: Sequence[Text]
     columns: Sequence[Column]
     rows: Sequence[Row]
 
     def draw(self, rows_max: int) -> RenderableType:
-        """Everything, but of many rows the first ones only, and how many more there are."""
+        """Draw the lines and at most so many rows; the last one says how many more there are."""
         table = Table(box=None, padding=(0, 1, 0, 0), header_style="dim", expand=False)
         shown = self.rows if len(self.rows) <= rows_max else self.rows[: max(0, rows_max - 1)]
         for at, one in enumerate(self.columns):
@@ -65,18 +65,18 @@ class Picture:
 
 
 def labelled(label: str, text: str, style: str = "") -> Text:
-    """One line about the whole."""
+    """Return one line with a label."""
     return Text(f"{label:<{LABEL_CHARACTERS - 1}} {text}", style=style)
 
 
 def loss_line(losses: Sequence[float]) -> Text:
-    """Held-out losses as a curve, and the newest."""
+    """Return a line with the curve of held-out losses and the newest one."""
     curve = sparkline(losses, SPARKLINE_CHARACTERS)
     return labelled("held out", f"{curve} {quantity.loss(losses[-1] if losses else None)}")
 
 
 class LiveView:
-    """Redraws a picture in place; a context manager. `screen`: on a page of its own, as `top` does."""
+    """Redraws a picture in place, with `screen` on the terminal's alternate screen. A context manager."""
 
     def __init__(self, console: Console, screen: bool = False) -> None:
         self._console = console

@@ -1,4 +1,4 @@
-"""What is certain about a run, as people see it: the manifest, certificates, and the sums over them."""
+"""Views of the verified facts of a run: the manifest, certificates and their sums, and peers' reports of audits."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ from peer.rounds.public_status import PublicStatus
 
 CERTIFICATES_SHOWN = 256
 STATEMENT_SHOWN_BYTES_MAX = 64 << 10
-EVIDENCE_SHOWN_CHARS_MAX = 4 << 20  # of all bans in one view: readers refuse one of more than 32 MiB
+EVIDENCE_SHOWN_CHARS_MAX = 4 << 20  # for all bans in one view: readers refuse a view of more than 32 MiB
 
 
 def run_facts(manifest: Manifest) -> RunFacts:
-    """What the manifest fixes."""
+    """Return the facts that the manifest fixes."""
     config = manifest.config
     pace, outer = config.pace, config.outer
     return RunFacts(
@@ -51,7 +51,7 @@ def run_facts(manifest: Manifest) -> RunFacts:
 
 
 def fragment_views(manifest: Manifest, chains: Chains) -> tuple[FragmentView, ...]:
-    """The newest certified version of each fragment."""
+    """Return the newest certified version of each fragment."""
     return tuple(
         FragmentView(
             version=seen[-1].certificate.version,
@@ -65,14 +65,14 @@ def fragment_views(manifest: Manifest, chains: Chains) -> tuple[FragmentView, ..
 
 
 def certificate_views(chains: Chains) -> tuple[CertificateView, ...]:
-    """The newest over all fragments, by when they were first seen."""
+    """Return the newest certificates over all fragments, in the order first seen."""
     newest = [one for seen in chains.seen for one in islice(reversed(seen), CERTIFICATES_SHOWN)]
     newest.sort(key=lambda one: (one.unix_seconds, one.certificate.version, one.certificate.fragment))
     return tuple(map(certificate_view, newest[-CERTIFICATES_SHOWN:]))
 
 
 def certificate_view(seen: SeenCertificate) -> CertificateView:
-    """A verified certificate as people see it."""
+    """Return the view of a verified certificate."""
     certificate, outcome = seen.certificate, seen.certificate.outcome
     credited = outcome.credited()
     return CertificateView(
@@ -103,7 +103,7 @@ def certificate_view(seen: SeenCertificate) -> CertificateView:
 
 
 def seen_credit(credit: SeenCredit, known: KnownPeers) -> tuple[CreditView, ...]:
-    """Contributors by certified tokens, most first; they may have left long ago."""
+    """Return the contributors by certified tokens, most first; some may have left long ago."""
     ranked = credit.ranked()[:PEERS_KNOWN_MAX]
     heard = ((one, peer.presence) for one in ranked if (peer := known.peers.get(PeerId(one))) is not None)
     claims = {one: ContributorName(plain(said.name), plain(said.team)) for one, said in heard}
@@ -112,7 +112,10 @@ def seen_credit(credit: SeenCredit, known: KnownPeers) -> tuple[CreditView, ...]
 
 
 def ban_view(ban: Ban, with_evidence: bool = False) -> BanView:
-    """A ban whose evidence was verified here, with what the key itself signed, unless that is too long to show."""
+    """Return the view of a ban whose evidence was verified here.
+
+    `with_evidence` adds the statements that the banned key signed, unless one is too long to show.
+    """
     own = [one for one in ban.evidence.statements if one.sender == ban.guilt.peer]
     statements = [one.to_wire() for one in own] if with_evidence else []
     short = all(len(one) <= STATEMENT_SHOWN_BYTES_MAX for one in statements)
@@ -127,9 +130,9 @@ def ban_view(ban: Ban, with_evidence: bool = False) -> BanView:
 
 
 def ban_views(bans: Collection[Ban]) -> tuple[BanView, ...]:
-    """Bans, oldest first as they come; the evidence of the newest ones, as long as all of it is short enough to show.
+    """Return bans, oldest first; the newest come with evidence, as much as fits into EVIDENCE_SHOWN_CHARS_MAX.
 
-    Keys that convict themselves cost nothing, and may do it with statements as long as they like.
+    The bound is needed because keys cost nothing, and may convict themselves with very long statements.
     """
     room, views = EVIDENCE_SHOWN_CHARS_MAX, []
     for ban in reversed(list(bans)[-BANS_MAX:]):
@@ -140,7 +143,7 @@ def ban_views(bans: Collection[Ban]) -> tuple[BanView, ...]:
 
 
 def told_audits(peers: KnownPeers) -> tuple[AuditView, ...]:
-    """The newest audits and complaints, each by the peer that tells of it."""
+    """Return the newest audits and complaints, each with the peer that reports it."""
     told = [
         one.model_copy(update={"by": peer, "reason": plain(one.reason)})
         for peer, status in _told(peers)
@@ -150,5 +153,5 @@ def told_audits(peers: KnownPeers) -> tuple[AuditView, ...]:
 
 
 def _told(peers: KnownPeers) -> list[tuple[PeerId, PublicStatus]]:
-    """What peers have said of themselves, by peer."""
+    """Return the known statuses with their peers."""
     return [(peer, known.status) for peer, known in peers.peers.items() if known.status is not None]
