@@ -146,7 +146,7 @@ class Judge:
             losses, learned = (one.double().cpu() for one in window_losses(model, windows.to(self._device)))
         count, tokens = len(losses), float(learned.sum())
         loss = float((losses * learned).sum()) / max(1.0, tokens)
-        strayed = (learned * (losses - loss)).square().sum()  # the error of a ratio, because windows may differ in weight
+        strayed = (learned * (losses - loss)).square().sum()  # of a ratio, because windows may differ in weight
         error = float((strayed * count / (count - 1)).sqrt()) / tokens if count > 1 and tokens else None
         return Judged(text, loss, error, count, int(tokens), bytes_per_token, note)
 
