@@ -1,4 +1,4 @@
-"""A session's end of the socket, as the peer's process has it: the learner is the process that started us."""
+"""The peer's handle on a session that acts as its learner: the session is the process that started the peer."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dht.errors import LocalError
 
 @dataclass(slots=True)
 class AttachedSession:
-    """Stands where a spawned learner would (`peer.learner.spawn.LearnerEnd`); never ends the user's process."""
+    """A session in place of a spawned learner (`peer.learner.spawn.LearnerEnd`); never ends the user's process."""
 
     connection: socket.socket
     slots_descriptor: int
@@ -20,24 +20,24 @@ class AttachedSession:
 
     @property
     def pid(self) -> int:
-        """The process of the session."""
+        """The process id of the session."""
         return os.getppid()
 
     def kill(self) -> None:
-        """Let go of the session, whose next step then says so."""
+        """Close the connection to the session, whose next step then reports it."""
         with suppress(OSError):
             self.connection.shutdown(socket.SHUT_RDWR)
 
     def reap(self) -> int:
-        """There is nothing to wait for."""
+        """Return 0 at once: there is no child process to wait for."""
         return 0
 
     def ending(self, code: int) -> LocalError:
-        """The session has closed its end without leaving in order."""
+        """Return the error to raise when the session has closed its end without a proper leave."""
         return LocalError("the session that this peer belongs to has ended")
 
     def close(self) -> None:
-        """Let go of the shared memory; what is mapped of it stays."""
+        """Close the descriptor of the shared memory; existing mappings stay valid."""
         if self.slots_descriptor >= 0:
             os.close(self.slots_descriptor)
             self.slots_descriptor = -1

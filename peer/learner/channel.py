@@ -17,7 +17,7 @@ class PeerGoneError(LocalError):
 
 
 class Channel:
-    """The learner's end of the socket. Nothing in here blocks unless asked to."""
+    """The learner's end of the socket. No method blocks unless asked to."""
 
     def __init__(self, connection: socket.socket) -> None:
         connection.setblocking(False)
@@ -31,7 +31,7 @@ class Channel:
         return not self._unsent
 
     def receive(self, wait_seconds: float | None) -> list[Message]:
-        """All complete messages, after waiting for news at most so long; None waits for as long as it takes.
+        """Return all complete messages, after waiting up to `wait_seconds` for one; None waits without a limit.
 
         Raises PeerGoneError at the end of the stream.
         """
@@ -44,7 +44,7 @@ class Channel:
             raise PeerGoneError("the peer is gone")
         except BlockingIOError:
             pass
-        except OSError:  # killed, with something unread of us
+        except OSError:  # the peer was killed before it read everything that we sent
             raise PeerGoneError("the peer is gone") from None
         messages = []
         while (frame := self._next_frame()) is not None:
@@ -62,14 +62,14 @@ class Channel:
         return frame
 
     def send(self, message: Message) -> None:
-        """Send, or keep what the socket does not take now; raises LocalError if the peer reads nothing for long."""
+        """Send, or buffer what the socket does not take now; raises LocalError if the peer reads nothing for long."""
         self._unsent += encode_frame(message)
         self.flush()
         if len(self._unsent) > UNSENT_BYTES_MAX:
             raise LocalError("the peer does not read what its learner sends")
 
     def flush(self) -> None:
-        """Send what was kept, as far as the socket takes it."""
+        """Send the buffered bytes, as far as the socket takes them."""
         try:
             while self._unsent:
                 del self._unsent[: self._socket.send(self._unsent)]

@@ -47,9 +47,9 @@ from peer.machine.buffer_pool import new_vector
 from peer.machine.silence import Silence, work_done
 from peer.storage.anchors import layouts_of
 
-STARTUP_SILENCE_SECONDS = 120.0  # a machine that swaps; a large model or corpus takes as long as it takes
+STARTUP_SILENCE_SECONDS = 120.0  # enough for a machine that swaps; loading may take longer as long as something happens
 LOOK_SECONDS = 1.0
-STOP_SECONDS_MAX = 5.0  # what it would still save was asked for before
+STOP_SECONDS_MAX = 5.0  # the peer has requested every save before it stops the learner
 UNSENT_BYTES_MAX = 1 << 20
 
 OnSteps = Callable[[Steps], None]
@@ -57,19 +57,19 @@ Answer = tuple[SnapshotTaken | Done, Tensor | None]
 
 
 class LearnerStoppedError(LearnerGoneError):
-    """The learner has ended because we wanted it to."""
+    """The learner has ended because the peer stopped it."""
 
     def __init__(self) -> None:
         super().__init__("the learner was stopped")
 
 
 def _ignore(_: Obeyed) -> None:
-    """Nobody keeps a tape."""
+    """Ignore the message: no tape is being recorded."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Pending:
-    """A command without an answer. Its slots are its own, even if nobody waits for it any more."""
+    """An unanswered command. It keeps its slots until the answer, even if nobody waits for that any more."""
 
     answer: asyncio.Future[Answer]
     slots: tuple[int, ...]
@@ -77,7 +77,7 @@ class _Pending:
 
 
 class _PendingCommands:
-    """All commands without an answer, by ticket, and the shared memory in which they bring and get tensors."""
+    """All unanswered commands, by ticket, and the shared memory that carries their tensors."""
 
     def __init__(self, slots: SharedSlots) -> None:
         self.slots = slots
@@ -86,22 +86,22 @@ class _PendingCommands:
         self._pending: dict[int, _Pending] = {}
 
     def ticket(self) -> int:
-        """For one more command."""
+        """Return the ticket of one more command."""
         return next(self._tickets)
 
     def add(self, command: Command, slots: tuple[int, ...]) -> asyncio.Future[Answer]:
-        """The command is about to be sent; what it will be answered."""
+        """Register a command that is about to be sent; returns the future of its answer."""
         answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         fragment = command.fragment if isinstance(command, TakeSnapshot) else None
         self._pending[command.ticket] = _Pending(answer, slots, fragment)
         return answer
 
     def drop(self, command: Command) -> None:
-        """It could not be sent."""
+        """Forget a command that could not be sent."""
         self.free.give_back(self._pending.pop(command.ticket).slots)
 
     def settle(self, message: SnapshotTaken | Done | Refused) -> None:
-        """The learner has answered."""
+        """Resolve the command that the learner has answered."""
         pending = self._pending.pop(message.ticket)
         if not pending.answer.done():
             if isinstance(message, Refused):
@@ -111,14 +111,14 @@ class _PendingCommands:
         self.free.give_back(pending.slots)
 
     def _taken(self, pending: _Pending) -> Tensor | None:
-        """The snapshot that was asked for; others may have its slot next."""
+        """Return a copy of the requested snapshot, as another command may use its slot next."""
         if pending.fragment is None:
             return None
         shared = self.slots.slot(pending.slots[0], pending.fragment)
         return new_vector(len(shared)).copy_(shared)
 
     def release(self, reason: MusterError) -> None:
-        """Nothing will be answered any more."""
+        """Fail all pending commands with `reason`: no more answers will come."""
         for pending in self._pending.values():
             if not pending.answer.done():
                 pending.answer.set_exception(reason)
@@ -129,8 +129,7 @@ class _PendingCommands:
 class LearnerClient:
     """One learner process from start to end. Every method may raise LocalError once the process is dead.
 
-    LearnerStoppedError, if that was our wish.
-
+    The error is LearnerStoppedError if the peer stopped the process itself.
     Commands queue at the learner, which looks at them between steps; an answer therefore takes up to one step.
     """
 
@@ -141,18 +140,18 @@ class LearnerClient:
         self.paused = start.paused
         self.progress = progress
         self._pace = start.config.pace
-        self._told: tuple[int, int | None] = (-1, None)  # certified steps, and where to read on
+        self._told: tuple[int, int | None] = (-1, None)  # certified steps, and the window to go on with
         self._spawned = spawned
         self._commands = _PendingCommands(slots)
         self._on_steps = on_steps
         self.on_obeyed: Callable[[Obeyed], None] = _ignore  # called with the step at which progress or threads changed
         self._writer: asyncio.StreamWriter | None = None
         self._reading: asyncio.Task[None] | None = None
-        self._tell: Tell = tell_nobody  # what is done before the first step
+        self._tell: Tell = tell_nobody  # called with the learner's preparations before the first step
         self._ready: asyncio.Future[Ready] = asyncio.get_running_loop().create_future()
         self._failure: MusterError | None = None
         self._stopping = False
-        self.heard = 0  # messages of the learner
+        self.heard = 0  # messages received from the learner
 
     @classmethod
     async def start(
@@ -163,11 +162,11 @@ class LearnerClient:
         progress: LearnerProgress | None = None,
         tell: Tell = tell_nobody,
     ) -> Self:
-        """Have a process that is there train as `start` says; wait until it is ready.
+        """Have the running process `spawned` train as `start` says; wait until it is ready.
 
-        `on_steps` is called with every report. `progress` goes on with this process, where an earlier one has ended;
-        `tell` hears what is done before the first step. Raises UsageError if the run does not fit this machine,
-        LocalError if the process fails; then the learner is gone.
+        `on_steps` is called with every report. `progress` continues the count of an earlier process that has ended.
+        `tell` is called with the preparations before the first step. Raises UsageError if the run does not fit this
+        machine, LocalError if the process fails; in both cases the learner has ended.
         """
         client = cls(start, spawned, _slots_of(spawned, start.config), on_steps, progress or LearnerProgress())
         client._tell = tell
@@ -184,7 +183,7 @@ class LearnerClient:
 
     @property
     def ready(self) -> Ready:
-        """What the learner said when it was ready."""
+        """The learner's message that it was ready."""
         return self._ready.result()
 
     @property
@@ -198,7 +197,7 @@ class LearnerClient:
         return self._failure
 
     async def snapshot(self, fragment: int) -> tuple[Tensor, Counters]:
-        """A copy of the learner's fragment at its next step boundary, float32[elements], and what went into it."""
+        """Return a copy of a fragment at the next step boundary, float32[elements], and the work that went into it."""
         (slot,) = slots = await self._commands.free.take(1)
         command = TakeSnapshot(ticket=self._commands.ticket(), fragment=fragment, slot=slot)
         answer, vector = await self._ask(command, slots)
@@ -210,9 +209,9 @@ class LearnerClient:
     async def adopt(
         self, fragment: int, new: Tensor, reference: Tensor | None, counted_steps: int = 0, counted_tokens: int = 0
     ) -> int:
-        """`Learner.adopt` at the learner's next step boundary; returns how many steps it had made by then.
+        """Call `Learner.adopt` at the learner's next step boundary; returns how many steps it had made by then.
 
-        The tensors are float32[elements] and have been copied when this first waits for the learner's answer.
+        The tensors are float32[elements]; they have been copied by the time this first waits for the learner.
         """
         tensors = [new] if reference is None else [new, reference]
         shared = self._commands.slots
@@ -233,16 +232,16 @@ class LearnerClient:
         return (await self._ask(command, slots))[0].at_step
 
     async def load(self, anchors: Mapping[int, Tensor]) -> None:
-        """Have a learner that makes no steps start from float32[elements] of these fragments."""
+        """Have a learner that makes no steps start from these anchors: float32[elements] per fragment."""
         for fragment, anchor in anchors.items():
             await self.adopt(fragment, anchor, None)
 
     def lay_out(self, anchors: Sequence[Tensor]) -> None:
-        """Leave the newest anchors for a session that ends; raises LocalError."""
+        """Leave the newest anchors in shared memory for a session that ends; raises LocalError."""
         self._commands.slots.lay_out(anchors)
 
     async def save(self, path: Path) -> Done:
-        """Have the learner write its state to `path` (safetensors); says how many steps it holds, and what it took."""
+        """Have the learner write its state to `path` (safetensors); returns its number of steps and the time taken."""
         answer, _ = await self._ask(Save(ticket=self._commands.ticket(), path=str(path)), ())
         if not isinstance(answer, Done):
             raise LocalError("the learner answered that it should save with something else")
@@ -250,19 +249,22 @@ class LearnerClient:
 
     @property
     def step_seconds(self) -> float | None:
-        """How far apart steps come as a rule, the owner's pace included; None while that is not known."""
+        """Usual seconds from one step to the next, the owner's pace included; None while unknown."""
         busy_seconds, settings = self.progress.step_seconds, self.settings
         return None if busy_seconds is None else max(settings.step_seconds, busy_seconds / settings.compute_share)
 
     def follow(self, versions: int, window: int | None = None) -> None:
-        """Learning rate and warm-up follow certified progress: mean version times H (design §8); so may the windows."""
+        """Report certified progress, mean version times H, for learning rate and warm-up (design §8).
+
+        In a run that reads in passes, also report the window to go on with.
+        """
         told = versions * self._pace.steps_per_version // self._pace.fragments, window
         if told != self._told:
             self._told = told
             self._send(CertifiedProgress(steps=told[0], window=window))
 
     def change(self, threads: int, compute_share: float) -> None:
-        """Compute with so many threads, and so much of the time at most, from now on."""
+        """Limit computing to `threads` threads and to `compute_share` of the time from now on."""
         before = self.settings
         self.settings = before.model_copy(update={"threads": threads, "compute_share": compute_share})
         if compute_share != before.compute_share:
@@ -272,7 +274,7 @@ class LearnerClient:
             self.progress.change_threads(cpu_name(before.threads), cpu_name(threads))
 
     def pause(self) -> None:
-        """Make no further steps; snapshots and adoptions go on."""
+        """Stop making steps; snapshots and adoptions continue."""
         if not self.paused:
             self._send(PauseSteps(paused=True))
             self.progress.rest()
@@ -304,7 +306,7 @@ class LearnerClient:
             await asyncio.shield(self._reading)
 
     async def wait(self) -> None:
-        """Return when the learner has ended because it was told to; raises LocalError when it ends unasked."""
+        """Return when the learner has ended because it was told to; raises LocalError if it ends by itself."""
         if self._reading is not None:
             await asyncio.shield(self._reading)
         if self._failure is not None:
@@ -329,7 +331,7 @@ class LearnerClient:
         self._writer.write(encode_frame(message))
 
     async def _read(self, reader: asyncio.StreamReader) -> None:
-        """Dispatch what the learner says until its end, then settle everything that waits."""
+        """Dispatch the learner's messages until the stream ends, then settle all pending commands."""
         failed: MusterError | None = None
         try:
             while True:
@@ -340,7 +342,7 @@ class LearnerClient:
                 self.heard += 1
                 self._dispatch(message)
         except (asyncio.IncompleteReadError, OSError):
-            pass  # the end of the process, explained below
+            pass  # the process has ended; the reason is found below
         except MusterError as error:
             failed = error
         finally:
@@ -362,11 +364,11 @@ class LearnerClient:
             self._commands.settle(message)
 
     def _release(self, reason: MusterError) -> None:
-        """Nothing will be answered any more."""
+        """Fail all pending commands with `reason` and close the connection."""
         self._commands.release(reason)
         if not self._ready.done():
             self._ready.set_exception(reason)
-            self._ready.exception()  # `start` may have given up on it already
+            self._ready.exception()  # marks it as retrieved: `start` may have given up on it already
         if self._writer is None:
             self._spawned.connection.close()
         else:
@@ -375,7 +377,10 @@ class LearnerClient:
 
 
 async def _until(ready: asyncio.Future[Ready], sign: Callable[[], Hashable]) -> None:
-    """However long it takes while `sign` changes; raises what `ready` does, LocalError if nothing happens for long."""
+    """Wait for `ready` as long as `sign` keeps changing.
+
+    Raises the error of `ready`, or LocalError if nothing changes for STARTUP_SILENCE_SECONDS.
+    """
     loop, silence = asyncio.get_running_loop(), Silence(STARTUP_SILENCE_SECONDS)
     while not ready.done():
         if silence.look(sign(), loop.time()):
@@ -385,7 +390,7 @@ async def _until(ready: asyncio.Future[Ready], sign: Callable[[], Hashable]) -> 
 
 
 def _slots_of(learner: LearnerEnd, config: RunConfig) -> SharedSlots:
-    """The memory shared with a learner; raises LocalError, and the learner is gone, if there is not enough."""
+    """Return the memory shared with a learner; ends the learner and raises LocalError if there is not enough."""
     try:
         layout = layouts_of(config)
         return SharedSlots.behind(learner.slots_descriptor, layout, config.pace.overlap)

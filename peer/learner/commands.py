@@ -1,7 +1,7 @@
-"""What a learner does for its peer between two steps: snapshots, adoptions, saving; each is answered when it is done.
+"""The commands that a learner carries out for its peer between two steps: snapshots, adoptions, saves.
 
-Copies to and from a GPU take as long as steps do, so a command that waits for one lets steps go on, and is gone on with
-later.
+Each is answered when it is done. Copies to and from a GPU take as long as steps do. A command that waits for one
+therefore lets steps continue and is finished later.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Answer = SnapshotTaken | Done
 
 
 class Replica(Protocol):
-    """The model that a peer's rounds are about, as `Learner` has it and `peer.session` makes it of anybody's module."""
+    """The model that a peer's rounds merge: `Learner` is one, and `peer.session` makes one from a user's module."""
 
     @property
     def fragments(self) -> Sequence[FragmentLayout]: ...
@@ -48,13 +48,13 @@ class Replica(Protocol):
 @dataclass(frozen=True, slots=True)
 class _CommandUnderWay:
     ticket: int
-    fragment: int | None  # None: all of them
+    fragment: int | None  # None: all fragments
     has_arrived: Arrival
     finish: Callable[[], Answer]
 
 
 class LearnerCommands:
-    """Commands that are being carried out, in their order. The caller of `begin` also calls `go_on`, between steps."""
+    """Commands in progress, in their order. After `begin`, the caller also calls `go_on` between steps."""
 
     def __init__(
         self,
@@ -70,9 +70,9 @@ class LearnerCommands:
         self._under_way: deque[_CommandUnderWay] = deque()
 
     def begin(self, command: Command, resting: bool) -> None:
-        """Begin a command, and end it unless something has to be copied; `resting`: the parameters are in host memory.
+        """Begin a command, and finish it unless it has to wait for a copy; `resting`: parameters are in host memory.
 
-        Two that concern the same fragment do not overlap.
+        Two commands for the same fragment never overlap.
         """
         fragment = command.fragment if isinstance(command, TakeSnapshot | AdoptFragment) else None
         if fragment in (None, *(one.fragment for one in self._under_way)):
@@ -83,7 +83,7 @@ class LearnerCommands:
         self.go_on()
 
     def go_on(self, wait: bool = False) -> None:
-        """End those whose copies have arrived; `wait`: all of them."""
+        """Finish the commands whose copies have arrived; `wait`: wait for all of them."""
         if wait:
             self._crossings.wait()
         while self._under_way and self._under_way[0].has_arrived():

@@ -1,7 +1,7 @@
-"""How fragments get from a learner's device to the memory that it shares with its peer, and back (design §6.2, §8).
+"""Copies of fragments between a learner's device and the memory it shares with its peer (design §6.2, §8).
 
-For the processor both are the same memory, and nothing is ever under way. A GPU copies from and to locked memory by
-itself, in a stream of its own, while steps go on in theirs.
+On the CPU both are the same memory, so every copy has arrived at once. A GPU copies from and to locked memory by
+itself, in a stream of its own, while steps continue in theirs.
 """
 
 from __future__ import annotations
@@ -12,38 +12,38 @@ import torch
 from torch import Tensor
 
 Arrival = Callable[[], bool]
-"""Whether what was sent or fetched is there; never waits."""
+"""Returns whether a copy has arrived; never waits."""
 
 
 def at_once() -> bool:
-    """The arrival of what was never under way."""
+    """Report the arrival of a copy that needed no time."""
     return True
 
 
 class DeviceCopies:
-    """Nothing has to be copied: the device reads and writes shared memory."""
+    """Copies for a device that uses shared memory directly: nothing has to be copied."""
 
     def room(self, shared: Tensor) -> Tensor:
-        """Where to put what `send` shall bring into `shared`: as many elements, on the device."""
+        """Return the tensor on the device that `send` will copy into `shared`; it has as many elements."""
         return shared
 
     def send(self, values: Tensor, shared: Tensor) -> Arrival:
-        """Bring what is in a `room` into `shared`, which is not to be read before it has arrived."""
+        """Copy a tensor from `room` into `shared`, which must not be read before the copy has arrived."""
         return at_once
 
     def fetch(self, *shared: Tensor) -> tuple[tuple[Tensor, ...], Arrival]:
-        """These on the device, to be used when they have arrived; until then nobody may change `shared`."""
+        """Return these tensors on the device, to be used after arrival; until then `shared` must not change."""
         return shared, at_once
 
     def wait(self) -> None:
-        """Until everything has arrived."""
+        """Wait until all copies have arrived."""
 
 
 class StreamCopies(DeviceCopies):
-    """Copies beside the steps of a GPU; memory that is not locked makes them slow, not wrong.
+    """Copies that run beside the steps of a GPU; memory that is not locked makes them slow, not wrong.
 
-    What is made in one stream and used in the other is told to the allocator (`record_stream`), which would else give
-    its memory away when we drop it.
+    The allocator is told about each tensor that one stream makes and the other uses (`record_stream`). Otherwise it
+    would reuse the memory as soon as we drop the tensor.
     """
 
     def __init__(self, device: str) -> None:

@@ -1,4 +1,4 @@
-"""Where, and in what pieces, one machine makes the steps of its learner. The batch and its tokens stay the run's."""
+"""The devices on which a learner makes its steps, and how it splits a batch. The run fixes the batch itself."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from peer.learner.spawn import AUTO
 
 Products = Literal["fastest", "float32", "float16", "bfloat16"]
 
-FLOAT16_CAPABILITY = (7, 0)  # of the first cards that multiply in float16 faster than in float32
-TRIAL_ELEMENTS = 64  # a side of the matrices with which a GPU shows that it works
-PROCESSOR_TOKENS_AT_ONCE = 2048  # more take memory in proportion, and are hardly faster: tests/bench/bench_pieces.py
+FLOAT16_CAPABILITY = (7, 0)  # of the first cards that multiply faster in float16 than in float32
+TRIAL_ELEMENTS = 64  # rows and columns of the matrices that test whether a GPU works
+PROCESSOR_TOKENS_AT_ONCE = 2048  # more need memory in proportion and are hardly faster: tests/bench/bench_pieces.py
 
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """What a learner is told about its machine.
+    """A learner's settings for its machine.
 
-    A batch goes through the model so many `sequences` at a time, None for as many as are fastest (`at_once`), and their
-    gradients add up to the batch's. `recompute` keeps no activations but those between layers, and computes the others
-    again for the gradient (Chen et al. 1604.06174). `products` of float32 parameters are made in the device's `fastest`
-    type unless another one is named. `rounding_key` draws the rounding of bfloat16 parameters.
+    A batch goes through the model in pieces of `sequences`, or of the fastest size if that is None (`at_once`). The
+    gradients of the pieces add up to the batch's. `recompute` keeps only the activations between layers and computes
+    the others again for the gradient (Chen et al. 1604.06174). Products of float32 parameters use the device's
+    `fastest` type unless `products` names another. `rounding_key` seeds the rounding of bfloat16 parameters.
     """
 
     device: str = "cpu"
@@ -39,7 +39,7 @@ class Placement:
 
     @property
     def half(self) -> torch.dtype | None:
-        """The type of products of float32 parameters, if it is a shorter one."""
+        """The 16-bit type for products of float32 parameters; None to multiply in float32."""
         if self.products == "fastest":
             return _half_type(torch.device(self.device))
         return None if self.products == "float32" else getattr(torch, self.products)
@@ -49,7 +49,7 @@ class Placement:
         return torch.device(self.device).type == "cuda"
 
     def at_once(self, context_tokens: int) -> int | None:
-        """How many sequences of this length one device takes at a time; None for its share of the batch."""
+        """Return the number of such sequences per pass on one device; None for its whole share of the batch."""
         if self.is_cuda:
             return self.sequences
         most = max(1, PROCESSOR_TOKENS_AT_ONCE // context_tokens)
@@ -57,7 +57,7 @@ class Placement:
 
 
 def _half_type(device: torch.device) -> torch.dtype | None:
-    """bfloat16 where a GPU has it: others would only imitate it, slower than float32. float16 where that is fast."""
+    """Return bfloat16 if the GPU has it (emulated, it is slower than float32), else float16 where that is fast."""
     if device.type != "cuda":
         return None
     with torch.cuda.device(device):
@@ -67,21 +67,21 @@ def _half_type(device: torch.device) -> torch.dtype | None:
 
 
 def rounding_key(run_key: bytes, peer_id: str) -> bytes:
-    """Draws the rounding of this peer's bfloat16 parameters in this run."""
+    """Return the key for the rounding of this peer's bfloat16 parameters in this run."""
     return digest_of(b"muster-rounding", run_key, peer_id.encode())
 
 
 def rounding_seed(key: bytes, step: int) -> int:
-    """Draws that of one step."""
+    """Return the seed for the rounding in one step."""
     return int.from_bytes(digest_of(b"muster-rounding", key, step.to_bytes(8, "big"))[:8], "big", signed=True)
 
 
 def choose_devices(wanted: str, needed_bytes: Callable[[int], int], memory_share: float) -> tuple[tuple[str, ...], str]:
-    """The devices to train on, and in words why no GPU, if that was left to us.
+    """Return the devices to train on, and, if `wanted` is `auto` and finds no usable GPU, why not.
 
-    `auto` takes the CUDA device with the most free memory if that computes and has room within `memory_share` of it,
-    `cuda` the same one or none; else names stand with commas between them. `needed_bytes` says how much each of so
-    many devices that share a model needs. Raises UsageError if one does not work.
+    `auto` takes the CUDA device with the most free memory if it computes and its share `memory_share` has room, else
+    the CPU. `cuda` insists on that device; other values are device names, separated by commas. `needed_bytes` returns
+    the bytes that each of N devices needs if they share a model. Raises UsageError if a device does not work.
     """
     if wanted != AUTO:
         named = (_best(memory_share),) if wanted == "cuda" else tuple(wanted.split(","))
@@ -96,7 +96,7 @@ def choose_devices(wanted: str, needed_bytes: Callable[[int], int], memory_share
 
 
 def _best(memory_share: float) -> str:
-    """The CUDA device with the most free memory, by its number: some of torch's functions take no other name."""
+    """Return the CUDA device with the most free memory, with its index, as some torch functions require one."""
     return max(_cuda_devices(), key=lambda name: _free_bytes(name, memory_share), default="cuda")
 
 
@@ -131,7 +131,7 @@ def _problem(device: str, needed_bytes: int, memory_share: float) -> str:
 
 
 def devices_name(devices: Sequence[str], threads: int) -> str:
-    """What people call them: `NVIDIA H200`, `2 × NVIDIA H200`, or `CPU, 2 threads`."""
+    """Return a readable name of the devices: `NVIDIA H200`, `2 × NVIDIA H200`, or `CPU, 2 threads`."""
     if torch.device(devices[0]).type == "cuda":
         counts = Counter(torch.cuda.get_device_name(device) for device in devices)
         return ", ".join(f"{count} × {name}" if count > 1 else name for name, count in counts.items())
@@ -140,5 +140,5 @@ def devices_name(devices: Sequence[str], threads: int) -> str:
 
 
 def cpu_name(threads: int) -> str:
-    """What people call a processor of which so many threads are used."""
+    """Return a readable name of a CPU with the number of threads in use."""
     return f"CPU, {threads} thread{'s' if threads > 1 else ''}"

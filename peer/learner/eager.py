@@ -1,11 +1,12 @@
-"""What a learner goes without while a round runs, because the merge will not keep it: the adoption `eager`.
+"""The adoption `eager`: while a round runs, a learner trains without the work that the merge will not keep.
 
-A snapshot s is A + d, d being a learner's own work since the anchor A. The merge keeps about ρd of it, and most of the
-rest is noise that the others do not have. So from its snapshot on the learner trains at A + ρd, and has (1 - ρ)d back
-before the new anchor is taken over, or another snapshot taken: what is contributed and adopted is as for `carry`. ρ
-is what the fragment's last merge kept, ⟨A' - A, d⟩/‖d‖² (docs/adr/0040; after eager updates, 2502.12996).
+A snapshot s is A + d, where d is a learner's own work since the anchor A. The merge keeps about ρd of it. Most of
+the rest is noise that the other peers do not have. From its snapshot on, the learner therefore trains at A + ρd. It
+gets (1 - ρ)d back before it adopts the new anchor or takes another snapshot, so contributions and adoptions are the
+same as with `carry`. ρ is the share that the fragment's last merge kept, ⟨A' - A, d⟩/‖d‖² (docs/adr/0040; after
+eager updates, 2502.12996).
 
-All of it is on the learner's device, and nothing waits for that.
+All tensors are on the learner's device, and nothing waits for the device.
 """
 
 from __future__ import annotations
@@ -23,9 +24,10 @@ _KEPT = "eager.kept"
 
 
 class Withheld:
-    """Per fragment the anchor, what is withheld, and ρ. Vectors are float32[elements of what is here of it].
+    """The anchor, the withheld work and ρ of each fragment.
 
-    `add` makes a sum over what is here the sum over all of a fragment (`Ranks.add`).
+    Vectors are float32, with as many elements as this process holds of the fragment. `add` turns a sum over this
+    process's part into the sum over the whole fragment (`Ranks.add`).
     """
 
     def __init__(self, fragments: int, add: Callable[[Tensor], None] = ALONE.add) -> None:
@@ -36,7 +38,7 @@ class Withheld:
         self._merged: set[int] = set()  # fragments whose ρ is known
 
     def show(self, fragment: int, values: Tensor) -> tuple[Tensor, Tensor]:
-        """The snapshot of a fragment with these values, and where the learner is to go on from it."""
+        """Return the snapshot of a fragment with these values, and the values to continue training from."""
         withheld = self._withheld.pop(fragment, None)
         snapshot = values.clone() if withheld is None else values + withheld.to(values.device)
         if fragment not in self._merged:
@@ -47,10 +49,10 @@ class Withheld:
         return snapshot, snapshot - withheld
 
     def adopt(self, fragment: int, theta: Tensor, new: Tensor, merged: Tensor | None) -> Tensor | None:
-        """Give back into `theta`, and note the new anchor; `merged` is what the learner has in it, if anything.
+        """Add the withheld work back into `theta` and store the new anchor; `merged` is our contribution, if any.
 
-        Then returns how much further the merge went than the learner itself: D − d, D being no longer than d, because
-        a slow learner has made fewer steps than the others.
+        Returns D − d: how much further the merge moved than the learner did. d is the learner's own work. D is the
+        merge's move, at most as long as d, because a slow learner has made fewer steps than the others.
         """
         withheld = self._withheld.pop(fragment, None)
         if withheld is not None:
@@ -70,18 +72,18 @@ class Withheld:
         return joint.mul_(torch.where(joint_squared > squared, (squared / joint_squared).sqrt(), 1.0)).sub_(own)
 
     def move(self, device: torch.device) -> None:
-        """Keep it there."""
+        """Move all tensors to this device."""
         for held in (self._anchors, self._withheld):
             held |= {fragment: one.to(device) for fragment, one in held.items()}
 
     def export_state(self) -> dict[str, Tensor]:
-        """What `import_state` needs to go on with the same bits."""
+        """Return the state from which `import_state` continues with the same bits."""
         held = {"anchors": self._anchors, "withheld": self._withheld}
         exported = {f"{_PREFIXES[what]}{index}": one for what in held for index, one in held[what].items()}
         return exported | {_KEPT: torch.stack([one.cpu() for one in self._kept])}
 
     def import_state(self, state: Mapping[str, Tensor]) -> None:
-        """Continue from `export_state`; with nothing withheld if there was none."""
+        """Continue from `export_state`; a state without withheld work is accepted."""
         for what, kept in (("anchors", self._anchors), ("withheld", self._withheld)):
             kept.clear()
             prefix = _PREFIXES[what]

@@ -1,4 +1,4 @@
-"""How good the global model is: loss on held-out text, and a sample of what it writes."""
+"""The quality of the global model: its loss on held-out text, and samples of the text it writes."""
 
 from __future__ import annotations
 
@@ -25,34 +25,34 @@ from peer.model.adapter import build_hollow_run_model
 from peer.numerics.fragments import named_tensors, whole_tensors
 from peer.storage.anchors import layouts_of
 
-TEMPERATURE = 0.8  # below 1: a small model's unlikely bytes are mostly wrong
+TEMPERATURE = 0.8  # below 1, because most of a small model's unlikely bytes are mistakes
 GOLDEN = (math.sqrt(5) - 1) / 2
 
 Enough = Callable[[], bool]
-"""Whether an answer from what was seen so far will do."""
+"""Returns whether the part evaluated so far is enough for an answer."""
 
 
 def never() -> bool:
-    """All of it is wanted."""
+    """Ask for the whole evaluation."""
     return False
 
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """A held-out loss in nats per token; `error` is its standard error if only a part of the text was looked at."""
+    """A held-out loss in nats per token; `error` is its standard error if only part of the text was evaluated."""
 
     loss: float
     error: float | None = None
 
 
 class AbandonedError(Exception):
-    """Nobody wants to know any more what a model would have said."""
+    """The evaluation was abandoned because its result is no longer wanted."""
 
 
 class FlatModel:
-    """A model over flat fragments that somebody else holds; on the CPU it takes no copy of them.
+    """A model over flat fragments that the caller holds; on the CPU it makes no copy of them.
 
-    Once `abandoned` is set it says nothing more: a question under way gets an AbandonedError after one pass.
+    Once `abandoned` is set, a running evaluation raises AbandonedError at its next pass.
     """
 
     def __init__(self, config: RunConfig, device: str = "cpu", abandoned: Event | None = None) -> None:
@@ -61,12 +61,12 @@ class FlatModel:
         self._model = build_hollow_run_model(config).to(device).eval()
         self._trained = [one for one in self._model.parameters() if one.requires_grad]
         if abandoned is not None:
-            embedding = cast(Any, self._model).get_input_embeddings()  # whatever is asked of a model begins there
+            embedding = cast(Any, self._model).get_input_embeddings()  # every forward pass begins there
             embedding.register_forward_pre_hook(partial(_unless, abandoned))
 
     @contextmanager
     def under(self, anchors: Sequence[Tensor]) -> Iterator[nn.Module]:
-        """The model with these parameters within the block: float32[elements] per fragment, in order."""
+        """Yield the model with these parameters: float32[elements] per fragment, in order."""
         named = named_tensors(self._model)
         try:
             for name, values in whole_tensors(self.fragments, anchors).items():
@@ -86,10 +86,10 @@ def _unless(abandoned: Event, *_: object) -> None:
 
 
 class Evaluator:
-    """Judges flat fragments on the run's held-out text."""
+    """The evaluator of flat fragments on the run's held-out text."""
 
     def __init__(self, config: RunConfig, heldout: Tensor, device: str = "cpu", abandoned: Event | None = None) -> None:
-        """`heldout` is uint8, shape (tokens,); which of it is used depends on the run only."""
+        """`heldout` is uint8, shape (tokens,); the windows taken from it depend on the run only."""
         self._flat = FlatModel(config, device, abandoned)
         self._heldout = heldout
         self._device = device
@@ -98,22 +98,22 @@ class Evaluator:
         self._windows = evaluation_windows(heldout, config.data, config.seed).to(device)
 
     def on_other(self, config: RunConfig) -> Evaluator:
-        """One with the same model that looks at what this config names of the same text."""
+        """Return an evaluator with the same model that takes the windows `config` names from the same text."""
         other = copy(self)
         other._windows = evaluation_windows(self._heldout, config.data, config.seed).to(self._device)
         return other
 
     def loss(self, anchors: Sequence[Tensor]) -> float:
-        """Mean nats per held-out token under these parameters: float32[elements] per fragment, in order."""
+        """Return the mean nats per held-out token under these parameters: float32[elements] per fragment, in order."""
         return self.judge(anchors, heldout_loss)
 
     def estimate(self, anchors: Sequence[Tensor], enough: Enough) -> Estimate:
-        """`estimated_loss` under these parameters."""
+        """Return `estimated_loss` under these parameters."""
         with self._flat.under(anchors) as model:
             return estimated_loss(model, self._windows, enough)
 
     def judge(self, anchors: Sequence[Tensor], measure: Callable[[nn.Module, Tensor], float]) -> float:
-        """`measure` of the model under these parameters and of int64 windows, shape (sequences, context_tokens + 1)."""
+        """Return `measure` of the model under these parameters and windows, int64[sequences, context_tokens + 1]."""
         with self._flat.under(anchors) as model:
             return measure(model, self._windows)
 
@@ -125,14 +125,14 @@ class Evaluator:
         generator: torch.Generator,
         enough: Enough = never,
     ) -> list[int]:
-        """`following_tokens` under these parameters, so many of them; fewer if there are `enough` before."""
+        """Return `tokens` of `following_tokens` under these parameters, or fewer once there are `enough`."""
         with self._flat.under(anchors) as model:
             following = following_tokens(model, given, generator, self._context_tokens)
             return list(islice(takewhile(lambda _: not enough(), following), tokens))
 
 
 def passes(model: nn.Module, windows: Tensor) -> tuple[Tensor, ...]:
-    """Windows as they go through the model at once, shape (sequences, tokens) each."""
+    """Split windows into forward passes of shape (sequences, tokens) each."""
     vocabulary = int(getattr(getattr(model, "config", None), "vocab_size", 1))
     parameters = sum(one.numel() for one in model.parameters())
     return torch.split(windows, sequences_per_pass(windows.shape[1], vocabulary, parameters))
@@ -140,16 +140,16 @@ def passes(model: nn.Module, windows: Tensor) -> tuple[Tensor, ...]:
 
 @torch.inference_mode()
 def heldout_loss(model: nn.Module, windows: Tensor) -> float:
-    """Mean nats per predicted token; `windows` is int64, shape (sequences, context_tokens + 1), marked or not."""
+    """Return the mean nats per predicted token; `windows` is int64[sequences, context_tokens + 1], marked or not."""
     return estimated_loss(model, windows, never).loss
 
 
 @torch.inference_mode()
 def estimated_loss(model: nn.Module, windows: Tensor, enough: Enough) -> Estimate:
-    """`heldout_loss`, or after two passes as soon as there is `enough`, from windows that are spread over the text."""
+    """Return `heldout_loss`, or an estimate from windows across the text once `enough` holds after two passes."""
     marked = has_marks(windows)
     parts, objective, found = passes(model, windows), Objective(model, marked), dict[int, float]()
-    for at in sorted(range(len(parts)), key=lambda at: at * GOLDEN % 1):  # wherever it ends, no stretch is left out
+    for at in sorted(range(len(parts)), key=lambda at: at * GOLDEN % 1):  # any prefix is spread over the text
         found[at] = objective.value(parts[at]).item()
         if len(found) > 1 and enough():
             break
@@ -165,9 +165,9 @@ def estimated_loss(model: nn.Module, windows: Tensor, enough: Enough) -> Estimat
 
 @torch.inference_mode()
 def window_losses(model: nn.Module, windows: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean nats per predicted token of each window, float32[sequences], and how many these are, int64[sequences].
+    """Return mean nats per predicted token of each window, float32[sequences], and their number, int64[sequences].
 
-    `windows` as for `heldout_loss`.
+    `windows` is as for `heldout_loss`.
     """
     marked, found, counts = has_marks(windows), list[Tensor](), list[Tensor]()
     for part in passes(model, windows):
@@ -181,7 +181,7 @@ def window_losses(model: nn.Module, windows: Tensor) -> tuple[Tensor, Tensor]:
 
 @torch.inference_mode()
 def next_token_accuracy(model: nn.Module, windows: Tensor) -> float:
-    """Share of predicted tokens that are the model's first choice; `windows` as for `heldout_loss`."""
+    """Return the share of predicted tokens that are the model's first choice; `windows` is as for `heldout_loss`."""
     marked, right = has_marks(windows), 0
     for part in passes(model, windows):
         choices = model(**inputs_of(part, marked), use_cache=False).logits.argmax(-1)
@@ -196,7 +196,7 @@ def following_tokens(
     context_tokens: int,
     temperature: float = TEMPERATURE,
 ) -> Iterator[int]:
-    """Tokens without end that follow the `given` ones, drawn on the CPU; at temperature 0 the likeliest."""
+    """Yield tokens without end that follow the `given` ones, sampled on the CPU; temperature 0 takes the likeliest."""
     written, device = list(given), next(model.parameters()).device
     while True:
         with torch.inference_mode():

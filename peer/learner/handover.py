@@ -12,12 +12,12 @@ from peer.storage.anchors import layouts_of
 
 
 def write_values(slots: SharedSlots, config: RunConfig, values: Named) -> None:
-    """Leave them behind the slots."""
+    """Write the values behind the slots."""
     slots.lay_out(gather(layout, values) for layout in layouts_of(config))
 
 
 def session_description(config: RunConfig, session: AttachedSession) -> Description:
-    """The run that a session begins, with what `write_values` has left; raises LocalError if that is not all."""
+    """Return the run that a session begins, with the values it has written; raises LocalError if they are missing."""
     layouts = layouts_of(config)
     vectors = SharedSlots(session.slots_descriptor, layouts, config.pace.overlap).laid_out()
     if vectors is None:

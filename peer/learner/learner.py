@@ -1,6 +1,6 @@
-"""Inner steps on one device, and the two moments at which a fragment crosses (DiLoCo 2604.21428 Alg. 1, design §6.2).
+"""Inner steps on one device, and snapshots and adoptions of fragments (DiLoCo 2604.21428 Alg. 1, design §6.2).
 
-No input or output in here: the same learner runs in its own process for a peer and inside the virtual swarm.
+There is no input or output here: the same learner runs in a process of its own and inside the virtual swarm.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _LAST_RATE = "last_rate"
 
 @dataclass(frozen=True, slots=True)
 class StepReport:
-    """One inner step: how many there were so far, its loss in nats per token (None: it was skipped), its tokens."""
+    """One inner step: its number, its loss in nats per token (None: it was skipped), and its tokens."""
 
     step: int
     loss: float | None
@@ -54,9 +54,9 @@ class StepReport:
 
 
 class Learner:
-    """Trains one model replica, alone or as one process of a group that trains it together.
+    """The training of one model replica, alone or as one process of a group that trains it together.
 
-    In a group every process makes the same calls in the same order. Only the first one reads parameters for others.
+    In a group, every process makes the same calls in the same order. Only the first one copies parameters out.
     """
 
     def __init__(
@@ -93,18 +93,18 @@ class Learner:
         self._optimizer = make_optimizer(stepped, config.inner, embeddings, held.rows)
 
     def place(self, placement: Placement) -> None:
-        """Make steps in these pieces from now on; raises UsageError if the model cannot recompute its activations."""
+        """Use this placement from now on; raises UsageError if the model cannot recompute its activations."""
         self._batch_gradient.place(placement)
 
     @property
     def placement(self) -> Placement:
-        """How steps are made now."""
+        """The placement in use."""
         return self._batch_gradient.placement
 
     def step(self) -> StepReport:
-        """One inner step on the next window, which changes nothing if loss or gradient is not finite.
+        """Make one inner step on the next window; it changes nothing if loss or gradient is not finite.
 
-        Raises LocalError after many of those in a row.
+        Raises LocalError after many such steps in a row.
         """
         batch, factor = self._batches.batch(self._count.window), self._scale.factor
         value = self.backward(batch)
@@ -135,20 +135,20 @@ class Learner:
         self._state_steps += 1
 
     def backward(self, batch: Tensor) -> Tensor:
-        """The gradient of the mean loss over a batch, some sequences after others; returns that loss.
+        """Compute the gradient of the mean loss over a batch, in pieces; returns that loss.
 
-        Both are multiplied by what keeps float16 from losing them (`peer.learner.gradient.loss_scale`).
+        Both are multiplied by the scale that keeps float16 from losing them (`peer.learner.gradient.loss_scale`).
         """
         self.wake()
         return self._batch_gradient.backward(batch, self._scale.factor)
 
     def try_sequences(self, sequences: int) -> None:
-        """Forward and backward over the first sequences of the next window on the first device, without a trace."""
+        """Try forward and backward over the next window's first sequences, on the first device; changes no state."""
         self.wake()
         self._batch_gradient.try_once(self._batches.batch(self._count.window)[:sequences])
 
     def rest(self) -> None:
-        """Give up memory that only steps need: gradients, and all of a GPU's; the next step takes it again."""
+        """Free the memory that only steps need: gradients, and all of a GPU's; the next step allocates it again."""
         if self._parameters.is_awake:
             self._parameters.rest()
             self._move(torch.device("cpu"))
@@ -156,7 +156,7 @@ class Learner:
                 torch.cuda.empty_cache()
 
     def wake(self) -> None:
-        """What the next step does first."""
+        """Undo `rest`; every step does this first."""
         if not self._parameters.is_awake:
             self._parameters.wake()
             self._move(self._parameters.device)
@@ -178,12 +178,12 @@ class Learner:
 
     @property
     def skipped(self) -> int:
-        """How many of the steps in this life changed nothing."""
+        """Number of steps that changed nothing since this process started."""
         return self._scale.skipped
 
     @property
     def step_count(self) -> int:
-        """Steps made so far."""
+        """Number of steps made so far."""
         return self._count.steps
 
     @property
@@ -192,27 +192,27 @@ class Learner:
         return rate(self._progress_steps, self._total_steps, self.config.inner) * rewarm(self._state_steps)
 
     def set_progress(self, progress_steps: int, window: int | None = None) -> None:
-        """Follow the run's certified progress: mean version times steps per version (design §8).
+        """Set the run's certified progress: mean version times steps per version (design §8).
 
-        In a run that reads in passes it also says from which window on to read (`coordinator.chain.passes`).
+        In a run that reads in passes, `window` is the one to read on from (`coordinator.chain.passes`).
         """
         self._progress_steps = progress_steps
         if window is not None:
             self._count.read_from(window)
 
     def set_threads(self, threads: int) -> None:
-        """Compute with so many in all of the group's processes."""
+        """Compute with this many threads in all processes of the group together."""
         torch.set_num_threads(self.group.own_threads(threads))
 
     def counters(self, fragment: int) -> Counters:
-        """Steps and tokens in this fragment since what was last counted, and the data windows behind them."""
+        """Return the steps and tokens in this fragment that no merge has counted yet, and their data windows."""
         return self._count.of(fragment)
 
     def snapshot(self, fragment: int, out: Tensor | None) -> Counters:
-        """Copy the fragment into `out`, float32[elements] on any device; returns what it holds beyond its anchor.
+        """Copy the fragment into `out`, float32[elements] on any device; returns the work in it since its anchor.
 
-        Without `out` for a process that is not its group's first. With the adoption `eager` the learner goes on from
-        where its own part of the merge will be (`peer.learner.eager`).
+        Only the first process of a group passes `out`. With the adoption `eager`, the learner goes on from where the
+        merge is expected to leave its own part (`peer.learner.eager`).
         """
         values = self._parameters.exact(fragment)
         if self._withheld is None:
@@ -226,12 +226,12 @@ class Learner:
     def adopt(
         self, fragment: int, new: Tensor, reference: Tensor | None, counted_steps: int, counted_tokens: int
     ) -> None:
-        """Take over a new anchor, float32[elements]: θ ← new + (θ - reference), rounded twice (design §6.2 step 10).
+        """Adopt a new anchor, float32[elements]: θ ← new + (θ - reference), rounded twice (design §6.2 step 10).
 
-        `reference` is the snapshot that was merged (`carry`; `eager` keeps a share α of the difference) or the old
-        anchor (rebase, with nothing counted); the counters lose what was counted. Without a reference θ ← new, or
-        θ ← αθ + (1 - α)·new (Streaming DiLoCo 2501.18512) if the run blends and work of ours is in there; the counters
-        start again at zero, because most of what they stood for is gone. The optimizer's state stays.
+        `reference` is the merged snapshot (`carry`; `eager` keeps a share α of the difference) or the old anchor
+        (rebase, with nothing counted). The counters are reduced by what was counted. Without a reference, θ ← new, or
+        θ ← αθ + (1 - α)·new (Streaming DiLoCo 2501.18512) if the run blends and our work is in it. The counters then
+        restart at zero, because most of the work they counted is gone. The optimizer's state stays.
         """
         theta, outer = self._parameters.exact(fragment), self.config.outer
         new = self._parameters.own(fragment, new)
@@ -250,24 +250,24 @@ class Learner:
             theta.sub_(reference).mul_(outer.kept_share(counted_steps)).add_(new)
             self._count.count(fragment, counted_steps, counted_tokens)
         if not self.group.sharded:
-            self.group.share(theta)  # devices of several kinds round in several ways, and would drift apart
+            self.group.share(theta)  # devices of different kinds round differently, so replicas would drift apart
         self._parameters.load(fragment, theta)
 
     def _correct(self, fragment: int, missed: Tensor, counted_steps: int) -> None:
-        """Have the next steps make up for what the merge brought beyond our own work (`optimizers.first_moment`)."""
+        """Correct the first moment for what the merge found beyond our own work (`optimizers.first_moment`)."""
         late_steps = max(0, self.counters(fragment).steps - counted_steps)
         correction = Correction.of(self.config, last_rate(self._optimizer), counted_steps, late_steps)
         correct(self._optimizer, paired(self._parameters.layouts[fragment], missed, self._stepped), correction)
 
     def load_all(self, parameters: Tensor) -> None:
-        """Start from float32[all elements], the fragments in order; counters are zero afterwards."""
+        """Start from float32[all elements], fragments in order; resets the counters."""
         for fragment, part in enumerate(fragment_views(parameters, self.fragments)):
             self.adopt(fragment, part, None, 0, 0)
 
     def export_state(self, copied: bool = True) -> dict[str, Tensor]:
-        """Everything a resumed learner needs to continue with the same bits.
+        """Return everything a resumed learner needs to continue with the same bits.
 
-        As CPU tensors; or not `copied`, wherever they are, for a caller that looks at them before the next step.
+        The tensors are CPU copies, unless `copied` is false: then they must be read before the next step.
         """
         count = self._count
         position = [count.steps, count.tokens, count.window, self._progress_steps, self._state_steps]
@@ -285,7 +285,7 @@ class Learner:
     def import_state(self, state: dict[str, Tensor]) -> None:
         """Continue from `export_state`; raises LocalError if it belongs to another model.
 
-        The optimizer begins anew if the state is of a group that shared the parameters out otherwise.
+        The optimizer begins anew if the state is from a group that split the parameters differently.
         """
         position, counted_from = state.get("position"), state.get("counted_from")
         if position is None or counted_from is None or not self._parameters.fits(state):
@@ -306,7 +306,7 @@ class Learner:
 
 
 def parameters_of(learner: Learner) -> list[Tensor]:
-    """Copies of its parameters as they are, float32[elements] per fragment, in order; for `load_all` joined."""
+    """Return copies of the parameters, float32[elements] per fragment, in order; `load_all` takes them joined."""
     found = [torch.empty(fragment.elements) for fragment in learner.fragments]
     for index, out in enumerate(found):
         learner.snapshot(index, out)
@@ -319,6 +319,6 @@ def make_learner(
     placement: Placement = Placement(),  # noqa: B008
     group: Ranks = ALONE,
 ) -> Learner:
-    """The learner of a run (`peer.model.located`): its model at version 0, cut into the run's fragments."""
+    """Return the learner of a run (`peer.model.located`): its model at version 0, cut into the run's fragments."""
     model = build_run_model(config)
     return Learner(model, layouts_of(config), batches, config, placement, group)

@@ -1,7 +1,7 @@
-"""The learner's loop: inner steps, and between two steps whatever the peer has asked for (design §3).
+"""The learner's loop: inner steps, and the peer's commands between two steps (design §3).
 
-It never waits for its peer: commands are looked at between steps, answers wait in a bounded buffer, and reports are
-merged rather than waited for.
+It never waits for its peer. Commands are read between steps, answers wait in a bounded buffer, and reports are
+merged until they can be sent.
 """
 
 from __future__ import annotations
@@ -54,10 +54,9 @@ def cpu_seconds() -> float:
 
 
 def serve(channel: Channel, descriptor: int, attack_named: AttackNamed | None = None) -> None:
-    """Read Start, build the learner, say Ready, train until told to stop; or read StartRank, and follow the first.
+    """Read Start, build the learner, send Ready, train until stopped; or read StartRank and follow the first process.
 
-    `descriptor` is of the memory that is shared with the peer, or of where the learner's processes meet.
-
+    `descriptor` refers to the memory shared with the peer, or to the store where the learner's processes meet.
     Raises PeerGoneError when the peer ends, UsageError if the run does not fit this machine, LocalError otherwise.
     """
     messages: list[Message] = []
@@ -75,7 +74,7 @@ def serve(channel: Channel, descriptor: int, attack_named: AttackNamed | None = 
     torch.set_num_threads(start.settings.threads)
     settled = settle(start, attack_named, Pulse(channel).tell)
     learner, others = settled.learner, settled.others
-    gc.freeze()  # what was imported stays; see peer.learner.process.import_quickly
+    gc.freeze()  # keep imported objects out of collections; see peer.learner.imports.import_quickly
     gc.enable()
     slots = SharedSlots(descriptor, learner.fragments, start.config.pace.overlap)
     crossings = DeviceCopies()
@@ -106,7 +105,7 @@ def serve(channel: Channel, descriptor: int, attack_named: AttackNamed | None = 
 
 
 class Pulse:
-    """Tells the peer what is being done before the first step, but not too often."""
+    """The reports of work before the first step, limited in frequency."""
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
@@ -124,7 +123,7 @@ class Pulse:
 
 
 class CommandLoop:
-    """What happens between two steps: reports to the peer, and whatever the peer has asked for."""
+    """The work between two steps: reports to the peer, and the peer's commands."""
 
     def __init__(
         self,
@@ -134,7 +133,7 @@ class CommandLoop:
         start: Start,
         used: Callable[[], float] = cpu_seconds,
     ) -> None:
-        """`used`: CPU time of all processes of the learner."""
+        """`used` returns the CPU seconds of all processes of the learner."""
         self.paused = start.paused
         self.stopped = False
         self.step_seconds = start.settings.step_seconds
@@ -151,7 +150,7 @@ class CommandLoop:
         self._reported_at = -REPORT_SECONDS
 
     def note(self, entry: StepEntry, seconds: float, now: float) -> None:
-        """One step was made and took so long; tell the peer, but not too often."""
+        """Record a step that took `seconds`; report it to the peer, but not too often."""
         self._busy_seconds += seconds
         self._dropped += len(self._pending) == STEPS_PER_REPORT_MAX
         self._pending.append(entry)
@@ -160,21 +159,21 @@ class CommandLoop:
             self.report()
 
     def listen(self, wait_seconds: float | None) -> None:
-        """Do what the peer has asked for, or asks for within this time (None: in however long).
+        """Carry out the peer's commands, waiting up to `wait_seconds` for one; None waits without a limit.
 
-        Raises PeerGoneError when the peer ends, LocalError when it asks for what is none of ours.
+        Raises PeerGoneError when the peer ends, LocalError on a message that is not for a learner.
         """
         self._commands.go_on(wait=wait_seconds != 0.0)  # while resting we can wait for copies
         for message in self._channel.receive(wait_seconds):
             self.obey(message)
 
     def finish(self) -> None:
-        """End what is under way, and report."""
+        """Finish the commands in progress, and report."""
         self._commands.go_on(wait=True)
         self.report()
 
     def report(self) -> None:
-        """Tell the peer of all steps that it has not heard of."""
+        """Report all steps since the last report."""
         entries, self._pending = tuple(self._pending), deque(maxlen=STEPS_PER_REPORT_MAX)
         self._channel.send(
             Steps(
@@ -188,7 +187,7 @@ class CommandLoop:
         self._dropped = 0
 
     def obey(self, message: Message) -> None:
-        """Do one thing that the peer has asked for, and answer if it wants to know."""
+        """Carry out one message of the peer, and answer if it expects an answer."""
         if isinstance(message, Command):
             self._commands.begin(message, self.paused)
         elif isinstance(message, CertifiedProgress):
@@ -208,7 +207,7 @@ class CommandLoop:
 
 
 def train(learner: Learner | LeadingLearner, command_loop: CommandLoop, early: Sequence[Message]) -> None:
-    """Obey `early`, then make steps until told to stop.
+    """Carry out the messages `early`, then make steps until told to stop.
 
     Raises PeerGoneError when the peer ends, LocalError when training cannot go on.
     """
@@ -231,11 +230,11 @@ def train(learner: Learner | LeadingLearner, command_loop: CommandLoop, early: S
 
 
 def next_step_at(due: float, began: float, ended: float, step_seconds: float, compute_share: float) -> float:
-    """The moment, in seconds of the clock of `due`, `began` and `ended`, at which the next step is due.
+    """Return the time at which the next step is due, on the clock of `due`, `began` and `ended`, in seconds.
 
-    Steps are due `step_seconds` apart. One that begins late, because the processor was busy, is followed by the next
-    one as if it had not, or a pace of half a second would be two percent slower than it says; but who was away for a
-    whole step makes up for nothing. At most `compute_share` of the time goes to steps.
+    Steps are due `step_seconds` apart. If a step begins late because the CPU was busy, the next one is still due as if
+    it had been on time. Otherwise a pace of half a second would be two percent slower than it says. A delay of a whole
+    step or more is not made up for. At most `compute_share` of the time goes to steps.
     """
     counted_from = due if began - due < step_seconds else began
     return max(counted_from + step_seconds, began + (ended - began) / compute_share)

@@ -1,7 +1,7 @@
-"""What a run takes from a machine, by place: the learner's device, the host's memory beside it, the disk.
+"""The memory and disk that a run needs, by place: the learner's device, the host's memory beside it, the disk.
 
-Sizes follow from the manifest. What the layers of a step keep is an estimate, which a learner replaces by measuring
-(`peer.learner.microbatch`).
+Sizes follow from the manifest. The memory for a step's activations is an estimate, which a learner replaces by a
+measurement (`peer.learner.microbatch`).
 """
 
 from __future__ import annotations
@@ -31,22 +31,22 @@ from peer.storage.anchors import HELD_SHARE, STEPS_HELD, STEPS_KEPT, STEPS_SHARE
 from peer.storage.generations import KEPT
 
 Place = Literal["device", "host", "disk"]
-# of state per element, at most; `optimizers.inner_optimizer.bytes_per_parameter` measures it, which costs an import
+# of state per element, at most; `optimizers.inner_optimizer.bytes_per_parameter` measures it but needs an import
 OPTIMIZER_BYTES = {"adamw8bit": 2.1, "lion8bit": 1.1, "ademamix8bit": 3.1, "adamw": 8, "muon": 4, "muon8bit": 1.1}
 BESIDE_MUON = {"muon": "adamw", "muon8bit": "adamw8bit"}  # for embeddings and vectors
 SEQUENCES_PER_PASS = 32
-LOGITS_COPIES = 4  # as they are, as float32, exponentiated, and their gradient
+LOGITS_COPIES = 4  # the logits, their float32 form, their exponentials, and their gradient
 LOGITS_PER_PASS = 1 << 26  # 256 MiB of float32
-OPERATIONS_PER_PASS = 1 << 38  # some ten seconds of a core
+OPERATIONS_PER_PASS = 1 << 38  # about ten seconds of one core
 # Python, torch, transformers and the built-in text in one process (measured); tokens of files are mapped, not held
 RUNTIME_BYTES = 400 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """One thing that takes `size_bytes` in a place.
+    """One use of memory or disk: `size_bytes` in one place.
 
-    `trains`: only where a learner is. `passes`: only during a step.
+    `trains`: only on a machine with a learner. `passes`: only during a step.
     """
 
     place: Place
@@ -58,7 +58,7 @@ class Need:
 
 @dataclass(frozen=True, slots=True)
 class Footprint:
-    """All of them. `device` is the GPU's memory, or RAM for a learner that has none."""
+    """All needs of a run. `device` is the GPU's memory, or RAM for a learner without a GPU."""
 
     parameters: int
     needs: tuple[Need, ...]
@@ -68,11 +68,11 @@ class Footprint:
 
     @property
     def step_bytes(self) -> int:
-        """What a step takes of the device beside the state, all of its sequences at once."""
+        """Bytes that a step of all its sequences at once needs on the device, beside the state."""
         return sum(need.size_bytes for need in self.needs if need.place == "device" and need.passes)
 
     def summary(self) -> str:
-        """Amounts by place, in one line."""
+        """Return the amounts by place, in one line."""
         state = quantity.size(self.bytes_in("device") - self.step_bytes)
         host, disk = (quantity.size(self.bytes_in(place)) for place in ("host", "disk"))
         step = quantity.size(self.step_bytes)
@@ -83,7 +83,7 @@ class Footprint:
 def footprint(
     config: RunConfig, sequences: int | None = None, recompute: bool = False, on_gpu: bool = True
 ) -> Footprint:
-    """What a learner and its peer take that bring so many sequences (None: all of a step) through the model at once."""
+    """Return the needs of a learner and its peer with `sequences` in each forward pass (None: all of a step)."""
     elements, precise = _elements(config), DTYPES[config.inner.precision].itemsize
     rounded = rounding_bytes_per_parameter(config)
     step = max(
@@ -112,7 +112,10 @@ def footprint(
 
 
 def _disk_needs(config: RunConfig) -> tuple[Need, ...]:
-    """However the model is cut. Saves take turns (`peer.node.checkpointer`), and the learner's writes most."""
+    """Return the needs on disk, which do not depend on fragments.
+
+    Saves take turns (`peer.node.checkpointer`); the learner's are the largest.
+    """
     steps = int(_steps_bytes(config, STEPS_KEPT, STEPS_SHARE) * _elements(config) / 2)
     return (
         Need("disk", "states as they were saved last", _state_bytes(config) * _elements(config)),
@@ -127,30 +130,30 @@ def _learner_file_bytes(config: RunConfig) -> int:
 
 
 def saved_bytes(config: RunConfig) -> int:
-    """What is written until all has been saved anew."""
+    """Return the bytes written until every part of the state has been saved again."""
     return _state_bytes(config) * _elements(config) + _learner_file_bytes(config)
 
 
 def disk_bytes_per_parameter(config: RunConfig) -> float:
-    """What checkpoints and earlier steps take."""
+    """Return the bytes of checkpoints and earlier steps per parameter."""
     return sum(need.size_bytes for need in _disk_needs(config)) / _elements(config)
 
 
 def host_bytes(config: RunConfig) -> int:
-    """What a host takes of its machine's memory: it keeps what all peers keep, and evaluates that where it is."""
+    """Return the RAM of a host, which keeps the same state as every peer and evaluates it in place."""
     kept = sum(need.size_bytes for need in footprint(config).needs if need.place == "host" and not need.trains)
     return RUNTIME_BYTES + kept + _evaluation_bytes(config)
 
 
 def evaluator_bytes(config: RunConfig) -> int:
-    """What a host takes of a GPU for an evaluation, with the model in float32."""
+    """Return the bytes of a GPU that a host needs for an evaluation, with the model in float32."""
     return FLOAT_BYTES * _elements(config) + _evaluation_bytes(config)
 
 
 def _evaluation_bytes(config: RunConfig) -> int:
-    """Beside the model that is trained."""
+    """Return the bytes of an evaluation beside the trained model."""
     data, model = config.data, config.model
-    windows = 8 * 2 * data.evaluation_tokens  # int64, twice
+    windows = 8 * 2 * data.evaluation_tokens  # int64, two of them
     one_pass = sequences_per_pass(data.context_tokens, model.vocabulary, _elements(config)) * data.context_tokens
     one_pass = min(one_pass, max(data.context_tokens, data.evaluation_tokens))
     layer = FLOAT_BYTES * one_pass * (16 * model.hidden_size + 5 * model.intermediate_size)
@@ -160,7 +163,7 @@ def _evaluation_bytes(config: RunConfig) -> int:
 
 
 def sequences_per_pass(context_tokens: int, vocabulary: int, parameters: int) -> int:
-    """How many sequences an evaluation brings through a model at once: what it says of each is the largest piece."""
+    """Return how many sequences an evaluation passes through a model at once; their logits take the most memory."""
     most = (
         LOGITS_PER_PASS // (context_tokens * vocabulary),
         OPERATIONS_PER_PASS // max(1, 2 * parameters * context_tokens),
@@ -169,7 +172,7 @@ def sequences_per_pass(context_tokens: int, vocabulary: int, parameters: int) ->
 
 
 def _base_needs(config: RunConfig) -> tuple[Need, ...]:
-    """What an adapter run has beside: nothing of it is exchanged, trained or kept."""
+    """Return the need of an adapter run's base model, which is not exchanged, trained or kept."""
     adapter = config.adapter
     return () if adapter is None else (Need("device", f"the base in {adapter.held}", adapter.base_bytes),)
 
@@ -179,7 +182,7 @@ def _elements(config: RunConfig) -> int:
 
 
 def optimizer_bytes(config: RunConfig) -> int:
-    """The inner optimizer's state."""
+    """Return the bytes of the inner optimizer's state."""
     name = config.inner.optimizer
     hidden = OPTIMIZER_BYTES[name]
     other = OPTIMIZER_BYTES[BESIDE_MUON.get(name, name)]
@@ -192,17 +195,17 @@ def optimizer_bytes(config: RunConfig) -> int:
 
 
 def kept_bytes_per_parameter(config: RunConfig) -> float:
-    """What a learner keeps on its device between steps: values, gradients and the optimizer's state."""
+    """Return the bytes per parameter on a learner's device between steps: values, gradients, optimizer state."""
     return 2 * DTYPES[config.inner.precision].itemsize + optimizer_bytes(config) / _elements(config)
 
 
 def rounding_bytes_per_parameter(config: RunConfig) -> int:
-    """What a learner keeps beside its device of what bfloat16 cuts off."""
+    """Return the bytes per parameter, off the device, of the remainders that bfloat16 rounding cuts off."""
     return CUT_OFF_BYTES * (config.inner.precision == "bfloat16")
 
 
 def _withheld_bytes(config: RunConfig) -> int:
-    """What `eager` has a learner keep of each element."""
+    """Return the bytes per element that a learner keeps for the adoption `eager`."""
     return 2 * FLOAT_BYTES * (config.outer.adoption == "eager")
 
 
@@ -212,27 +215,27 @@ def _state_bytes(config: RunConfig) -> int:
 
 
 def _steps_bytes(config: RunConfig, least: int, share: float) -> float:
-    """Bytes per element of so many steps, or of as many as this share of an anchor holds."""
+    """Return the bytes per element of `least` steps, or of as many as fit this share of an anchor, if more."""
     encoded = CODECS[config.outer.result_codec].encoded_bytes(1 << 20) / (1 << 20)
     return max(least * encoded, share * FLOAT_BYTES)
 
 
 def _merged_bytes(config: RunConfig, elements: int) -> int:
-    """A round in flight at everybody: merged gradient, applied state, memory for the next one; and encoded results."""
+    """Return a round's bytes on every peer: merged gradient, applied state, room for the next, encoded results."""
     encoded = CODECS[config.outer.result_codec].encoded_bytes(elements)
     return elements * (FLOAT_BYTES + 2 * _state_bytes(config)) + 2 * encoded
 
 
 def _contributed_bytes(config: RunConfig, elements: int) -> int:
-    """Beside that where a learner is: its snapshot, and everybody's encoded parts, also those of the round before."""
+    """Return a round's further bytes beside a learner: its snapshot, and encoded parts of this and the last round."""
     return elements * FLOAT_BYTES + 4 * CODECS[config.outer.contribution_codec].encoded_bytes(elements)
 
 
 def activation_bytes(config: RunConfig, sequences: int | None, recompute: bool, on_gpu: bool = True) -> int:
-    """About what the layers keep for the gradient, of so many sequences (None: all of a step), and the loss of a piece.
+    """Estimate the bytes of activations that a step keeps for its gradient, and of its loss.
 
-    A processor takes a step in pieces, and logits are those of a piece on either. The gradient of the head, or of
-    another largest tensor, is whole before it is added.
+    `sequences` go through at once (None: all of a step). A CPU splits a step into pieces, and logits are those of one
+    piece on any device. The gradient of the largest tensor, such as the head, is whole before it is added.
     """
     model, data = config.model, config.data
     layer = 16 * model.hidden_size + 5 * model.intermediate_size
@@ -245,14 +248,15 @@ def activation_bytes(config: RunConfig, sequences: int | None, recompute: bool, 
 
 
 def _norm_bytes(config: RunConfig, on_gpu: bool) -> int:
-    """A processor makes float32 of a gradient in bfloat16 to take its norm."""
+    """Return the bytes of the float32 copy of a bfloat16 gradient that a CPU makes to compute the norm."""
     return 0 if on_gpu or config.inner.precision != "bfloat16" else FLOAT_BYTES * _elements(config)
 
 
 def _copies_bytes(config: RunConfig) -> int:
-    """An 8-bit state is updated through float32 copies, tensor by tensor; so are parameters that are rounded.
+    """Return the bytes of the optimizer's temporary float32 copies.
 
-    Large ones some rows at a time, unless Muon has them whole, which keeps room for a batch of matrices.
+    8-bit states and rounded parameters are updated through float32 copies, tensor by tensor. Large tensors take some
+    rows at a time, unless Muon needs them whole; it keeps a workspace for a batch of matrices.
     """
     largest = max(_copied_at_once(config, tensor) for tensor in parameter_specs(config.model))
     rounding = BYTES_PER_ELEMENT * max(BATCH_ELEMENTS, largest) if config.inner.precision == "bfloat16" else 0
@@ -261,21 +265,21 @@ def _copies_bytes(config: RunConfig) -> int:
 
 
 def _copied_at_once(config: RunConfig, tensor: TensorSpec) -> int:
-    """Elements of a tensor of which its optimizer has copies."""
+    """Return how many elements of a tensor the optimizer copies at a time."""
     inner = config.inner
     is_whole = (inner.optimizer == "muon8bit" and not tensor.embedding) or not inner.keeps_8_bits
     return tensor.elements if is_whole else elements_at_once(tensor.shape)
 
 
 def _largest_matrix(config: RunConfig) -> int:
-    """Elements that Muon orthogonalises."""
+    """Return the elements of the largest matrix that Muon orthogonalises."""
     return max(one.elements for one in parameter_specs(config.model) if not one.embedding)
 
 
 def least_bytes(config: RunConfig, on_gpu: bool = True, devices: int = 1) -> int:
-    """What a learner needs of its device at least: one sequence after the other, activations recomputed.
+    """Return the least bytes a learner needs on its device: one sequence at a time, activations recomputed.
 
-    Or of each of several `devices` that share the model: what is outside its layers they have whole during a step.
+    If several `devices` share the model, return the bytes of each. Tensors outside the layers are whole during a step.
     """
     taken = footprint(config, 1, True, on_gpu)
     state = taken.bytes_in("device") - taken.step_bytes
@@ -286,14 +290,14 @@ def least_bytes(config: RunConfig, on_gpu: bool = True, devices: int = 1) -> int
 
 
 def available_bytes(device: str) -> int:
-    """Memory that a new process can have now, on this CUDA device or in RAM (`peer.machine.free_memory`)."""
+    """Return the bytes a new process can use now, on this CUDA device or in RAM (`peer.machine.free_memory`)."""
     if torch.device(device).type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0])
     return free_memory_bytes()
 
 
 def check_memory(needed_bytes: int, free_bytes: int) -> None:
-    """Raise UsageError if what needs `needed_bytes` does not fit into `free_bytes`."""
+    """Raise UsageError if `needed_bytes` exceeds `free_bytes`."""
     if needed_bytes > free_bytes:
         raise UsageError(
             f"this run needs about {needed_bytes / 2**20:,.0f} MiB of memory here and only "

@@ -1,4 +1,4 @@
-"""What a peer and its learner process say to each other: length, kind, and one `Wire` model per frame."""
+"""The messages between a peer and its learner process: length, kind, and one `Wire` model per frame."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ class LearnerSettings(Wire):
 
     device: str = Field("cpu", max_length=256)  # or `auto`, or `cuda:1`
     threads: int = Field(1, ge=1, le=1024)
-    niceness: int = Field(0, ge=0, le=19)  # above 0 the network goes first
+    niceness: int = Field(0, ge=0, le=19)  # above 0, the network has priority
     step_seconds: float = Field(0.0, ge=0)
     compute_share: float = Field(1.0, gt=0, le=1)
     gpu_memory_share: float = Field(1.0, gt=0, le=1)
-    memory_bytes: int = Field(0, ge=0)  # most RAM of its process, 0 for all that is free
+    memory_bytes: int = Field(0, ge=0)  # the most RAM its process may use; 0: all that is free
     compiled: bool | None = None  # None: on a GPU
-    sharded: bool | None = None  # among several devices; None: where one has no room for the model
-    corpus: str = Field("", max_length=4096)  # as `LocalFiles` has it, likewise the next two
+    sharded: bool | None = None  # over several devices; None: if no device has room for the whole model
+    corpus: str = Field("", max_length=4096)  # as in `LocalFiles`, like the next two
     tokenizer: str = Field("", max_length=4096)
     cache: str = Field("", max_length=4096)
-    loading_threads: int = Field(1, ge=1, le=1024)  # that make tokens of text before the first step
+    loading_threads: int = Field(1, ge=1, le=1024)  # threads that tokenize text before the first step
 
 
 class Start(Wire):
@@ -46,7 +46,7 @@ class Start(Wire):
 
 
 class SessionStart(Wire):
-    """First frame of a session to its peer: the run to join, or the run to begin with what is laid out."""
+    """First frame of a session to its peer: the run to join, or the run to begin with the values in shared memory."""
 
     invite: str = Field(max_length=2 * INVITE_BYTES_MAX)
     config: RunConfig | None
@@ -60,7 +60,7 @@ class SessionStart(Wire):
 
 
 class StartRank(Wire):
-    """First frame to a learner's process that is not its first: what the peer wants, and which part of it to be."""
+    """First frame to any further process of a learner: the peer's Start, and this process's rank and device."""
 
     start: Start
     rank: int = Field(ge=1)
@@ -70,15 +70,15 @@ class StartRank(Wire):
 
 
 class MakeStep(Wire):
-    """Make one inner step, as the first process does now."""
+    """Make one inner step together with the first process."""
 
 
 class Rest(Wire):
-    """Give up what only steps need, as the first process does now."""
+    """Free the memory that only steps need, together with the first process."""
 
 
 class _Ticketed(Wire):
-    """Base of what is answered with the same ticket, at the next step boundary."""
+    """Base of the commands that are answered with the same ticket, at the next step boundary."""
 
     ticket: int = Field(ge=0)
 
@@ -91,12 +91,12 @@ class TakeSnapshot(_Ticketed):
 
 
 class AdoptFragment(_Ticketed):
-    """Take over the fragment in a slot, as `Learner.adopt` does; answered by Done."""
+    """Adopt the fragment in a slot, as `Learner.adopt` does; answered by Done."""
 
     fragment: int = Field(ge=0, lt=FRAGMENTS_MAX)
     slot: int = Field(ge=0)
-    reference: int | None = Field(ge=0)  # the slot of what it is measured against
-    counted_steps: int = 0  # below zero: what is in no version any more
+    reference: int | None = Field(ge=0)  # slot of the reference that `Learner.adopt` takes
+    counted_steps: int = 0  # below zero: steps that are in no version any more
     counted_tokens: int = 0
 
 
@@ -107,27 +107,27 @@ class Save(_Ticketed):
 
 
 class CertifiedProgress(Wire):
-    """The run's certified progress, for the learning rate; in a run that reads in passes also where to read on."""
+    """The run's certified progress, for the learning rate; in a run that reads in passes also the next window."""
 
     steps: int = Field(ge=0)
     window: int | None = Field(None, ge=0)
 
 
 class SetPace(Wire):
-    """Steps come this far apart, zero for as fast as the device can, and take so much of the time at most."""
+    """Limit the pace: least seconds from one step to the next (0: no limit), and the largest share of time in steps."""
 
     step_seconds: float = Field(ge=0)
     compute_share: float = Field(1.0, gt=0, le=1)
 
 
 class Threads(Wire):
-    """Compute with so many threads from the next step on."""
+    """Compute with this many threads from the next step on."""
 
     threads: int = Field(ge=1, le=1024)
 
 
 class PauseSteps(Wire):
-    """Make no steps until told otherwise; commands are answered all the same."""
+    """Make no steps until told otherwise; commands are still answered."""
 
     paused: bool
 
@@ -137,7 +137,7 @@ class Stop(Wire):
 
 
 class Preparing(Wire):
-    """Says before Ready what the learner does, and which share of it is done where it knows: so it is alive."""
+    """A sign of life before Ready: what the learner is doing, and the share that is done, if known."""
 
     doing: str = Field(max_length=TEXT_MAX)
     share: float | None = Field(None, ge=0, le=1)
@@ -150,10 +150,10 @@ class Ready(Wire):
     parameters: int
     data_digest: bytes
     step: int
-    device: str = ""  # in words, and how the learner uses it; what loops of one's own do is theirs
+    device: str = ""  # a readable name, and how the learner uses the device; empty if a user's loop trains
     use: str = ""
     threads: int = 1
-    sequences: int | None = None  # at once on a device, and whether activations are recomputed (`Placement`)
+    sequences: int | None = None  # per forward pass on a device; `recompute`: activations are recomputed (`Placement`)
     recompute: bool = False
     data_note: str = Field("", max_length=TEXT_MAX)  # what was left out of this machine's text
 
@@ -162,14 +162,14 @@ class StepEntry(Wire):
     """One inner step."""
 
     step: int
-    loss: float | None  # unknown of a step that was skipped, and where a loop of one's own does not say
+    loss: float | None  # None for a skipped step, and where a user's loop does not report it
     tokens: int
 
 
 class Steps(Wire):
     """Steps since the last report; seconds are totals since Ready, `busy_seconds` those spent inside steps.
 
-    `skipped` is the total of those that changed nothing, because a number was not finite.
+    `skipped` is the total of steps that changed nothing because a number was not finite.
     """
 
     entries: tuple[StepEntry, ...] = Field(max_length=STEPS_PER_REPORT_MAX)
@@ -180,7 +180,7 @@ class Steps(Wire):
 
 
 class SnapshotTaken(Wire):
-    """The fragment lies in the slot."""
+    """The fragment is in the slot."""
 
     ticket: int
     steps: int
@@ -191,7 +191,7 @@ class SnapshotTaken(Wire):
 
 
 class Done(Wire):
-    """A command took effect before step `at_step + 1`, and kept the learner from its steps for so long."""
+    """A command took effect before step `at_step + 1`, and delayed the steps by `seconds`."""
 
     ticket: int
     at_step: int
@@ -199,7 +199,7 @@ class Done(Wire):
 
 
 class Obeyed(Wire):
-    """What has no ticket took effect before step `at_step + 1`."""
+    """A command without a ticket took effect before step `at_step + 1`."""
 
     at_step: int
     progress: CertifiedProgress | None = None
@@ -214,7 +214,7 @@ class Refused(Wire):
 
 
 class Failed(Wire):
-    """The learner ends; `usage` if the user can do something about it."""
+    """The learner ends; `usage` is set if the user can do something about it."""
 
     reason: str = Field(max_length=TEXT_MAX)
     usage: bool = False
@@ -234,20 +234,23 @@ _KINDS: tuple[type[Message], ...] = (
 
 
 def encode_frame(message: Message) -> bytes:
-    """One frame: length of the rest (4 bytes), kind (1 byte), canonical encoding."""
+    """Return one frame: length of the rest (4 bytes), kind (1 byte), canonical encoding."""
     body = message.to_wire()
     return (1 + len(body)).to_bytes(LENGTH_BYTES, "big") + bytes([_KINDS.index(type(message))]) + body
 
 
 def decode_frame(frame: bytes) -> Message:
-    """What `encode_frame` encoded, without its length; raises LocalError on an unknown kind, PeerError on damage."""
+    """Decode a frame of `encode_frame`, given without its length.
+
+    Raises LocalError on an unknown kind, PeerError on damage.
+    """
     if not frame or frame[0] >= len(_KINDS):
         raise LocalError("the learner and its peer are of different versions")
     return _KINDS[frame[0]].from_wire(frame[1:])
 
 
 def frame_length(prefix: bytes) -> int:
-    """The length that a frame's first bytes announce; raises LocalError if it is too long."""
+    """Return the length that a frame's first bytes announce; raises LocalError if it is over the limit."""
     length = int.from_bytes(prefix, "big")
     if length > FRAME_BYTES_MAX:
         raise LocalError(f"a frame of {length} bytes between learner and peer is over the limit")

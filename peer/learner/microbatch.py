@@ -1,6 +1,6 @@
-"""How many sequences a machine brings through its model at once: found by trying, within the memory that it may take.
+"""The number of sequences that go through the model at once: found by trials, within the memory allowed.
 
-Memory grows by as much with every sequence, so two trials tell how many fit, and one more makes sure of it.
+Every sequence adds the same memory. Two trials therefore tell how many fit, and one more confirms it.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ from pathlib import Path
 import torch
 
 Trial = Callable[[int], int | None]
-"""Bytes of the device in use at the peak of a step with so many sequences at once; None if they were not enough."""
+"""Returns the peak bytes in use on the device with this many sequences at once; None if memory ran out."""
 
 _PEAK_RESET = "5"  # proc_pid_clear_refs(5)
 
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """So many sequences at once fit; `peak_bytes` were in use then, on the device."""
+    """The sequences that fit at once, and the bytes in use on the device at the peak."""
 
     sequences: int
     peak_bytes: int
 
 
 def fit_sequences(trial: Trial, sequences: int, room_bytes: int) -> Fit | None:
-    """The most sequences at once, in pieces of about one size, of a step of so many; None if not even one fits."""
+    """Return the most sequences of a step that fit at once, in pieces of about one size; None if not even one fits."""
     one = trial(1)
     if one is None or one > room_bytes:
         return None
@@ -47,17 +47,17 @@ def fit_sequences(trial: Trial, sequences: int, room_bytes: int) -> Fit | None:
 
 
 def _even(sequences: int, most: int) -> int:
-    """At most `most` at once, in the same number of pieces but of one size."""
+    """Return the size of equal pieces, in the smallest number of pieces of at most `most` sequences."""
     return math.ceil(sequences / math.ceil(sequences / max(1, min(sequences, most))))
 
 
 def measured_peak(work: Callable[[], None], device: str) -> int | None:
-    """Bytes in use at the peak of `work`, counted as `bytes_in_use` does; None if it ran out of memory."""
+    """Return the bytes in use at the peak of `work`, as `bytes_in_use` counts; None if memory ran out."""
     cuda = torch.device(device).type == "cuda"
     if cuda:
         torch.cuda.reset_peak_memory_stats(device)
     else:
-        with suppress(OSError):  # then it is the peak of this life so far
+        with suppress(OSError):  # without it, the peak is that since the process started
             Path("/proc/self/clear_refs").write_text(_PEAK_RESET)
     try:
         work()
@@ -68,7 +68,7 @@ def measured_peak(work: Callable[[], None], device: str) -> int | None:
 
 
 def bytes_in_use(device: str) -> int:
-    """What torch holds on this GPU now; without one, what this whole process holds of RAM."""
+    """Return the bytes that torch has allocated on this GPU; without a GPU, the RAM of this process."""
     if torch.device(device).type == "cuda":
         return int(torch.cuda.memory_allocated(device))
     pages = int(Path("/proc/self/statm").read_text().split()[1])

@@ -1,4 +1,4 @@
-"""Anybody's module as the replica that a peer's rounds are about: tensors are copied out and written in place."""
+"""A user's module as the replica that a peer's rounds merge: tensors are copied out and written in place."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from peer.numerics.fragments import FragmentLayout, fragment_views, gather, scat
 
 
 class ModuleAdapter:
-    """Trained parameters of a module by name, of whatever device and float type; the optimizer is not touched.
+    """The trained parameters of a module by name, on any device, of any float type; leaves the optimizer alone.
 
-    As `Learner` does, but tensor by tensor, because the memory is the user's. Sums are taken in float32, and what is
-    loaded is rounded to the parameter's own type.
+    It works like `Learner`, but tensor by tensor, because the memory is the user's. Sums are taken in float32, and
+    loaded values are rounded to the parameter's own type.
     """
 
     def __init__(self, module: nn.Module, fragments: Sequence[FragmentLayout], config: RunConfig) -> None:
@@ -39,19 +39,22 @@ class ModuleAdapter:
 
     @property
     def step_count(self) -> int:
-        """Steps made so far."""
+        """Number of steps made so far."""
         return self.count.steps
 
     def set_progress(self, progress_steps: int, window: int | None = None) -> None:
-        """The run's certified progress: mean version times steps per version (design §8); windows are the loop's."""
+        """Set the run's certified progress: mean version times steps per version (design §8).
+
+        `window` is ignored: the user's loop reads its own data.
+        """
         self.progress_steps = progress_steps
 
     def set_threads(self, threads: int) -> None:
-        """Compute with so many."""
+        """Compute with this many threads."""
         torch.set_num_threads(threads)
 
     def snapshot(self, fragment: int, out: Tensor) -> Counters:
-        """Copy the fragment into `out`, float32[elements], as `Learner.snapshot` does; raises LocalError at NaN."""
+        """Copy the fragment into `out`, float32[elements], as `Learner.snapshot` does; raises LocalError on NaN."""
         layout = self.fragments[fragment]
         gather(layout, self._named, out)
         if not bool(torch.isfinite(out).all()):
@@ -68,7 +71,7 @@ class ModuleAdapter:
     def adopt(
         self, fragment: int, new: Tensor, reference: Tensor | None, counted_steps: int, counted_tokens: int
     ) -> None:
-        """`Learner.adopt` for this module: θ ← new + (θ - reference), or θ ← new without a reference."""
+        """Do as `Learner.adopt` for this module: θ ← new + (θ - reference), or θ ← new without a reference."""
         layout = self.fragments[fragment]
         theta = gather(layout, self._named)
         if self._withheld is not None:
@@ -81,12 +84,12 @@ class ModuleAdapter:
         self.count.restart(fragment)
 
     def load_all(self, parameters: Tensor) -> None:
-        """Start from float32[all elements], the fragments in order; counters are zero afterwards."""
+        """Start from float32[all elements], fragments in order; resets the counters."""
         for fragment, part in enumerate(fragment_views(parameters, self.fragments)):
             self.adopt(fragment, part, None, 0, 0)
 
     def export_state(self, copied: bool = True) -> dict[str, Tensor]:
-        """Parameters and counters, as CPU tensors of their own; the optimizer's state is its owner's to save."""
+        """Return copies of parameters and counters on the CPU; saving the optimizer's state is up to the user."""
         count = self.count
         state = {
             "theta": torch.cat([gather(layout, self._named) for layout in self.fragments]),

@@ -1,7 +1,7 @@
 """The learner's own process: `python -m peer.learner.process SOCKET MEMORY PARENT` (design §3).
 
-It ends when its peer does, however the peer ends. Everything heavy is imported late: first the process makes sure that
-it cannot be left behind, and that importing costs what it must.
+It ends when its peer does, however the peer ends. Heavy modules are imported late. First the process makes sure that
+it cannot outlive its peer, and that imports cost no more than they must.
 """
 
 from __future__ import annotations
@@ -32,10 +32,9 @@ _PR_SET_PDEATHSIG = 1
 
 
 def main(arguments: list[str], attack_named: AttackNamed | None = None) -> int:
-    """Entry point; the exit code is 0 after Stop or the peer's end, else 1, and the reason went to the peer.
+    """Run a learner; returns 0 after Stop or the peer's end, else 1, after sending the reason to the peer.
 
-    It is `EXIT_LOST` when a process that this one computes with is gone.
-
+    Returns `EXIT_LOST` if another process of the same learner has ended.
     `attack_named` makes the attack that `Start` names (`peer.attacks.learner`); an honest learner has none.
     """
     refuse_kernels()
@@ -54,12 +53,12 @@ def main(arguments: list[str], attack_named: AttackNamed | None = None) -> int:
     except LearnerLostError as lost:
         sys.stderr.write(f"{lost}\n")
         return EXIT_LOST
-    except Exception as error:  # noqa: BLE001 - whatever it is, the peer has to be told
+    except Exception as error:  # noqa: BLE001 - the peer must hear of every error
         lift_memory_limit()
         if is_out_of_memory(error):
             error = UsageError(OUT_OF_MEMORY)
         reason = str(error) if isinstance(error, MusterError) else f"{type(error).__name__}: {error}"
-        sys.stderr.write(f"{reason}\n")  # a peer that writes to us meanwhile may never read what we send
+        sys.stderr.write(f"{reason}\n")  # a peer that is blocked writing to us may never read our message
         with contextlib.suppress(MusterError):
             channel.send(Failed(reason=reason[:TEXT_MAX], usage=isinstance(error, UsageError)))
         return 1
@@ -67,7 +66,7 @@ def main(arguments: list[str], attack_named: AttackNamed | None = None) -> int:
 
 
 def die_with_parent(parent: int) -> None:
-    """Have the kernel kill this process when `parent` ends, whatever ends it; exits if it has ended already."""
+    """Have the kernel kill this process when `parent` ends, however it ends; exits if it has ended already."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         sys.exit(0)

@@ -1,4 +1,4 @@
-"""From `Start` to a learner that fits: which device, which data, and in what pieces a batch goes through the model."""
+"""From `Start` to a learner that fits: its device, its data, and how many sequences go through the model at once."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ from peer.machine.heap import limit_memory
 from peer.machine.local_files import LocalFiles
 
 NEVER = 1 << 62  # more bytes than any device has
-MEMORY_SHARE = 0.9  # of what is free or allowed: the rest is for what a trial does not show
+MEMORY_SHARE = 0.9  # of what is free or allowed; the rest covers memory that a trial does not show
 
 
 class LearnerAttack(Protocol):
-    """What a hostile learner does otherwise (`peer.attacks.attack`)."""
+    """The changes of a hostile learner (`peer.attacks.attack`)."""
 
     def read(self, windows: Batches) -> Batches: ...
     def prepare(self, learner: Learner) -> None: ...
@@ -45,7 +45,7 @@ AttackNamed = Callable[[str], LearnerAttack]
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """A learner that is ready. `memory_bytes` is what its steps will take of a device; `note`: why no GPU.
+    """A learner that is ready. `memory_bytes` is the memory of its steps on a device; `note`: why no GPU is used.
 
     `data_note`: what was left out of this machine's text. `others` are the processes on further `devices`.
     """
@@ -74,16 +74,19 @@ class Settled:
 
 
 def settle(start: Start, attack_named: AttackNamed | None = None, tell: Tell = tell_nobody) -> Settled:
-    """Raises UsageError if the run does not fit this machine or what its owner allows; `tell` hears how far it is."""
+    """Return a learner that fits; `tell` is called with the progress.
+
+    Raises UsageError if the run does not fit this machine or its owner's limits.
+    """
     config, settings = start.config, start.settings
     devices, note = choose_devices(
         settings.device, lambda size: least_bytes(config, devices=size), settings.gpu_memory_share
     )
     several = len(devices) > 1
     sharded = several and (_is_sharded(start, devices) if settings.sharded is None else settings.sharded)
-    _room_bytes(start, devices[0], len(devices), sharded)  # now: tokens of a long text take minutes to make
-    others = Others(start, devices, sharded) if several else None  # they import what they need meanwhile
-    bound_memory(settings, devices[0], len(devices))  # before anything is read: text and tokenizer may be the Hub's
+    _room_bytes(start, devices[0], len(devices), sharded)  # before minutes of tokenizing a long text
+    others = Others(start, devices, sharded) if several else None  # these processes import meanwhile
+    bound_memory(settings, devices[0], len(devices))  # before any reading: text and tokenizer may come from the Hub
     files = LocalFiles(settings.corpus, settings.tokenizer, settings.cache)
     loading = Loading(tell, settings.loading_threads)
     tokens = load_tokens(config.data, config.model.vocabulary, files, loading=loading)
@@ -104,16 +107,16 @@ def prepare(
     attack_named: AttackNamed | None = None,
     tell: Tell = tell_nobody,
 ) -> tuple[Learner, int, str]:
-    """A learner on this device that fits, what its steps will take there, and how it was compiled.
+    """Return a learner that fits on this device, the memory of its steps there, and a note on compiling.
 
-    All processes of a group do so together; the first has the windows.
+    All processes of a group call this together; only the first has `windows`.
     """
     config, settings = start.config, start.settings
     torch.set_num_threads(group.own_threads(settings.threads))
     room, on_gpu = _room_bytes(start, device, group.size, group.sharded), torch.device(device).type == "cuda"
     if on_gpu:
         torch.set_float32_matmul_precision("high")  # TF32, for the products that stay in float32
-        torch.cuda.set_device(device)  # whatever asks torch about "the" GPU means this one
+        torch.cuda.set_device(device)  # torch calls without a device then use this one
         torch.cuda.set_per_process_memory_fraction(settings.gpu_memory_share, device)
     if compiled := on_gpu if settings.compiled is None else settings.compiled:
         allow_compiling()
@@ -132,34 +135,34 @@ def prepare(
 
 
 def prepare_rank(told: StartRank, store_descriptor: int) -> Learner:
-    """The learner of a process that is not the first."""
+    """Return the learner of a process that is not the first."""
     bound_memory(told.start.settings, told.device, told.size)
     group = join(store_descriptor, told.rank, told.size, told.device, told.sharded)
     return prepare(told.start, told.device, group, None)[0]
 
 
 def bound_memory(settings: LearnerSettings, device: str, size: int) -> None:
-    """Hold one of `size` processes of a learner to its part of what the owner allows."""
-    if settings.memory_bytes and torch.device(device).type != "cuda":  # CUDA maps far more than it takes
+    """Limit one of `size` processes of a learner to its share of the owner's memory limit."""
+    if settings.memory_bytes and torch.device(device).type != "cuda":  # CUDA maps far more than it uses
         limit_memory(settings.memory_bytes // size)
 
 
 def _is_sharded(start: Start, devices: Sequence[str]) -> bool:
-    """Whether one of them has no room for the whole model."""
+    """Whether one of these devices has no room for the whole model."""
     least = least_bytes(start.config, torch.device(devices[0]).type == "cuda")
     return any(_allowed_bytes(start.settings, device, len(devices)) < least for device in devices)
 
 
 def compile_steps(learner: Learner) -> str:
-    """Have torch compile what a step takes, if it can; returns in words how long that took, or why it did not.
+    """Have torch compile the steps if it can; returns in words how long that took, or why it failed.
 
-    What it compiles is tried out now, since the compiler may fail at the first step only.
+    Runs one trial at once, because the compiler may fail only then.
     """
     placement, began = learner.placement, time.monotonic()
     learner.place(replace(placement, compiled=True))
     try:
         learner.try_sequences(placement.sequences or _share(learner))
-    except Exception as error:  # noqa: BLE001 - whatever a compiler runs into, steps go on without it
+    except Exception as error:  # noqa: BLE001 - whatever error the compiler raises, steps go on without it
         learner.place(placement)
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         return f"not compiled, because {reason}"
@@ -167,14 +170,14 @@ def compile_steps(learner: Learner) -> str:
 
 
 def _room_bytes(start: Start, device: str, size: int, sharded: bool) -> int:
-    """What the learner may still take of the device; raises UsageError if the run needs more."""
+    """Return the bytes that the learner may still use on the device; raises UsageError if the run needs more."""
     allowed = _allowed_bytes(start.settings, device, size)
     check_memory(least_bytes(start.config, torch.device(device).type == "cuda", size if sharded else 1), allowed)
     return allowed
 
 
 def _allowed_bytes(settings: LearnerSettings, device: str, size: int) -> int:
-    """What one of `size` processes of a learner may still take of its device."""
+    """Return the bytes that one of `size` processes of a learner may still use on its device."""
     free = available_bytes(device)
     if torch.device(device).type == "cuda":
         return min(free, int(settings.gpu_memory_share * torch.cuda.mem_get_info(device)[1]))
@@ -196,12 +199,12 @@ def _make(
 
 
 def fitted(learner: Learner, limit_bytes: int) -> tuple[Placement, int]:
-    """Place the learner so that it stays below `limit_bytes` of its device; returns how, and what it will take.
+    """Place the learner so that it stays below `limit_bytes` of its device; returns the placement and its bytes.
 
-    Raises UsageError if not even one sequence at a time does, with its activations recomputed.
+    Raises UsageError if not even one sequence at a time fits with recomputed activations.
     """
     placement, config, group = learner.placement, learner.config, learner.group
-    state_bytes = optimizer_bytes(config) // (group.size if group.sharded else 1)  # taken at the first step
+    state_bytes = optimizer_bytes(config) // (group.size if group.sharded else 1)  # allocated at the first step
     for recompute in (False, True):
         learner.place(replace(placement, recompute=recompute))
         found = _try(learner, limit_bytes - state_bytes)
@@ -220,7 +223,7 @@ def _try(learner: Learner, room_bytes: int) -> Fit | None:
     group = learner.group
 
     def trial(sequences: int) -> int | None:
-        """What the fullest device of all took beyond its room, with this one's room added, so that all choose alike."""
+        """Return the worst excess over the room on any device, plus this device's room, so that all choose alike."""
         peak = measured_peak(lambda: learner.try_sequences(sequences), learner.placement.device)
         worst = group.largest(NEVER if peak is None else peak - room_bytes)
         return None if worst == NEVER else worst + room_bytes
@@ -229,7 +232,7 @@ def _try(learner: Learner, room_bytes: int) -> Fit | None:
 
 
 def _share(learner: Learner) -> int:
-    """The most sequences of a step that one device takes at a time."""
+    """Return the most sequences of a step that one device takes at a time."""
     data, placement = learner.config.data, learner.placement
     share = math.ceil(data.sequences_per_step / learner.group.size)
     return min(share, placement.at_once(data.context_tokens) or share)

@@ -1,4 +1,4 @@
-"""Starting a learner process, and saying how it ended. Nothing heavy is imported: it is to start before all else."""
+"""How a learner process is started, and how its end is explained. It imports nothing heavy, so that it starts first."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from typing import IO, Protocol, Self
 
 from dht.errors import LocalError
 
-AUTO = "auto"  # the device: CUDA if that works and has room
+AUTO = "auto"  # as device: CUDA if it works and has room
 
 LEARNER_PROGRAM = "peer.learner.process"
 EXIT_SECONDS_MAX = 5.0
-EXIT_LOST = 75  # EX_TEMPFAIL: a process that this one cannot do without has ended
-COMPLAINT_BYTES = 2000  # of what the process wrote before it ended, to say why
+EXIT_LOST = 75  # EX_TEMPFAIL: another process that this one needs has ended
+COMPLAINT_BYTES = 2000  # of the process's last output, which tells why it ended
 
 
 class LearnerGoneError(LocalError):
-    """The learner has ended; nothing is wrong with the part of the peer that still asked it for something."""
+    """The learner has ended; the part of the peer that still needed it is not at fault."""
 
 
 class LearnerLostError(LearnerGoneError):
-    """The learner, or a process of it, was ended by somebody else; another one may do."""
+    """The learner, or a process of it, was ended from outside; a new learner may work."""
 
 
 class LearnerEnd(Protocol):
-    """What is at the other end of a learner's socket: a process of ours, or a loop that has its own."""
+    """The other end of a learner's socket: a process that we spawned, or a user's session."""
 
     connection: socket.socket
 
@@ -49,9 +49,9 @@ class LearnerEnd(Protocol):
 def start_child(
     module: str, slots_descriptor: int, name: str
 ) -> tuple[subprocess.Popen[bytes], socket.socket, IO[bytes]]:
-    """Run a module that inherits the shared memory and a socket: its process, our end, and the file it writes to.
+    """Run a module that inherits the shared memory and a socket; returns its process, our end, and its output file.
 
-    Ctrl-C in the terminal is for us, who then drain. Raises LocalError, which calls the process `name`.
+    Ctrl-C in the terminal reaches only this process, which then drains. Raises LocalError with `name` for the process.
     """
     ours, theirs = socket.socketpair()
     # a file instead of a pipe: nobody has to read it, and a full pipe would stop the child
@@ -77,7 +77,7 @@ def start_child(
 
 @contextmanager
 def learner_ahead(program: str = LEARNER_PROGRAM) -> Iterator[LearnerSpawn]:
-    """A learner process that imports what it needs while we do the same; gone at the end, used or not."""
+    """Yield a learner process that imports its modules while we do the same; ends it afterwards, used or not."""
     spawned = LearnerSpawn.begin(program)
     try:
         yield spawned
@@ -90,7 +90,7 @@ def learner_ahead(program: str = LEARNER_PROGRAM) -> Iterator[LearnerSpawn]:
 
 @dataclass(slots=True)
 class LearnerSpawn:
-    """A started process, our end of its socket, the unnamed file that it writes its output to, and shared memory."""
+    """A started process, our end of its socket, the unnamed file for its output, and shared memory."""
 
     process: subprocess.Popen[bytes]
     connection: socket.socket
@@ -101,7 +101,7 @@ class LearnerSpawn:
     def begin(cls, program: str = LEARNER_PROGRAM) -> Self:
         """Start the process of this module, with shared memory that has no size yet; raises LocalError.
 
-        Call it from a thread that lives as long as the learner shall: the kernel ends the learner with it.
+        Call it from a thread that lives as long as the learner shall: the kernel ends the learner with the thread.
         """
         slots = os.fdopen(os.memfd_create("muster-slots", os.MFD_CLOEXEC), "r+b", buffering=0)
         try:
@@ -117,12 +117,12 @@ class LearnerSpawn:
 
     @property
     def slots_descriptor(self) -> int:
-        """The shared memory."""
+        """The descriptor of the shared memory."""
         return self.slots.fileno()
 
     @property
     def closed(self) -> bool:
-        """Whether somebody has used it, to its end."""
+        """Whether the process was used and has been closed since."""
         return self.slots.closed
 
     def kill(self) -> None:
@@ -130,20 +130,20 @@ class LearnerSpawn:
         self.process.kill()
 
     def close(self) -> None:
-        """Forget what it wrote and what it shared; for when it has ended."""
+        """Discard the output and the shared memory, once the process has ended."""
         self.output.close()
         self.slots.close()
 
     def reap(self) -> int:
-        """Wait for the process, which has closed its socket, and kill it if it does not end; returns its exit code."""
+        """Wait for a process that has closed its socket, and kill it if it does not end; returns its exit code."""
         for _ in range(2):
             with suppress(subprocess.TimeoutExpired):
                 return self.process.wait(EXIT_SECONDS_MAX)
             self.process.kill()
-        return -signal.SIGKILL  # it ends when what it waits for in the kernel answers
+        return -signal.SIGKILL  # it is stuck in the kernel, and ends when that returns
 
     def ending(self, code: int) -> LocalError:
-        """The error that tells how the process ended unasked; `code` as `Popen.wait` returns it."""
+        """Return the error that tells how the process ended by itself; `code` is that of `Popen.wait`."""
         if code == -signal.SIGKILL:
             return LearnerLostError("the learner process was killed, perhaps for want of memory")
         if code < 0:
@@ -155,6 +155,6 @@ class LearnerSpawn:
 
 
 def last_line(output: IO[bytes]) -> str:
-    """Of what a process wrote, to say why it ended."""
+    """Return the last line that a process wrote, to tell why it ended."""
     output.seek(max(0, output.seek(0, os.SEEK_END) - COMPLAINT_BYTES))
     return (output.read().decode(errors="replace").strip().splitlines() or [""])[-1]

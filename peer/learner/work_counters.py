@@ -1,4 +1,4 @@
-"""How much a learner has done: what of its work no certified version holds yet, and what its reports add up to."""
+"""Counts of a learner's work: what no certified version holds yet, and the totals of its reports."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from coordinator.chain.passes import next_window
 from peer.learner.messages import Steps
 
 RATE_WEIGHT = 0.2  # of a new report in the moving averages of rate and loss
-STEPS_TIMED_MIN = 5  # reports before anything is said of how long a step takes: the first one prepares much
+STEPS_TIMED_MIN = 5  # before a step time is given, as the first report includes much preparation
 
 
 @dataclass(frozen=True, slots=True)
 class Counters:
-    """Work in a fragment that no certified version holds yet; its data are the last `window_count` windows."""
+    """The work in a fragment that no certified version holds yet; its data are the last `window_count` windows."""
 
     steps: int
     tokens: int
     window_first: int
     window_count: int
-    at_step: int = field(default=0, compare=False)  # how many steps there were, in all
+    at_step: int = field(default=0, compare=False)  # steps in all
 
 
 class LocalCount:
-    """Steps, tokens and data windows of one model replica, in all and since what was last counted per fragment."""
+    """Steps, tokens and data windows of one model replica, in all, and per fragment since the last counted snapshot."""
 
     def __init__(self, fragments: int) -> None:
         self.steps = 0
@@ -34,36 +34,36 @@ class LocalCount:
         self.counted_from = [[0, 0] for _ in range(fragments)]  # steps and tokens at the last counted snapshot
 
     def step(self, tokens: int) -> None:
-        """One more step was made, on one more window."""
+        """Count one more step, on one more window."""
         self.steps += 1
         self.tokens += tokens
         self.window += 1
 
     def read_from(self, first: int) -> None:
-        """Go on with the lane that begins at this window, unless it is the one that is being read."""
+        """Go on with the lane that begins at window `first`, unless it is already being read."""
         self.window = next_window(self.window, first)
 
     def of(self, fragment: int) -> Counters:
-        """Steps and tokens in this fragment since what was last counted, and the data windows behind them."""
+        """Return the steps and tokens in this fragment that are not counted yet, and their data windows."""
         steps_before, tokens_before = self.counted_from[fragment]
         steps = self.steps - steps_before
         return Counters(steps, self.tokens - tokens_before, self.window - steps, steps, self.steps)
 
     def count(self, fragment: int, steps: int, tokens: int) -> None:
-        """So much of the fragment's work is in a certified version now."""
+        """Mark this much of the fragment's work as part of a certified version."""
         steps_before, tokens_before = self.counted_from[fragment]
         self.counted_from[fragment] = [min(steps_before + steps, self.steps), min(tokens_before + tokens, self.tokens)]
 
     def restart(self, fragment: int) -> None:
-        """The fragment holds no work of ours any more."""
+        """Mark all work in the fragment so far as gone."""
         self.counted_from[fragment] = [self.steps, self.tokens]
 
 
 class LearnerProgress:
-    """What the learner's reports add up to."""
+    """The totals and averages of the learner's reports."""
 
     def __init__(self) -> None:
-        self.device = self.use = ""  # in words: what the learner trains on, and how
+        self.device = self.use = ""  # readable: the device that the learner uses, and how
         self.steps = 0
         self.tokens = 0
         self.loss: float | None = None
@@ -74,18 +74,18 @@ class LearnerProgress:
         self.last_at = 0.0
         self._window: deque[tuple[float, int]] = deque(maxlen=20)
         self._busy_seconds = 0.0  # inside steps, as reported last
-        self._cpu_seconds_before = 0.0  # of processes that have ended
+        self._cpu_seconds_before = 0.0  # of earlier processes
         self._step_seconds: deque[float] = deque(maxlen=20)
 
     def begin(self, step: int, device: str, use: str) -> None:
-        """A process is ready that has made so many steps, perhaps in place of one that has ended."""
+        """Start counting for a process that has already made `step` steps, perhaps as successor of one that ended."""
         self.steps, self.device, self.use = step, device, use
         self._cpu_seconds_before, self._busy_seconds, self.skipped = self.cpu_seconds, 0.0, 0
         self.rest()
         self._step_seconds.clear()
 
     def report(self, steps: Steps, now: float) -> None:
-        """Include one report of the learner."""
+        """Add one report of the learner."""
         self.cpu_seconds = self._cpu_seconds_before + steps.cpu_seconds
         if not steps.entries:
             return
@@ -114,16 +114,16 @@ class LearnerProgress:
 
     @property
     def step_seconds(self) -> float | None:
-        """How long a step has lately kept the learner from anything else, as a median; None while that is not known."""
+        """The median time of recent steps, in seconds; None while it is not known."""
         return median(self._step_seconds) if len(self._step_seconds) >= STEPS_TIMED_MIN else None
 
     def rest(self) -> None:
-        """The learner was told to make no steps."""
+        """Forget the rate, because the learner makes no steps now."""
         self.steps_per_second = 0.0
         self._window.clear()
 
     def change_threads(self, before: str, after: str) -> None:
-        """Steps take another time from now on; these are the names of the CPU with so many threads."""
+        """Forget the step times; `before` and `after` are the names of the CPU with its number of threads."""
         self._step_seconds.clear()
         if self.device == before:
             self.device = after

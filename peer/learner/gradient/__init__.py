@@ -1,1 +1,1 @@
-"""The gradient of a batch: under which model, what is read ahead, in which pieces, and what the loss keeps."""
+"""The gradient of a batch: the model, the batch read ahead, the pieces it is split into, and the loss."""

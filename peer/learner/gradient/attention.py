@@ -1,8 +1,8 @@
 """Attention that is causal by itself, without a mask.
 
-`transformers` looks at every forward whether a batch is packed, for which the processor waits for the GPU; under the
-compiler it makes a full mask instead, which keeps the fast kernels out. Our sequences are whole and of one length, so
-the plain causal kernel is what a mask would come to, unless a model looks back less far than a sequence is long.
+On every forward, `transformers` checks whether a batch is packed, and the CPU waits for the GPU. Under the compiler
+it makes a full mask instead, which rules out the fast kernels. Our sequences are whole and of one length. The plain
+causal kernel therefore equals a mask, unless a model looks back less far than a sequence is long.
 """
 
 from __future__ import annotations
@@ -12,12 +12,15 @@ from typing import Any, cast
 import torch
 from torch import nn
 
-NAME = "muster_causal"  # under which transformers knows it; it makes masks for the names that it knows only
+NAME = "muster_causal"  # its name in transformers, which makes masks only for names it knows
 _BEFORE = "sdpa"
 
 
 def attend_without_masks(model: nn.Module, context_tokens: int) -> bool:
-    """Have this model of `transformers` do so if one sequence of this length comes to the same bits; says whether."""
+    """Use attention without masks in this `transformers` model if a test sequence gives the same bits.
+
+    Returns whether it does.
+    """
     config = getattr(model, "config", None)
     body = cast(nn.Module, getattr(model, "base_model", model))
     if getattr(config, "_attn_implementation", None) != _BEFORE or not cast(Any, model)._can_set_attn_implementation():

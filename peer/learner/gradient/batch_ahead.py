@@ -1,4 +1,4 @@
-"""The next batch on its way to a GPU while that still computes, from locked memory."""
+"""The next batch, copied to a GPU from locked memory while the GPU still computes."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from torch import Tensor
 
 
 class Batches(Protocol):
-    """An endless data set that can be entered anywhere; `peer.data.windows.TrainingWindows` is one."""
+    """An endless data set that can be entered at any window, such as `peer.data.windows.TrainingWindows`."""
 
     def batch(self, window: int) -> Tensor:
-        """Tokens of one inner step: int64, shape (sequences, context_tokens + 1)."""
+        """Return the tokens of one inner step: int64, shape (sequences, context_tokens + 1)."""
         ...
 
 
 class BatchAhead:
-    """Batches on a device, the one after the last ready before it is asked for; on the processor nothing is."""
+    """Batches on a device; a GPU gets the next one before it is requested, the CPU does not."""
 
     def __init__(self, batches: Batches, device: str) -> None:
         self._batches = batches
@@ -25,13 +25,13 @@ class BatchAhead:
         self._next: tuple[int, Tensor] | None = None
 
     def batch(self, window: int) -> Tensor:
-        """Tokens of this window on the device; int64, shape (sequences, context_tokens + 1)."""
+        """Return the tokens of this window on the device: int64, shape (sequences, context_tokens + 1)."""
         if self._next is not None and self._next[0] == window:
             return self._next[1]
         return self._made(window)
 
     def prepare(self, window: int) -> None:
-        """This window is the next one, most likely. Never waits for the device."""
+        """Start copying this window, as it is most likely the next one. Never waits for the device."""
         if self._device.type == "cuda":
             self._next = window, self._made(window)
 

@@ -1,4 +1,4 @@
-"""The gradient of a batch, some sequences after others, on one device or in a group of processes that share it out."""
+"""The gradient of a batch, computed in pieces, on one device or by a group of processes that share the batch."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class BatchGradient:
         self.place(placement)
 
     def place(self, placement: Placement) -> None:
-        """In these pieces from now on; raises UsageError if the model cannot recompute its activations."""
+        """Apply this placement from now on; raises UsageError if the model cannot recompute its activations."""
         self.placement = placement
         if placement.recompute:
             try:
@@ -42,9 +42,9 @@ class BatchGradient:
         self._held.objective.compile(placement.compiled)
 
     def backward(self, batch: Tensor, factor: float) -> Tensor:
-        """Make the gradients those of `factor` times the mean loss over a batch; returns `factor` times that loss.
+        """Set the gradients to those of `factor` times the mean loss over a batch; returns `factor` times that loss.
 
-        In smaller pieces from now on if somebody else has taken memory; raises LocalError if there is none.
+        Uses smaller pieces from now on if another program has taken memory; raises LocalError if none is left.
         """
         while True:
             try:
@@ -59,7 +59,7 @@ class BatchGradient:
             self.place(replace(self.placement, sequences=(at_once + 1) // 2))
 
     def try_once(self, sequences: Tensor) -> None:
-        """Forward and backward over some sequences at once."""
+        """Run forward and backward once over these sequences, all at a time."""
         with self._autocast():
             self._held.objective.backward(sequences.to(self.placement.device), 1.0)
 
@@ -74,9 +74,9 @@ class BatchGradient:
         return total
 
     def _pieces(self, batch: Tensor) -> list[tuple[Tensor, int]]:
-        """This process's, and what each counts for.
+        """Return this process's pieces and the weight of each.
 
-        Everybody has as many pieces: a process with fewer sequences joins in with one that counts for nothing.
+        All processes have the same number of pieces: one with fewer sequences adds pieces of weight zero.
         """
         most = math.ceil(len(batch) / self._group.size)
         at_once = min(self.placement.at_once(batch.shape[1] - 1) or most, most)
@@ -85,10 +85,10 @@ class BatchGradient:
         return pieces + [(batch[:1], 0)] * (math.ceil(most / at_once) - len(pieces))
 
     def _weight(self, sequences: Tensor) -> int:
-        """What the mean loss over these sequences counts in that over more of them."""
+        """Return the weight of these sequences' mean loss in the mean over a batch."""
         return weight_of(sequences, self._marked)
 
     def _autocast(self) -> AbstractContextManager[object]:
-        """Around all pieces of a batch, so that weights are cast once."""
+        """Return the autocast context for all pieces of a batch, so that weights are cast once."""
         kind = torch.device(self.placement.device).type
         return torch.autocast(kind, dtype=self.half, enabled=self.half is not None)

@@ -1,4 +1,4 @@
-"""What a process of a learner computes with: a whole model of its own, or its part of one that nobody has whole."""
+"""The model that a process of a learner holds: a whole one, or its part of a model that no process holds whole."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from peer.numerics.fragments import FragmentLayout
 
 @dataclass(frozen=True, slots=True)
 class HeldModel:
-    """The model of one process, the loss under it, and how a matrix of it is made whole."""
+    """The model of one process, its parameters, its loss, and its rows of each matrix."""
 
     model: nn.Module
     parameters: FlatParameters | ShardedParameters
@@ -31,11 +31,11 @@ class HeldModel:
 def held_by(
     group: Ranks, model: nn.Module, fragments: Sequence[FragmentLayout], config: RunConfig, placement: Placement
 ) -> HeldModel:
-    """The model, which is on the processor, on the device; raises UsageError if it cannot be shared out."""
+    """Move a model from the CPU to the group's devices; raises UsageError if it cannot be shared out."""
     context, precision, marked = config.data.context_tokens, config.inner.precision, config.data.is_marked
     if not group.sharded:
         parameters = FlatParameters(model, fragments, precision, placement.device)
-        model.to(placement.device).train()  # the parameters are there, buffers follow
+        model.to(placement.device).train()  # the parameters are on the device already; this moves the buffers
         if not marked:
             attend_without_masks(model, context)
         return HeldModel(model, parameters, Objective(model, marked), WHOLE)

@@ -1,9 +1,9 @@
-"""Steps whose numbers are not finite: what float16 is multiplied by so that they are few, and how many are too many.
+"""The loss scale of float16, and the limit on skipped steps.
 
-A step that overflows changes nothing but is counted, since its window is read. With float16 that is how the scale is
-found (Micikevicius et al. 1710.03740): small gradients vanish in it unless the loss is multiplied, and large ones
-overflow if it is multiplied by too much. In other types it may be one odd window; many in a row are a model that has
-diverged.
+A step with numbers that are not finite changes nothing but is counted, since its window is read. In float16 such
+steps find the scale (Micikevicius et al. 1710.03740): small gradients vanish unless the loss is multiplied, and large
+ones overflow if the factor is too large. In other types one odd window may cause a skip. Many in a row mean that the
+model has diverged.
 """
 
 from __future__ import annotations
@@ -13,26 +13,26 @@ SCALE_MAX = 2.0**24
 SHRINKS_BY = 4.0
 GROWS_BY = 2.0
 GROWS_AFTER_STEPS = 1000
-SKIPPED_IN_A_ROW_MAX = 10  # so many shrink the first scale to a sixteenth; no sound gradient needs less
+SKIPPED_IN_A_ROW_MAX = 10  # as many reduce the first scale to a sixteenth; no sound gradient needs less
 
 
 class LossScale:
-    """The factor on the loss, always a power of two, and 1 where nothing is scaled."""
+    """The factor on the loss: always a power of two, and 1 where nothing is scaled."""
 
     def __init__(self, scales: bool) -> None:
         self._scales = scales
         self.factor = FIRST_SCALE if scales else 1.0
         self.skipped = 0
         self._in_a_row = 0
-        self._good_steps = 0  # since the factor has changed
+        self._good_steps = 0  # since the last skipped step
 
     @property
     def is_hopeless(self) -> bool:
-        """Whether so many steps in a row were skipped that the next ones will be, too."""
+        """Whether so many steps in a row were skipped that the next ones will be skipped, too."""
         return self._in_a_row >= SKIPPED_IN_A_ROW_MAX
 
     def follow(self, finite: bool) -> None:
-        """A step had finite numbers, or was skipped."""
+        """Adjust the factor after a step, which was skipped unless its numbers were `finite`."""
         if not finite:
             self.skipped += 1
             self._in_a_row += 1

@@ -1,9 +1,9 @@
 """The mean loss of a batch and its gradient, without ever holding the logits of all tokens.
 
 Logits take four bytes, several times over, for every token and word of the vocabulary: gigabytes for 128,000 words.
-So the layers compute their output once, and the head, loss and gradient follow for some tokens after others, which
-gives the same sums. That needs a model whose logits are its head's product alone: a trial with a few tokens says so.
-Other models go through whole.
+So the layers compute their output once. The head, loss and gradient follow for a few tokens at a time, which gives
+the same sums. That needs a model whose logits are the product of its head alone: a trial with a few tokens tells.
+Other models compute all logits at once.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from torch.nn import functional
 from peer.data.marks import UNLEARNED, inputs_of, targets_of
 
 LOGITS_AT_ONCE = 1 << 26  # on a GPU: a quarter of a gigabyte in float32
-PROCESSOR_LOGITS_AT_ONCE = 1 << 22  # 16 MiB: what a processor's caches hold
+PROCESSOR_LOGITS_AT_ONCE = 1 << 22  # 16 MiB, which fits a processor's caches
 TRIAL_TOKENS = 8
 
 
 @dataclass(frozen=True, slots=True)
 class BodyAndHead:
-    """A model in two: `head(body(input_ids=…)[0])` are its logits, bit for bit."""
+    """A model in two parts: `head(body(input_ids=…)[0])` equals its logits, bit for bit."""
 
     body: nn.Module
     head: nn.Module
 
     @classmethod
     def of(cls, model: nn.Module) -> BodyAndHead | None:
-        """None unless a trial shows that these are all of it."""
+        """Return the two parts of a model, or None if a trial shows that they are not all of it."""
         body = getattr(model, "base_model", None)
         head = cast(Any, model).get_output_embeddings() if hasattr(model, "get_output_embeddings") else None
         if not isinstance(body, nn.Module) or not isinstance(head, nn.Module) or body is model:
@@ -47,10 +47,10 @@ class BodyAndHead:
 
 
 class Objective:
-    """Mean cross entropy in nats of each next token under a model, as `peer.model.build.loss` has it.
+    """The mean cross entropy in nats of each next token under a model, as in `peer.model.build.loss`.
 
     `tokens` are int64, shape (sequences, context_tokens + 1), on the model's device. If they are `marked`, the mean is
-    over those that are learned (`peer.data.marks`).
+    over the tokens to learn (`peer.data.marks`).
     """
 
     def __init__(self, model: nn.Module, marked: bool = False) -> None:
@@ -60,10 +60,10 @@ class Objective:
         self._cross_entropy: Callable[[Tensor, Tensor], Tensor] = summed_cross_entropy
 
     def compile(self, wanted: bool) -> None:
-        """Have torch compile the layers, all alike and so only one, and the loss; or no longer.
+        """Have torch compile the loss and the layers, which are alike, so it compiles one; or undo that.
 
-        Layer by layer, attention stays causal without a mask. The first step then takes a while, and may raise
-        whatever the compiler does.
+        Compiled layer by layer, attention stays causal without a mask. The first step then takes a while, and may raise
+        any error of the compiler.
         """
         for layer in layers_of(self._model):
             layer._compiled_call_impl = None
@@ -72,7 +72,7 @@ class Objective:
         self._cross_entropy = torch.compile(summed_cross_entropy, dynamic=False) if wanted else summed_cross_entropy
 
     def value(self, tokens: Tensor) -> Tensor:
-        """The loss, without a gradient."""
+        """Return the loss, without a gradient."""
         if self.parts is None:
             return self._whole(tokens)
         hidden, targets = self._hidden(tokens), targets_of(tokens, self._marked)
@@ -84,7 +84,7 @@ class Objective:
     def backward(self, tokens: Tensor, weight: float) -> Tensor:
         """Add the gradient of `weight` times the loss to the parameters'; returns `weight` times the loss.
 
-        Call it under autocast, if at all: weights that several pieces of a batch share are then cast once.
+        If you use autocast, call this inside it: weights that several pieces of a batch share are then cast once.
         """
         if self.parts is None:
             value = self._whole(tokens) * weight
@@ -106,13 +106,13 @@ class Objective:
         return total
 
     def _hidden(self, tokens: Tensor) -> Tensor:
-        """What the head is shown: (tokens, width)."""
+        """Return the input of the head: (tokens, width)."""
         assert self.parts is not None
         inputs = inputs_of(tokens, self._marked)
         return cast(Tensor, self.parts.body(**inputs, use_cache=False)[0]).flatten(0, 1)
 
     def _whole(self, tokens: Tensor) -> Tensor:
-        """The loss of a model that is not in two."""
+        """Return the loss of a model that does not split into body and head."""
         logits = self._model(**inputs_of(tokens, self._marked), use_cache=False).logits
         return functional.cross_entropy(logits.flatten(0, 1).float(), targets_of(tokens, self._marked))
 
@@ -121,36 +121,36 @@ class Objective:
 
 
 def count_of(targets: Tensor) -> int:
-    """How many are learned, or one if none is."""
+    """Return the number of targets to learn, at least 1."""
     return max(1, int((targets != UNLEARNED).sum()))
 
 
 def layers_of(model: nn.Module) -> list[nn.Module]:
-    """The longest list of modules in there: a model's blocks."""
+    """Return the longest module list in the model: its blocks."""
     lists: list[list[nn.Module]] = [list(one) for one in model.modules() if isinstance(one, nn.ModuleList)]
     return max(lists, key=len, default=[])
 
 
 def summed_cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
-    """The sum over tokens."""
+    """Return the cross entropy summed over tokens."""
     return functional.cross_entropy(logits.float(), targets, reduction="sum")
 
 
 def _follow(value: Tensor, gradient: Tensor | None = None) -> None:
-    """Backward, in the types of the way forward: it must not be cast once more."""
+    """Run backward in the types of the forward pass: autocast must not cast again."""
     with torch.autocast(value.device.type, enabled=False):
         torch.autograd.backward([value], None if gradient is None else [gradient])
 
 
 def chunks(hidden: Tensor, targets: Tensor, head: nn.Module) -> Iterator[tuple[Tensor, Tensor]]:
-    """Tokens in pieces of about one size, with so few logits that they fit; none shares memory with a gradient."""
+    """Yield tokens in pieces of about one size whose logits fit the limit; none shares memory with a gradient."""
     count = math.ceil(len(targets) / max(1, logits_at_once(hidden.is_cuda) // _vocabulary(head)))
     size = math.ceil(len(targets) / count)
     yield from zip(torch.split(hidden, size), torch.split(targets, size), strict=True)
 
 
 def logits_at_once(on_gpu: bool) -> int:
-    """How many of them are held."""
+    """Return how many logits are held at a time."""
     return LOGITS_AT_ONCE if on_gpu else PROCESSOR_LOGITS_AT_ONCE
 
 

@@ -1,7 +1,7 @@
-"""A model of which each process has a part of every tensor: for one that no device of the machine holds whole.
+"""A model of which each process has a part of every tensor, for models that no single device can hold.
 
-FSDP2 (`torch.distributed.fsdp.fully_shard`) brings together what one layer needs while it computes, and leaves every
-process its rows of the gradient. Everything between two steps is about those rows.
+FSDP2 (`torch.distributed.fsdp.fully_shard`) gathers the parameters of one layer while it computes, and leaves every
+process its rows of the gradient. All work between two steps is on those rows.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from peer.numerics.fragments import FragmentLayout, TensorSpec, fragment_spans, 
 
 
 class ShardedObjective:
-    """`peer.learner.gradient.objective.Objective` for a model that this shares out among the processes."""
+    """`peer.learner.gradient.objective.Objective` for a model, which it shards across the processes."""
 
     def __init__(self, model: nn.Module, marked: bool, group: Ranks, precision: str, half: torch.dtype | None) -> None:
         from torch.distributed import group as everybody
@@ -55,12 +55,12 @@ class ShardedObjective:
         """Add the gradient of `weight` times the loss, summed over all processes; returns `weight` times the loss."""
         value = self._loss(tokens) * weight
         with torch.autocast(value.device.type, enabled=False):
-            (value * self._size).backward()  # FSDP takes the mean
+            (value * self._size).backward()  # times the size, as FSDP averages
         return cast(Tensor, value.detach())
 
 
 class _Loss(nn.Module):
-    """The mean loss, with the logits of some tokens at a time, made once more for the gradient."""
+    """The mean loss, with logits computed for a few tokens at a time and again for the gradient."""
 
     def __init__(self, model: nn.Module, marked: bool) -> None:
         super().__init__()
@@ -132,15 +132,15 @@ class ShardedParameters:
             one.grad = None
 
     def finish_gradient(self, add: Callable[[Tensor], None]) -> None:
-        """FSDP has added them; have the optimizer see this process's rows."""
+        """Give the optimizer this process's rows; FSDP has added up the gradients already."""
         for name, one in self._named.items():
             stepped = self.stepped[name]
-            stepped.data = _local(one)  # FSDP makes other memory of it when it first computes
+            stepped.data = _local(one)  # FSDP replaces its memory at the first forward
             stepped.grad = torch.zeros_like(stepped) if one.grad is None else _local(one.grad)
 
     @property
     def gradient(self) -> Tensor:
-        """This process's rows of it, tensor by tensor."""
+        """This process's rows of the gradient, tensor by tensor."""
         return torch.cat([cast(Tensor, one.grad).flatten() for one in self.stepped.values()])
 
     def norm(self) -> Tensor:
@@ -154,7 +154,7 @@ class ShardedParameters:
             cast(Tensor, one.grad).mul_(factor)
 
     def export_state(self) -> dict[str, Tensor]:
-        """All values and what was cut off, in host memory, for the first process; nothing for the others."""
+        """Return all values and rounding remainders, in host memory; an empty dict except in the first process."""
         leads, values = self._group.leads, []
         cut_off = CutOff(sum(layout.elements for layout in self.fragments) if leads and self._is_rounded else 0)
         for fragment, (layout, part) in enumerate(zip(self.layouts, fragment_spans(self.fragments), strict=True)):
@@ -183,7 +183,7 @@ class ShardedParameters:
                 self._cut_off[fragment].keep(slice(None), self.own(fragment, rest))
 
     def rest(self) -> None:
-        """Give up the gradients; parameters stay on their devices."""
+        """Free the gradients; parameters stay on their devices."""
         self.clear_gradient()
         for one in self._parts():
             one.grad = None
@@ -196,7 +196,7 @@ class ShardedParameters:
         return list(self.stepped.values())
 
     def _whole(self, fragment: int, part: Tensor) -> Tensor:
-        """Everybody's parts of a fragment in one vector, on the device."""
+        """Return a whole fragment on the device, gathered from all processes' parts."""
         whole = torch.zeros(self.fragments[fragment].elements, device=self.device)
         pieces = torch.split(part, [span.stop - span.start for span in self._spans[fragment]])
         for span, piece in zip(self._spans[fragment], pieces, strict=True):
@@ -206,7 +206,7 @@ class ShardedParameters:
 
 
 class ShardedRows:
-    """Matrices that are orthogonalised whole, by every process, of which each then takes its rows."""
+    """Whole matrices for orthogonalisation: every process computes the whole and then takes its own rows."""
 
     def __init__(self, group: Ranks, parts: ShardedParameters) -> None:
         self._group = group
@@ -227,7 +227,7 @@ class ShardedRows:
 
 
 def _rows_here(tensor: TensorSpec, group: Ranks) -> slice:
-    """Rows of the whole tensor that this process has, as FSDP shares them out; raises UsageError if one has none."""
+    """Return this process's rows of the whole tensor, as FSDP splits it; raises UsageError if a process has none."""
     rows = tensor.whole_shape[0] if tensor.whole_shape else 1
     most = math.ceil(rows / group.size)
     if most * (group.size - 1) >= rows:
@@ -236,7 +236,7 @@ def _rows_here(tensor: TensorSpec, group: Ranks) -> slice:
 
 
 def _parts_here(layout: FragmentLayout, group: Ranks) -> list[tuple[slice, TensorSpec]]:
-    """What this process has of a fragment: where it lies in there, and which rows of our part of a tensor it is."""
+    """Return this process's parts of a fragment: the span of each, and its rows of our part of a tensor."""
     found = []
     for tensor, offset in zip(layout.tensors, layout.offsets, strict=False):
         here, first = _rows_here(tensor, group), tensor.first_row
@@ -244,11 +244,11 @@ def _parts_here(layout: FragmentLayout, group: Ranks) -> list[tuple[slice, Tenso
         if start < stop:
             span = slice(offset + (start - first) * tensor.row_elements, offset + (stop - first) * tensor.row_elements)
             ours = TensorSpec(tensor.name, (here.stop - here.start, *tensor.shape[1:]))
-            is_all = stop - start == ours.rows  # then `paired` gives the parameter itself, which has moments
+            is_all = stop - start == ours.rows  # then `paired` returns the parameter itself, which has moments
             found.append((span, ours if is_all else ours.part(start - here.start, stop - start)))
     return found
 
 
 def _local(tensor: Tensor) -> Tensor:
-    """What this process has of a tensor of FSDP."""
+    """Return this process's part of an FSDP tensor."""
     return cast(Tensor, cast(Any, tensor).to_local()).detach()

@@ -1,1 +1,1 @@
-"""What the processes of one learner compute, and save, together."""
+"""What the processes of one learner compute and save together."""

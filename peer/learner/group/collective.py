@@ -1,6 +1,6 @@
-"""What the processes of one learner compute together; each call is made by all of them, in the same order.
+"""Collective operations of one learner's processes; all of them make each call, in the same order.
 
-A learner on one device is a group of its own: then nothing is sent, and `torch.distributed` is not even imported.
+A learner on one device is a group of one: then nothing is sent, and `torch.distributed` is not even imported.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from torch import Tensor
 
 from peer.learner.imports import stay_on_this_machine
 
-LONGEST_WAIT = timedelta(days=30)  # nobody waits for the dead: they end all others (`peer.learner.ranks.first_rank`)
+LONGEST_WAIT = timedelta(days=30)  # in effect none: a dead process ends all others (`peer.learner.ranks.first_rank`)
 
 
 @dataclass(frozen=True, slots=True)
 class Ranks:
-    """The process `rank` of `size`. `sharded`: each holds a part of every tensor, otherwise all hold the same."""
+    """Process `rank` of `size`. If `sharded`, each holds a part of every tensor; otherwise all hold the same."""
 
     rank: int = 0
     size: int = 1
@@ -27,15 +27,15 @@ class Ranks:
 
     @property
     def leads(self) -> bool:
-        """Whether this process is the learner that its peer knows."""
+        """Whether this process is the one that the peer talks to."""
         return self.rank == 0
 
     def own_threads(self, threads: int) -> int:
-        """How many of a learner's are this process's."""
+        """Return this process's share of the learner's threads."""
         return max(1, threads // self.size)
 
     def add(self, tensor: Tensor) -> None:
-        """The sum of everybody's, the same bits everywhere."""
+        """Replace `tensor` by the sum over all processes, with the same bits everywhere."""
         if self.size > 1:
             from torch import distributed
 
@@ -44,12 +44,12 @@ class Ranks:
             _bring_back(there, tensor)
 
     def add_parts(self, tensor: Tensor) -> None:
-        """The sum of what each has of a part of its own; where nobody has parts, everybody has the sum already."""
+        """Sum over all processes if each holds its own part; otherwise every process has the sum already."""
         if self.sharded:
             self.add(tensor)
 
     def share(self, tensor: Tensor, source: int = 0) -> None:
-        """What the process `source` has."""
+        """Replace `tensor` by that of process `source`."""
         if self.size > 1:
             from torch import distributed
 
@@ -58,7 +58,7 @@ class Ranks:
             _bring_back(there, tensor)
 
     def largest(self, number: int) -> int:
-        """The largest of everybody's."""
+        """Return the largest number of all processes."""
         if self.size == 1:
             return number
         from torch import distributed
@@ -68,7 +68,7 @@ class Ranks:
         return int(found)
 
     def gathered(self, content: bytes) -> list[bytes]:
-        """Everybody's, in order, for the first process; the others hear nothing."""
+        """Return the content of all processes, in order, in the first process; empty contents in the others."""
         lengths = torch.zeros(self.size, dtype=torch.int64)
         lengths[self.rank] = len(content)
         self.add(lengths)
@@ -81,7 +81,7 @@ class Ranks:
         return found
 
     def own_share(self, batch: Tensor) -> Tensor:
-        """The sequences of a batch that are this process's, the first processes having one more if need be."""
+        """Return this process's sequences of a batch; the first processes get one more if the split is uneven."""
         return torch.tensor_split(batch, self.size)[self.rank]
 
 
@@ -89,7 +89,7 @@ ALONE = Ranks()
 
 
 def join(store_descriptor: int, rank: int, size: int, device: str, sharded: bool) -> Ranks:
-    """Meet the others, who have the same memory behind `store_descriptor`; returns when all are there."""
+    """Join the other processes through the memory behind `store_descriptor`; returns when all have joined."""
     from torch import distributed
 
     on_gpu = torch.device(device).type == "cuda"

@@ -1,4 +1,4 @@
-"""What is saved of a learner: also the parts that each process of a group has of its own, in one file."""
+"""The saved state of a learner, including the parts of each process of a group, in one file."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from torch import Tensor
 from dht.errors import LocalError
 from peer.learner.group.collective import Ranks
 
-_SIZE = "ranks"  # of a group that shared its parameters out
+_SIZE = "ranks"  # number of processes that shared the parameters out
 
 
 def read_state(path: str) -> dict[str, Tensor]:
-    """What `Save` wrote, for `Learner.import_state`; raises LocalError if it is missing or damaged."""
+    """Read a state that `Save` wrote, for `Learner.import_state`; raises LocalError if it is missing or damaged."""
     try:
         return dict(load_file(Path(path)))
     except (OSError, SafetensorError) as error:
@@ -25,7 +25,7 @@ def read_state(path: str) -> dict[str, Tensor]:
 
 
 def gather_parts(own: Mapping[str, Tensor], group: Ranks) -> dict[str, Tensor]:
-    """Everybody's, named by who has it, and how many there are; nothing for any process but the first."""
+    """Return the parts of all processes, named by rank, and their number; the first process gets the parts."""
     content = save({name: one.detach().cpu().contiguous() for name, one in own.items()})
     found: dict[str, Tensor] = {}
     for rank, part in enumerate(group.gathered(content)):
@@ -35,7 +35,7 @@ def gather_parts(own: Mapping[str, Tensor], group: Ranks) -> dict[str, Tensor]:
 
 
 def own_part(state: Mapping[str, Tensor], group: Ranks) -> dict[str, Tensor]:
-    """What this process had; nothing if another number of them had shared the parameters out, or none."""
+    """Return this process's part; empty if the state was saved by a group of another size or kind."""
     ranks = state.get(_SIZE)
     if not group.sharded:
         return dict(state) if ranks is None else {}
@@ -45,7 +45,7 @@ def own_part(state: Mapping[str, Tensor], group: Ranks) -> dict[str, Tensor]:
 
 
 def named_after(prefix: str, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """What has this prefix, without it."""
+    """Return the entries whose names have this prefix, without it."""
     return {name.removeprefix(prefix): one for name, one in state.items() if name.startswith(prefix)}
 
 

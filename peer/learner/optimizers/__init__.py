@@ -1,1 +1,1 @@
-"""How a learner steps: the optimizer that a run names, and what stands between it and the parameters."""
+"""The inner optimizers that a run can name, and the layer between them and the parameters."""

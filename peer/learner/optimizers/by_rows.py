@@ -1,6 +1,6 @@
-"""8-bit steps of large matrices: some rows after the others, which come to the same bits.
+"""8-bit steps of large matrices, a few rows at a time, with the same bits as in one piece.
 
-Beside the 8 bits, a step works on copies in float32. Of an embedding of 128,000 tokens these would be gigabytes.
+Beside the 8-bit state, a step works on float32 copies. Those of an embedding of 128,000 tokens would be gigabytes.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from typing import Any
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-PIECE_ELEMENTS = 1 << 22  # of a matrix that are stepped together
-_BLOCK_ROWS = 256  # of any width are whole blocks, whose elements share a scale
+PIECE_ELEMENTS = 1 << 22  # of a matrix, stepped together
+_BLOCK_ROWS = 256  # of any width make whole blocks, whose elements share a scale
 _BLOCK_ELEMENTS = 256
-_SCALES = "absmax"  # how such fields begin
+_SCALES = "absmax"  # prefix of the fields with scales
 
 
 def elements_at_once(shape: Sequence[int]) -> int:
-    """How many of a tensor are stepped together: whole rows of a large matrix, all of another one."""
+    """Return how many elements of a tensor are stepped together: whole rows of a large matrix, else all."""
     elements = math.prod(shape)
     if len(shape) != 2 or elements <= PIECE_ELEMENTS:
         return elements
@@ -27,13 +27,13 @@ def elements_at_once(shape: Sequence[int]) -> int:
 
 
 def is_cut(optimizer: Optimizer, parameter: nn.Parameter) -> bool:
-    """Whether it is stepped in several pieces."""
+    """Whether this parameter is stepped in several pieces."""
     at_once = elements_at_once(parameter.shape)
     return at_once < parameter.numel() and _SCALES + "1" in optimizer.state.get(parameter, {})
 
 
 def by_rows(optimizer: Optimizer, parameter: nn.Parameter) -> Iterator[slice]:
-    """Rows to step now; for as long as the optimizer has their part of the parameter's state, for all of it."""
+    """Yield the rows to step in turn; meanwhile the optimizer's state of this parameter is cut to those rows."""
     state, (rows, width) = optimizer.state[parameter], parameter.shape
     steps, at_once = state["step"], elements_at_once(parameter.shape) // width
     for first in range(0, rows, at_once):
@@ -45,14 +45,14 @@ def by_rows(optimizer: Optimizer, parameter: nn.Parameter) -> Iterator[slice]:
 
 
 def _part(name: str, value: Any, rows: slice, width: int) -> Any:
-    """A view of what a field says of these rows."""
+    """Return a view of these rows' part of a state field."""
     if name.startswith(_SCALES):
         return value[..., rows.start * width // _BLOCK_ELEMENTS : -(-rows.stop * width // _BLOCK_ELEMENTS)]
     return value[..., rows, :] if isinstance(value, Tensor) and value.ndim > 1 else value  # or one for all elements
 
 
 def step_by_rows(optimizer: Any) -> None:
-    """Have this optimizer of bitsandbytes step large matrices so."""
+    """Have this bitsandbytes optimizer step large matrices a few rows at a time."""
     step_whole: Callable[[Any, nn.Parameter, int, int], None] = optimizer.update_step
 
     def update_step(group: Any, parameter: nn.Parameter, group_index: int, index: int) -> None:

@@ -1,8 +1,8 @@
-"""What the 256 numbers of bitsandbytes' 8-bit format stand for: one table of each kind for a whole process.
+"""The 256 values of bitsandbytes' 8-bit format: one table of each kind, shared by a whole process.
 
-On the processor its library keeps what it has worked out for four tables, by their addresses. A fifth takes the place
-of the first, even while another thread quantises with that, and some codes come out wrong. A lab's learners step side
-by side, so their optimizers share tables. bitsandbytes 0.50.2 failed so in 3 % of the calls of three threads.
+On the CPU, its library caches results for four tables, by their addresses. A fifth replaces the first, even while
+another thread quantises with that one, and some codes come out wrong. bitsandbytes 0.50.2 failed in this way in 3 %
+of the calls of three threads. A lab's learners step in parallel, so their optimizers share tables.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from torch import Tensor
 
 @cache
 def code_table(*, signed: bool) -> Tensor:
-    """float32[256] on the processor, for values that may be negative or never are."""
+    """Return float32[256] on the CPU, for values that may be negative (`signed`) or never are."""
     from bitsandbytes.functional import create_dynamic_map
 
     table: Tensor = create_dynamic_map(signed=signed)

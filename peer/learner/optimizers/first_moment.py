@@ -1,9 +1,10 @@
-"""What the others went on with while a learner went its own way, put into its inner optimizer's first moment.
+"""A correction of the inner optimizer's first moment by the progress that the other peers made meanwhile.
 
-A merge that has a learner's work in it says how far the swarm went (D) while the learner went d. The noise of its own
-batches is in d and still in its first moment, which will repeat it; what the others have found is in neither. So the
-first moment of AdamW is changed by what would have made D of d, as if it had been averaged, without sending it
-(docs/adr/0041; MimeLite 2008.03606 and FedCM 2106.10874 give clients a server's momentum to the same end).
+A merge with a learner's work in it tells how far the swarm moved (D) while the learner moved d. The noise of its own
+batches is in d and still in its first moment, which will repeat it. What the others have found is in neither. So
+AdamW's first moment is changed by the amount that would have turned d into D, as if it had been averaged, without
+sending it (docs/adr/0041; MimeLite 2008.03606 and FedCM 2106.10874 give clients a server's momentum for the same
+purpose).
 """
 
 from __future__ import annotations
@@ -17,30 +18,30 @@ from torch.optim import Optimizer
 
 from coordinator.run.manifest import RunConfig
 
-BLOCK_ELEMENTS = 256  # of an 8-bit moment, that share a scale: bitsandbytes'
+BLOCK_ELEMENTS = 256  # of an 8-bit moment share a scale, as in bitsandbytes
 
 
 @dataclass(frozen=True, slots=True)
 class Correction:
-    """How much of a difference in distance goes into the first moment."""
+    """The share of a difference in distance that goes into the first moment, and how it fades."""
 
     share: float
-    rate: float  # of the last inner step: that of the next one may become known before or after an adoption
-    steps: int  # that the difference took
+    rate: float  # of the last inner step: the next step's rate may become known before or after an adoption
+    steps: int  # during which the difference arose
     late_steps: int  # since then, over which the first moment has faded
     beta1: float
     beta2: float
 
     @classmethod
     def of(cls, config: RunConfig, rate: float, steps: int, late_steps: int) -> Correction:
-        """As the run has it; its `outer.moment_correction` is set."""
+        """Return the run's correction; its `outer.moment_correction` must be set."""
         assert config.outer.moment_correction is not None
         inner = config.inner
         return cls(config.outer.moment_correction, rate, steps, late_steps, inner.beta1, inner.beta2)
 
     @property
     def updates(self) -> float:
-        """What a distance is multiplied by to be a difference in one step's update, in units of the rate."""
+        """The factor from a distance to a difference in one step's update, in units of the rate."""
         if self.rate == 0:  # nothing moved
             return 0.0
         return self.share * self.beta1**self.late_steps / (self.rate * self.steps)
@@ -48,9 +49,10 @@ class Correction:
 
 @torch.no_grad()
 def correct(optimizer: Optimizer, missed: Iterable[tuple[Tensor, Tensor]], correction: Correction) -> None:
-    """m ← m − √v · x for each parameter of AdamW and x = `missed`, float32 of its shape, in updates: θ goes by +x.
+    """Correct the first moments of AdamW by `missed`, pairs of a parameter and a float32 distance of its shape.
 
-    In float32 or 8 bits, wherever the moments are. A parameter without moments, before its first step, stays without.
+    m ← m − √v · x, with the distance x in updates, so that θ moves by +x. It works on moments in float32 or 8 bits, on
+    any device. A parameter without moments, before its first step, is skipped.
     """
     for parameter, distance in missed:
         state = optimizer.state[parameter]
@@ -66,7 +68,7 @@ def correct(optimizer: Optimizer, missed: Iterable[tuple[Tensor, Tensor]], corre
 
 
 def _read(state: dict[str, Tensor], number: int) -> Tensor:
-    """A moment of bitsandbytes as float32, which may be its own memory."""
+    """Return a bitsandbytes moment as float32, which may share its memory."""
     moment = state[f"state{number}"]
     if moment.dtype == torch.float32:
         return moment

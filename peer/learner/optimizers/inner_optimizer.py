@@ -24,7 +24,7 @@ REWARM_STEPS = 10  # steps until an optimizer that began without state may use t
 SLOW_DECAY = 0.9999  # of AdEMAMix's third moment (2409.03137), which no other optimizer has
 
 Moments = dict[str, tuple[int, ...]]
-"""What an optimizer keeps per parameter: names in its state, and what their shapes have before the parameter's own."""
+"""The moments that an optimizer keeps per parameter: name in its state, and dimensions before the parameter's."""
 
 _ADAMW: Moments = {"exp_avg": (), "exp_avg_sq": ()}
 _MUON: Moments = {"momentum_buffer": ()}
@@ -45,10 +45,10 @@ def make_optimizer(
     embeddings: Iterable[nn.Parameter] = (),
     rows: muon.Rows = muon.WHOLE,
 ) -> Optimizer:
-    """The optimizer that `spec` names, with weight decay on matrices only; set its rate before every step.
+    """Return the optimizer that `spec` names, with weight decay on matrices only; set its rate before every step.
 
-    Muon orthogonalises the matrices that are no `embeddings`; the rest has AdamW, and one rate fits both. `rows`
-    makes a matrix whole for that. Raises UsageError if the optimizer needs whole matrices and there are none.
+    Muon orthogonalises the matrices that are not `embeddings`; AdamW steps the rest, and one rate fits both. `rows`
+    makes a split matrix whole for that. Raises UsageError if the optimizer needs whole matrices but they are split.
     """
     listed = list(parameters)
     if spec.optimizer not in ("muon", "muon8bit"):
@@ -77,7 +77,7 @@ def _make_muon(matrices: Sequence[nn.Parameter], spec: InnerSpec, rows: muon.Row
 
 
 def _make_plain(parameters: Sequence[nn.Parameter], spec: InnerSpec) -> Optimizer:
-    """One optimizer for all of them."""
+    """Return one optimizer for all parameters."""
     betas = (spec.beta1, spec.beta2)
     if spec.optimizer == "adamw":
         return AdamW(_groups(parameters, spec, _ADAMW), lr=spec.learning_rate, betas=betas, foreach=True)
@@ -96,8 +96,8 @@ def _make_plain(parameters: Sequence[nn.Parameter], spec: InnerSpec) -> Optimize
 
 
 def import_8bit() -> Any:
-    """The module of bitsandbytes' optimizers; a second of CPU."""
-    # its import advises to install kernels for 4-bit inference, which nobody here needs
+    """Import bitsandbytes' optimizers and return their module; takes a second of CPU time."""
+    # its import advises to install kernels for 4-bit inference, which are not needed here
     logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
     from bitsandbytes import optim
 
@@ -105,7 +105,7 @@ def import_8bit() -> Any:
 
 
 def _groups(parameters: Sequence[nn.Parameter], spec: InnerSpec, moments: Moments) -> list[Any]:
-    """Matrices with weight decay, vectors without; each group says what its optimizer keeps."""
+    """Return groups of matrices with weight decay and vectors without; each lists its optimizer's moments."""
     groups = [
         {"params": [p for p in parameters if p.ndim > 1], "weight_decay": spec.weight_decay, "moments": moments},
         {"params": [p for p in parameters if p.ndim <= 1], "weight_decay": 0.0, "moments": moments},
@@ -114,21 +114,21 @@ def _groups(parameters: Sequence[nn.Parameter], spec: InnerSpec, moments: Moment
 
 
 class _Parts(Optimizer):
-    """Optimizers over parameters of their own, with one list of groups and one state."""
+    """Several optimizers as one, each with parameters of its own; they share one state and list of groups."""
 
     def __init__(self, parts: Sequence[Optimizer], spec: InnerSpec) -> None:
         super().__init__([group for part in parts for group in part.param_groups], {"lr": spec.learning_rate})
         self._parts = tuple(parts)
         for part in parts:
-            part.state = self.state  # keyed by parameter, so they do not meet
+            part.state = self.state  # keyed by parameter, so the parts never collide
 
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
-        """One step of each."""
+        """Make one step of each part."""
         for part in self._parts:
             part.step()
 
     def init_state(self, group: Any, parameter: nn.Parameter, _group_index: int, index: int) -> None:
-        """Have the part that the group belongs to begin a state, if that is a thing of its own."""
+        """Have the group's part begin a state, if it has a method for that."""
         for part in self._parts:
             for number, one in enumerate(part.param_groups):
                 if one is group and hasattr(part, "init_state"):
@@ -136,8 +136,10 @@ class _Parts(Optimizer):
 
 
 def rate(progress_steps: int, total_steps: int, spec: InnerSpec) -> float:
-    """Learning rate after `progress_steps` of `total_steps` certified steps: linear warm-up, then by the schedule
-    down to `final_rate_share` of the peak, where it stays."""
+    """Return the learning rate after `progress_steps` of `total_steps` certified steps.
+
+    It warms up linearly, then falls by the schedule to `final_rate_share` of the peak, where it stays.
+    """
     if progress_steps < spec.warmup_steps:
         return spec.learning_rate * (progress_steps + 1) / (spec.warmup_steps + 1)
     begins = spec.warmup_steps
@@ -149,7 +151,7 @@ def rate(progress_steps: int, total_steps: int, spec: InnerSpec) -> float:
 
 
 def rewarm(state_steps: int) -> float:
-    """Factor on the rate of an optimizer whose state is `state_steps` old, for a joiner without inner state."""
+    """Return the factor on the rate while the optimizer's state is young, as for a joiner without inner state."""
     return min(1.0, (state_steps + 1) / (REWARM_STEPS + 1))
 
 
@@ -165,10 +167,10 @@ def last_rate(optimizer: Optimizer) -> float:
 
 
 def begin_state(optimizer: Optimizer, spec: InnerSpec) -> None:
-    """Make room for the state of all parameters, before the first step; raises LocalError if it is not as `spec` says.
+    """Allocate the state of all parameters before the first step; raises LocalError if it is not as `spec` says.
 
-    Made by the step itself, it would lie between the copies that the step frees, in holes of which no later one
-    makes full use.
+    If the step itself allocated it, it would lie between the copies that the step frees. Later steps could not make
+    full use of those holes.
     """
     for place in _places(optimizer):
         _begin(optimizer, place)
@@ -188,7 +190,7 @@ def assert_quantised(optimizer: Optimizer) -> None:
 
 
 def state_bytes(optimizer: Optimizer) -> int:
-    """Memory that an optimizer's state takes now, without the lookup tables that all its tensors share."""
+    """Return the bytes of an optimizer's state, without the lookup tables that all its tensors share."""
     return sum(
         value.nbytes
         for parameter in _parameters(optimizer)
@@ -198,7 +200,7 @@ def state_bytes(optimizer: Optimizer) -> int:
 
 
 def move_state(optimizer: Optimizer, device: torch.device) -> None:
-    """Have the optimizer's state on this device; counters stay where they are, and shared tables shared."""
+    """Move the optimizer's state to this device; counters stay where they are, and shared tables stay shared."""
     moved: dict[int, Tensor] = {}
     for parameter in _parameters(optimizer):
         state = optimizer.state[parameter]
@@ -209,7 +211,7 @@ def move_state(optimizer: Optimizer, device: torch.device) -> None:
 
 @cache
 def bytes_per_parameter(name: InnerOptimizer) -> float:
-    """What this optimizer keeps for each element of a large matrix, measured on one after a step."""
+    """Return the bytes this optimizer keeps per element of a large matrix, measured on one after a step."""
     matrix = nn.Parameter(torch.zeros(256, 256))
     matrix.grad = torch.ones_like(matrix)
     optimizer = make_optimizer([matrix], InnerSpec(optimizer=name))
@@ -218,7 +220,7 @@ def bytes_per_parameter(name: InnerOptimizer) -> float:
 
 
 def export_state(optimizer: Optimizer) -> dict[str, Tensor]:
-    """All optimizer state, not copied, by `<parameter index>.<field>`; numbers become int64 scalars."""
+    """Return all optimizer state, not copied, by `<parameter index>.<field>`; numbers become int64 scalars."""
     exported: dict[str, Tensor] = {}
     for index, parameter in enumerate(_parameters(optimizer)):
         for field, value in optimizer.state[parameter].items():
@@ -228,9 +230,9 @@ def export_state(optimizer: Optimizer) -> dict[str, Tensor]:
 
 
 def import_state(optimizer: Optimizer, exported: dict[str, Tensor]) -> None:
-    """Continue from what `export_state` returned for an optimizer over parameters of the same shapes.
+    """Continue from the `export_state` of an optimizer over parameters of the same shapes.
 
-    Raises LocalError if it does not belong to this optimizer, which then is unchanged.
+    Raises LocalError, without changing the optimizer, if the state does not belong to it.
     """
     by_index: dict[str, dict[str, Tensor]] = defaultdict(dict)
     for name, value in exported.items():
@@ -261,21 +263,21 @@ def _install(optimizer: Optimizer, place: tuple[int, int], fields: dict[str, Ten
         if value.dtype == torch.int64:
             state[field] = int(value)
         else:
-            # torch keeps its step counter on the CPU whatever the device
+            # torch keeps its step counter on the CPU, whatever the device
             state[field] = value.clone() if value.ndim == 0 else value.to(parameter.device, copy=True)
 
 
 def _begin(optimizer: Optimizer, place: tuple[int, int]) -> nn.Parameter:
-    """The parameter at (group, index), whose state is now a new one if the optimizer makes them one by one."""
+    """Return the parameter at (group, index), after beginning a new state if the optimizer has a method for that."""
     group = optimizer.param_groups[place[0]]
     parameter: nn.Parameter = group["params"][place[1]]
-    if hasattr(optimizer, "init_state"):  # bitsandbytes: creates the lookup tables beside the state
+    if hasattr(optimizer, "init_state"):  # bitsandbytes creates the lookup tables here, beside the state
         optimizer.init_state(group, parameter, *place)
     return parameter
 
 
 def _places(optimizer: Optimizer) -> list[tuple[int, int]]:
-    """(group, index) of all parameters, in order."""
+    """Return (group, index) of all parameters, in order."""
     return [(group, index) for group, one in enumerate(optimizer.param_groups) for index in range(len(one["params"]))]
 
 

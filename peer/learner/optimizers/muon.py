@@ -1,7 +1,8 @@
 """Muon with its momentum in 8 bits: a matrix moves along its orthogonalised momentum.
 
-After K. Jordan et al. 2024, with Nesterov's momentum. Updates are as long as AdamW's would be (Liu et al. 2502.16982),
-so one rate fits both. Matrices of one shape are orthogonalised together, and tall ones with wide ones of their sides.
+After K. Jordan et al. 2024, with Nesterov momentum. Updates are as long as AdamW's would be (Liu et al. 2502.16982),
+so one rate fits both. Matrices of one shape are orthogonalised together, and so are tall and wide ones whose sides
+match.
 """
 
 from __future__ import annotations
@@ -19,34 +20,34 @@ from torch.optim import Optimizer
 from peer.learner.optimizers.code_tables import code_table
 
 BATCH_ELEMENTS = 1 << 22  # orthogonalised together, unless one matrix is larger
-COPIES = 4  # of a batch, in the workspace: it, a better one, and the factor between them in two steps
-BLOCK_ELEMENTS = 256  # that share a scale, as in bitsandbytes' optimizers
-UPDATE_RMS = 0.2  # of AdamW's updates, about
+COPIES = 4  # workspace per batch: the matrices, their next iterate, and two for the factor between them
+BLOCK_ELEMENTS = 256  # share a scale, as in bitsandbytes' optimizers
+UPDATE_RMS = 0.2  # about that of AdamW's updates
 ITERATIONS = 5
-COEFFICIENTS = (3.4445, -4.7750, 2.0315)  # of a + b·XXᵀ + c·(XXᵀ)², by which X becomes X times that
+COEFFICIENTS = (3.4445, -4.7750, 2.0315)  # each iteration turns X into (a + b·XXᵀ + c·(XXᵀ)²)·X
 SMALLEST_NORM = 1e-7
 
 MOMENTUM, SCALES = "momentum", "momentum_absmax"
 
 
 class Rows(Protocol):
-    """What a process has of matrices of which every one has some rows."""
+    """The rows that one process holds of matrices that are split over several."""
 
     def shape(self, parameter: nn.Parameter) -> tuple[int, ...]:
-        """Of the whole matrix."""
+        """Return the shape of the whole matrix."""
         ...
 
     def whole(self, parameter: nn.Parameter, rows: Tensor) -> Tensor:
-        """Everybody's rows of something like the parameter."""
+        """Return the whole of a tensor shaped like the parameter, given this process's rows."""
         ...
 
     def own(self, parameter: nn.Parameter, whole: Tensor) -> Tensor:
-        """Its rows of a whole matrix."""
+        """Return this process's rows of a whole matrix."""
         ...
 
 
 class _AllRows:
-    """It has them all."""
+    """The rows of a process that holds whole matrices."""
 
     def shape(self, parameter: nn.Parameter) -> tuple[int, ...]:
         return tuple(parameter.shape)
@@ -81,7 +82,7 @@ class Muon8bit(Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
-        """One step of every matrix that has a gradient."""
+        """Make one step of every matrix that has a gradient."""
         for group in self.param_groups:
             for batch in self._batches([one for one in group["params"] if one.grad is not None]):
                 shape = tuple(sorted(self._rows.shape(batch[0])))
@@ -97,7 +98,7 @@ class Muon8bit(Optimizer):
                     parameter.add_(rows, alpha=-group["lr"] * length)
 
     def init_state(self, _group: Any, parameter: nn.Parameter, *_place: int) -> None:
-        """Begin without momentum."""
+        """Begin a state without momentum."""
         is_large = parameter.numel() >= self._min_8bit_elements
         blocks = -(-parameter.numel() // BLOCK_ELEMENTS) if is_large else 0
         dtype = torch.uint8 if is_large else torch.float32
@@ -106,7 +107,7 @@ class Muon8bit(Optimizer):
         state[SCALES] = torch.zeros(blocks, device=parameter.device)
 
     def _batches(self, parameters: Sequence[nn.Parameter]) -> Iterator[list[nn.Parameter]]:
-        """Matrices with the same two sides, no more at once than `BATCH_ELEMENTS` hold."""
+        """Yield matrices with the same two sides, together at most `BATCH_ELEMENTS` unless one is larger."""
         alike: dict[tuple[object, ...], list[nn.Parameter]] = defaultdict(list)
         for parameter in parameters:
             alike[parameter.device, *sorted(self._rows.shape(parameter))].append(parameter)
@@ -116,7 +117,7 @@ class Muon8bit(Optimizer):
                 yield same[first : first + at_once]
 
     def _direction(self, parameter: nn.Parameter) -> Tensor:
-        """Nesterov's: the gradient mixed with the momentum that it has been added to; float32 of the matrix's shape."""
+        """Return Nesterov's direction, float32: the gradient mixed with the momentum it has been added to."""
         gradient = parameter.grad
         assert gradient is not None
         if not self.state[parameter]:
@@ -127,7 +128,7 @@ class Muon8bit(Optimizer):
         return gradient.lerp(momentum, self._beta)
 
     def _read(self, state: dict[str, Tensor]) -> Tensor:
-        """The momentum in float32, which may be its own memory."""
+        """Return the momentum in float32, which may share the state's memory."""
         if state[MOMENTUM].dtype == torch.float32:
             return state[MOMENTUM]
         from bitsandbytes.functional import dequantize_blockwise
@@ -149,16 +150,16 @@ class Muon8bit(Optimizer):
 
 
 class Workspace:
-    """Memory that batches of matrices have one after the other: got anew each time, it would lie in holes of glibc's.
+    """Memory that batches of matrices use in turn; allocated anew each time, it would lie in holes of glibc's heap.
 
-    In bfloat16 where the hardware multiplies that, else in float32.
+    It is bfloat16 where the hardware multiplies that, else float32.
     """
 
     def __init__(self) -> None:
         self._flat: dict[int, Tensor] = {}
 
     def matrices(self, place: int, shape: tuple[int, ...], device: torch.device) -> Tensor:
-        """Room for a batch, with undefined content; there is one in each place."""
+        """Return memory for a batch, with undefined content; each `place` has its own."""
         elements = math.prod(shape)
         flat = self._flat.get(place)
         if flat is None or len(flat) < elements or flat.device != device:
@@ -168,9 +169,10 @@ class Workspace:
 
 
 def orthogonalised(matrices: Tensor, room: Workspace) -> Tensor:
-    """All singular values brought near 1 by Newton–Schulz iterations; (matrices, rows, columns), rows ≤ columns.
+    """Return the matrices with all singular values brought near 1 by Newton–Schulz iterations.
 
-    The matrices are used up; they, and what is returned, are of the workspace. A matrix of zeros stays one.
+    The shape is (matrices, rows, columns), with rows ≤ columns. The input is overwritten, and the result lies in the
+    workspace. A matrix of zeros stays zero.
     """
     a, b, c = COEFFICIENTS
     (count, rows, _), device = matrices.shape, matrices.device
@@ -187,7 +189,7 @@ def orthogonalised(matrices: Tensor, room: Workspace) -> Tensor:
 
 @cache
 def _cpu_has_bfloat16() -> bool:
-    """Others imitate it, slower than float32."""
+    """Whether the CPU multiplies bfloat16 in hardware; emulation is slower than float32."""
     able = torch.cpu.get_capabilities()
     return bool(able.get("avx512_bf16") or able.get("amx_bf16"))
 
@@ -197,5 +199,5 @@ def _wide(matrix: Tensor) -> Tensor:
 
 
 def _as_is(wide: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """What `_wide` made of a matrix of this shape, in that shape."""
+    """Undo `_wide` for a matrix of this shape."""
     return wide.mT if shape[0] > shape[1] else wide

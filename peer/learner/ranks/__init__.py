@@ -1,1 +1,1 @@
-"""The processes of a learner with several devices: the first, which its peer knows, and those that follow it."""
+"""The processes of a learner on several devices: the first, which its peer talks to, and those that follow it."""

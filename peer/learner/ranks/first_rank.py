@@ -1,7 +1,7 @@
-"""The first process of a learner with several devices, which its peer knows: it has the others make what it makes.
+"""The first process of a learner on several devices: its peer talks to it, and the other processes follow it.
 
-They are told over sockets what comes next, and get what is large through `Ranks`. None of them works without the
-others, so when one has ended, all do, and the peer begins another learner.
+It tells them over sockets what to do next; tensors go through `Ranks`. No process works without the others, so when
+one has ended, all end, and the peer starts another learner.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from peer.learner.spawn import EXIT_LOST, LEARNER_PROGRAM, LearnerLostError, las
 from peer.learner.work_counters import Counters
 from peer.numerics.fragments import FragmentLayout
 
-NOTICE_SECONDS = 5.0  # after which the kernel has told us of a process whose connections are closed
+NOTICE_SECONDS = 5.0  # within which the kernel reports the end of a process whose connections are closed
 END_SECONDS_MAX = 5.0
 
 
@@ -52,16 +52,16 @@ class _Other:
     output: IO[bytes]
 
     def ending(self, code: int) -> str:
-        """How it ended, in words."""
+        """Return in words how the process ended."""
         how = f"was ended by signal {-code}" if code < 0 else last_line(self.output) or f"ended with code {code}"
         return f"the learner's process for {self.device}: {how}"
 
 
 class Others:
-    """All processes of a learner but the first, which is this one: it ends as soon as one of them has."""
+    """All processes of a learner but the first, which is this one: it ends as soon as one of them has ended."""
 
     def __init__(self, start: Start, devices: Sequence[str], sharded: bool) -> None:
-        """Start them; raises LocalError."""
+        """Start the processes; raises LocalError."""
         self._devices = tuple(devices)
         self._sharded = sharded
         self._store = os.memfd_create("muster-ranks", os.MFD_CLOEXEC)
@@ -80,18 +80,18 @@ class Others:
             Thread(target=self._watch, args=(other,), daemon=True).start()
 
     def join(self) -> Ranks:
-        """Meet them."""
+        """Join the group with the other processes."""
         return join(self._store, 0, len(self._devices), self._devices[0], self._sharded)
 
     def tell(self, message: Message) -> None:
-        """Have each do this next; raises LearnerLostError if one is gone."""
+        """Send `message` to every process; raises LearnerLostError if one has ended."""
         with self.together():
             for other in self._others:
                 other.channel.send(message)
 
     @contextmanager
     def together(self) -> Iterator[None]:
-        """Something fails in here that others take part in: is it because one has ended? Then LearnerLostError."""
+        """Raise LearnerLostError for an error in the block if it came about because another process has ended."""
         try:
             yield
         except (RuntimeError, OSError, PeerGoneError) as error:
@@ -100,11 +100,11 @@ class Others:
             raise
 
     def cpu_seconds(self) -> float:
-        """CPU time that they have used, in all their threads; of one that has ended nothing."""
+        """Return the CPU seconds of all threads of these processes; 0 for a process that has ended."""
         return sum(cpu_seconds_of(other.process.pid) for other in self._others)
 
     def end(self) -> None:
-        """Have them end, and wait for that."""
+        """Stop the processes and wait until they have ended."""
         self._ending.set()
         for other in self._others:
             with suppress(PeerGoneError):
@@ -121,15 +121,15 @@ class Others:
             return
         self._lost = other.ending(code)
         self._found.set()
-        # this process may wait for that one for ever, inside a library, where no exception reaches it
+        # this process may wait for the other for ever inside a library, where no exception reaches it
         if not self._ending.wait(NOTICE_SECONDS):
             _exit(self._lost, EXIT_LOST if code < 0 or code == 0 else code)
 
 
 def cpu_seconds_of(pid: int) -> float:
-    """CPU time that a process has used, in hundredths; 0 if there is none."""
+    """Return the CPU seconds that a process has used, to a hundredth; 0 if there is no such process."""
     try:
-        _, _, fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")  # a name may hold anything
+        _, _, fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")  # the name may contain anything
     except OSError:
         return 0.0
     in_programs, in_kernel = fields.split()[11:13]
@@ -143,7 +143,7 @@ def _exit(reason: str, code: int) -> NoReturn:
 
 
 class LeadingLearner:
-    """A `Learner` of which the other processes make each call, too (`peer.learner.ranks.further_rank`)."""
+    """A `Learner` whose every call is also made by the other processes (`peer.learner.ranks.further_rank`)."""
 
     def __init__(self, learner: Learner, others: Others) -> None:
         self._learner = learner

@@ -1,4 +1,4 @@
-"""A process of a learner with several devices that is not the first: it makes the calls that the first one makes."""
+"""A process of a learner on several devices that is not the first: it repeats the calls of the first one."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from peer.learner.messages import (
 
 
 class SharedBatches:
-    """What the first process reads, for all of them; the others have nothing to read from."""
+    """Batches that the first process reads for all; the other processes only receive them."""
 
     def __init__(self, group: Ranks, sequences: int, tokens: int, batches: Batches | None = None) -> None:
         self._group = group
@@ -39,7 +39,10 @@ class SharedBatches:
 
 
 def follow(learner: Learner, channel: Channel) -> None:
-    """Until told to stop; raises PeerGoneError when the first process ends, or whatever else ends a learner."""
+    """Carry out messages until told to stop.
+
+    Raises PeerGoneError when the first process ends, or any error that ends a learner.
+    """
     while True:
         for message in channel.receive(None):
             if isinstance(message, Stop):
