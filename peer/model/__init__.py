@@ -1,1 +1,1 @@
-"""What is trained: description, families, build, flat parameters, replicas."""
+"""The trained model: its description, families, construction and flat parameters."""

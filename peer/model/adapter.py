@@ -1,6 +1,6 @@
-"""A run's model where it trains an adapter: the base, frozen, and LoRA's A and B beside its linear layers.
+"""A run's model if the run trains an adapter: the frozen base, with LoRA's A and B beside its linear layers.
 
-To all others such a run is one more model: its tensors are the adapter's, A is seeded, and B is zero.
+All other code treats such a run like any model: its tensors are the adapter's, A is seeded, and B is zero.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from peer.model.own_module import trained_parameters
 from peer.model.source import checked, settled
 from peer.model.trial import try_family
 
-_A, _B = ".lora_A.default.weight", ".lora_B.default.weight"  # as `peft` calls them behind the name of a layer
+_A, _B = ".lora_A.default.weight", ".lora_B.default.weight"  # suffixes that `peft` adds to the name of a layer
 
 
 def build_run_model(config: RunConfig) -> nn.Module:
-    """The model of a run at version 0, on the CPU; leaves global random state alone. Raises UsageError.
+    """Return the model of a run at version 0, on the CPU; leaves global random state alone. Raises UsageError.
 
-    A run with an adapter is `located`: where its base lies here is part of it.
+    A run with an adapter must be `located`: its config then names the folder of its base on this machine.
     """
     if config.adapter is None:
         return build_model(config.model, config.data.context_tokens, config.seed)
@@ -50,14 +50,14 @@ def build_run_model(config: RunConfig) -> nn.Module:
 
 
 def build_hollow_run_model(config: RunConfig) -> nn.Module:
-    """The same without trained parameters of its own, for callers that set their `data` to memory that is there."""
+    """Return the model without trained parameters of its own, for callers that set their `data` to existing memory."""
     if config.adapter is None:
         return build_hollow_model(config.model, config.data.context_tokens)
     return build_run_model(config)
 
 
 def describe_adapter(config: RunConfig, base: str, room_bytes: int | None) -> tuple[RunConfig, str]:
-    """The run as its manifest has it, and the folder of the base if it is none of the Hub's; raises UsageError."""
+    """Return the run as its manifest has it, and the folder of the base unless it is on the Hub; raises UsageError."""
     source = config.model.source
     folder = base_folder(base or source)
     sketched = sketch_adapter(config, folder)
@@ -76,7 +76,7 @@ def describe_adapter(config: RunConfig, base: str, room_bytes: int | None) -> tu
 
 
 def sketch_adapter(config: RunConfig, folder: Path | None) -> RunConfig:
-    """The run with the adapter's tensors and the size of its base, from `config.json` alone; raises UsageError."""
+    """Return the run with the adapter's tensors and its base's size, from `config.json` alone; raises UsageError."""
     assert config.adapter is not None
     model = settled(config.model, config.data.context_tokens, folder).model_copy(update={"weights": "seeded"})
     with torch.device("meta"):
@@ -89,17 +89,20 @@ def sketch_adapter(config: RunConfig, folder: Path | None) -> RunConfig:
 
 
 def adapter_layers(config: RunConfig) -> tuple[str, ...]:
-    """Names of the base's layers that have an adapter, in order."""
+    """Return the names of the base's layers that have an adapter, in order."""
     return tuple(one.name.removesuffix(_A) for one in config.model.tensors if one.name.endswith(_A))
 
 
 def peft_name(name: str) -> str:
-    """What a tensor of the run is called in `adapter_model.safetensors`."""
+    """Return the name of a tensor of the run in `adapter_model.safetensors`."""
     return f"base_model.model.{name.replace('.default.', '.')}"
 
 
 def _entry(name: str, shape: tuple[int, ...]) -> TensorEntry:
-    """A starts as `peft` does, within ± 1/√inputs; B is zero, so version 0 is the base."""
+    """Return the entry of an adapter tensor.
+
+    A starts as in `peft`, within ± 1/√inputs, and B at zero, so version 0 is the base.
+    """
     if not name.endswith((_A, _B)):
         raise UsageError(f"adapter.targets: {name} is of a layer that is not linear; name linear layers only")
     if name.endswith(_B):
@@ -112,7 +115,7 @@ def _trained_shapes(module: nn.Module) -> dict[str, tuple[int, ...]]:
 
 
 def _adapted(module: nn.Module, spec: AdapterSpec) -> nn.Module:
-    """The same module with its parameters frozen and an adapter in place, in float32; raises UsageError."""
+    """Return the same module with frozen parameters and an adapter in place, in float32; raises UsageError."""
     from peft import LoraConfig, inject_adapter_in_model
 
     module.requires_grad_(False)
@@ -126,7 +129,7 @@ def _adapted(module: nn.Module, spec: AdapterSpec) -> nn.Module:
         task_type="CAUSAL_LM",
     )
     try:
-        with torch.random.fork_rng(devices=[]):  # it draws values of its own, which are replaced
+        with torch.random.fork_rng(devices=[]):  # peft draws random values, which are replaced
             inject_adapter_in_model(lora, module)
     except (ValueError, TypeError, NotImplementedError) as error:
         raise UsageError(f"adapter.targets: {first_line(error)}") from None
@@ -137,7 +140,10 @@ def _adapted(module: nn.Module, spec: AdapterSpec) -> nn.Module:
 
 
 def _check_shapes(config: RunConfig, spec: AdapterSpec) -> None:
-    """Before anything is allocated: a manifest could list little and have much built."""
+    """Raise UsageError unless this machine builds the run's tensors.
+
+    Runs before anything is allocated: a manifest could list few tensors and have a huge model built.
+    """
     with torch.device("meta"):
         module = make_module(config.model, config.data.context_tokens)
         counts = base_counts(module)

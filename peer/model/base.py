@@ -1,7 +1,7 @@
-"""The base of an adapter run: a folder that every peer brings, and that has to hold exactly the run's tensors.
+"""The base of an adapter run: a folder that every peer brings, and that must hold exactly the run's tensors.
 
-The manifest has a digest of each tensor as its files have it, before anything is shortened, so a peer with another base
-hears which tensor differs. Nothing of a base travels, unless its organiser gives it (`peer.sync.base_fetch`).
+The manifest has a digest of each tensor as its files have it, before any quantisation. A peer with another base is
+told which tensor differs. A base is not sent, unless its organiser gives it to peers (`peer.sync.base_fetch`).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _INDEX = "model.safetensors.index.json"
 
 
 def base_folder(source: str) -> Path:
-    """Where the base of a run lies that is `located`; raises UsageError if nobody said, or if no weights are there."""
+    """Return the base's folder of a `located` run; raises UsageError if none is named or it has no weights."""
     folder = folder_of(source)
     if folder is None:
         raise UsageError("this run trains an adapter of a base model that every peer brings; name its folder: --base")
@@ -41,12 +41,12 @@ def base_folder(source: str) -> Path:
 
 
 def base_tensors(folder: Path) -> tuple[BaseTensor, ...]:
-    """Names and digests of all that the folder's files hold, in order of their names; raises UsageError."""
+    """Return names and digests of all tensors in the folder's files, in order of name; raises UsageError."""
     return tuple(BaseTensor(name=name, sha256=_sha256(value)) for name, value in _stored(folder))
 
 
 def leaves_of(path: Path) -> tuple[bytes, ...]:
-    """The digests of a file's pieces, as those are handed out; () if there is no such file. Raises OSError."""
+    """Return the digests of a file's pieces, as peers send them; () if there is no such file. Raises OSError."""
     if not path.exists():
         return ()
     with path.open("rb") as file:
@@ -54,7 +54,7 @@ def leaves_of(path: Path) -> tuple[bytes, ...]:
 
 
 def given_file(folder: Path) -> BaseFile:
-    """What a manifest says of a base that is given to those who lack it; raises UsageError if it is none to give."""
+    """Return the manifest's entry for a base that is given to peers without one; raises UsageError if it cannot be."""
     path = folder / BASE_FILE
     if not path.is_file():
         raise UsageError(
@@ -71,7 +71,7 @@ def given_file(folder: Path) -> BaseFile:
 
 
 def check_base(spec: AdapterSpec, folder: Path) -> None:
-    """Raise UsageError that names the first tensor in which this folder is not the run's base."""
+    """Raise UsageError naming the first tensor in which this folder differs from the run's base."""
     wanted, found = ({one.name: one.sha256 for one in tensors} for tensors in (spec.base, base_tensors(folder)))
     for name in sorted(wanted.keys() | found.keys()):
         if wanted.get(name) != found.get(name):
@@ -84,7 +84,7 @@ def check_base(spec: AdapterSpec, folder: Path) -> None:
 
 
 def base_counts(module: nn.Module) -> tuple[int, int]:
-    """How many numbers a base has, and how many of them NF4 shortens: those of linear layers, but for the head."""
+    """Return how many numbers a base has, and how many of them NF4 quantises: linear layers, except the head."""
     head = cast(Any, module).get_output_embeddings()
     linear = [
         cast(Tensor, one.weight).numel()
@@ -99,7 +99,7 @@ def _sha256(value: Tensor) -> str:
 
 
 def _stored(folder: Path) -> Iterator[tuple[str, Tensor]]:
-    """Every tensor by name, one at a time: all of them may be more than memory holds."""
+    """Yield every tensor by name, one at a time, because all may exceed the memory."""
     try:
         where: dict[str, Path] = {}
         for path in _files(folder):
@@ -113,7 +113,7 @@ def _stored(folder: Path) -> Iterator[tuple[str, Tensor]]:
 
 
 def _files(folder: Path) -> list[Path]:
-    """The files that `transformers` reads, which may not be all that are there."""
+    """Return the files that `transformers` reads, which may not be all that are there."""
     if not (folder / BASE_FILE).exists() and (folder / _INDEX).exists():
         names = json.loads((folder / _INDEX).read_text(encoding="utf-8"))["weight_map"].values()
         return [folder / Path(name).name for name in sorted(set(names))]

@@ -1,7 +1,7 @@
-"""The model: a Llama or another causal language model of `transformers`, with values that every machine starts alike.
+"""The model: a Llama or another causal language model of `transformers`, with the same start values on every machine.
 
-Names, shapes and seeded values come from the manifest without importing `transformers` (two seconds of CPU), so that a
-process that only averages parameters starts quickly; `build_model` imports it when a forward pass is needed.
+Names, shapes and seeded values come from the manifest without importing `transformers` (two seconds of CPU). A
+process that only averages parameters therefore starts quickly; `build_model` imports it for a forward pass.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ if TYPE_CHECKING:
     from transformers import LlamaConfig
 
 DRAWN_AT_ONCE = 1 << 20  # numbers
-# what families call the matrices that write into the residual stream
+# names that families give to the matrices that write into the residual stream
 RESULTS = frozenset(["o_proj", "out_proj", "c_proj", "down_proj", "dense_4h_to_h", "fc2", "fc_out", "wo", "w2"])
 
 
 def parameter_specs(spec: ModelSpec) -> tuple[TensorSpec, ...]:
-    """Every trained tensor once, under its name in the model, in a fixed order; tied ones under their first name.
+    """Return every trained tensor once, by its name in the model, in a fixed order; tied ones by their first name.
 
-    For all but plain Llama models `spec` is that of a manifest, which lists them (`peer.model.description`).
+    Except for plain Llama models, `spec` must be that of a manifest, which lists them (`peer.model.description`).
     """
     if spec.is_plain_llama:
         return tuple(_llama_specs(spec))
@@ -64,9 +64,9 @@ def _llama_specs(spec: ModelSpec) -> Iterator[TensorSpec]:
 
 
 def initial_bound(spec: ModelSpec, name: str, fan_in: int) -> float | None:
-    """What `model.initial` has a matrix of this name start within; None where its width says that.
+    """Return the bound on a matrix's start values by `model.initial`; None if the hidden size sets it.
 
-    Layers add their results up, so with 2 · layers of them each begins as much shorter that the sum is no longer.
+    Layers add up their results, so each of the 2 · layers results starts smaller, to keep the sum's length.
     """
     if spec.initial is None:
         return None
@@ -75,12 +75,12 @@ def initial_bound(spec: ModelSpec, name: str, fan_in: int) -> float | None:
 
 
 def initial_parameters(spec: ModelSpec, seed: int, tensors: Sequence[TensorSpec] | None = None) -> dict[str, Tensor]:
-    """Seeded float32 values of these tensors, or of all of `parameter_specs`, by name: the state at version 0.
+    """Return seeded float32 values of these tensors, or of all of `parameter_specs`, by name: the state at version 0.
 
-    Norms start at one, biases at zero, matrices uniform within their bounds, or ±1/√hidden_size, from which a small
-    Llama learns far quicker than from the deviation of 0.02 in `transformers` (docs/research/experiments.md). The
-    numbers come from a SHAKE-256 stream per tensor through one exact conversion and one rounding, so that all machines
-    and releases draw the same bits; torch's normal numbers differ with the vector width of the CPU.
+    Norms start at one, biases at zero, matrices uniform within their bounds, or ±1/√hidden_size. From there a small
+    Llama learns far quicker than from the deviation of 0.02 in `transformers` (docs/research/experiments.md). Each
+    tensor's numbers come from its own SHAKE-256 stream through one exact conversion and one rounding. All machines and
+    releases therefore draw the same bits; torch's normal numbers differ with the vector width of the CPU.
     """
     drawn = {tensor.name: torch.empty(tensor.shape) for tensor in tensors or parameter_specs(spec)}
     for tensor in tensors or parameter_specs(spec):
@@ -89,7 +89,7 @@ def initial_parameters(spec: ModelSpec, seed: int, tensors: Sequence[TensorSpec]
 
 
 def draw_initial(spec: ModelSpec, seed: int, tensor: TensorSpec, out: Tensor) -> None:
-    """The values of `initial_parameters` of one tensor, or of a part of one, into float32[elements]."""
+    """Write the `initial_parameters` of one tensor, or of a part of one, into `out`, float32[elements]."""
     if tensor.start != "uniform":
         out.fill_(float(tensor.start == "ones"))
         return
@@ -104,7 +104,7 @@ def draw_initial(spec: ModelSpec, seed: int, tensor: TensorSpec, out: Tensor) ->
 
 
 def llama_config(spec: ModelSpec, context_tokens: int) -> LlamaConfig:
-    """The `transformers` configuration of `spec`, as an export carries it."""
+    """Return the `transformers` configuration of `spec`, as an export contains it."""
     from transformers.models.llama.configuration_llama import LlamaConfig
 
     return LlamaConfig(
@@ -123,28 +123,28 @@ def llama_config(spec: ModelSpec, context_tokens: int) -> LlamaConfig:
 
 
 def build_model(spec: ModelSpec, context_tokens: int, seed: int) -> nn.Module:
-    """The run's model in float32 on the CPU; leaves global random state alone.
+    """Return the run's model in float32 on the CPU; leaves global random state alone.
 
-    It holds `initial_parameters`, and where they are not seeded nothing of use. Raises UsageError if the installed
-    `transformers` does not build what the manifest lists.
+    It holds `initial_parameters`; unless they are seeded, its values have no meaning. Raises UsageError if the
+    installed `transformers` builds other tensors than the manifest lists.
     """
     _check_shapes(spec, context_tokens)
-    with torch.random.fork_rng(devices=[]):  # transformers draws values of its own, which are replaced below
+    with torch.random.fork_rng(devices=[]):  # transformers draws random values, which are replaced below
         model = _plain_llama(spec, context_tokens) if spec.is_plain_llama else make_module(spec, context_tokens)
     if spec.weights == "seeded":
         named = dict(model.named_parameters())
         with torch.no_grad():
-            for tensor in parameter_specs(spec):  # one after the other: all of them would take as much as the model
+            for tensor in parameter_specs(spec):  # one at a time: all of them would take as much memory as the model
                 named[tensor.name].copy_(initial_parameters(spec, seed, [tensor])[tensor.name])
     return model
 
 
 def build_hollow_model(spec: ModelSpec, context_tokens: int) -> nn.Module:
-    """The same without parameters: all are empty, for callers that set their `data` to memory that is there."""
+    """Return the model with empty parameters, for callers that set their `data` to existing memory."""
     _check_shapes(spec, context_tokens)
     with torch.random.fork_rng(devices=[]), _Unallocated():
         model = _plain_llama(spec, context_tokens) if spec.is_plain_llama else make_module(spec, context_tokens)
-    empty = {parameter: nn.Parameter(torch.empty(0)) for parameter in model.parameters()}  # one that is tied stays so
+    empty = {parameter: nn.Parameter(torch.empty(0)) for parameter in model.parameters()}  # tied ones stay tied
     for module in model.modules():
         for name, parameter in module.named_parameters(recurse=False, remove_duplicate=False):
             module.register_parameter(name, empty[parameter])
@@ -152,7 +152,7 @@ def build_hollow_model(spec: ModelSpec, context_tokens: int) -> nn.Module:
 
 
 class _Unallocated(TorchFunctionMode):
-    """What is made to be filled later takes no memory, and is filled with nothing."""
+    """A mode in which `torch.empty` allocates no memory, so that nothing is initialised."""
 
     def __torch_function__(
         self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -164,7 +164,10 @@ class _Unallocated(TorchFunctionMode):
 
 
 def _check_shapes(spec: ModelSpec, context_tokens: int) -> None:
-    """Before anything is allocated: a manifest could list little and have much built."""
+    """Raise UsageError unless the installed `transformers` builds the tensors that the manifest lists.
+
+    Runs before anything is allocated: a manifest could list few tensors and have a huge model built.
+    """
     listed = {tensor.name: tensor.shape for tensor in parameter_specs(spec)}
     with torch.device("meta"):
         model = _plain_llama(spec, context_tokens) if spec.is_plain_llama else make_module(spec, context_tokens)
@@ -181,13 +184,13 @@ def _plain_llama(spec: ModelSpec, context_tokens: int) -> nn.Module:
 
 
 def import_llama() -> Any:
-    """The class of Llama models; two seconds of CPU."""
+    """Import and return the class of Llama models; takes two seconds of CPU time."""
     from transformers.models.llama.modeling_llama import LlamaForCausalLM
 
     return LlamaForCausalLM
 
 
 def loss(model: nn.Module, tokens: Tensor) -> Tensor:
-    """Mean cross entropy in nats of each next token; `tokens` is int64, shape (sequences, context_tokens + 1)."""
+    """Return the mean cross entropy in nats of each next token; `tokens` is int64[sequences, context_tokens + 1]."""
     logits = model(input_ids=tokens[:, :-1], use_cache=False).logits
     return functional.cross_entropy(logits.flatten(0, 1).float(), tokens[:, 1:].flatten())

@@ -35,7 +35,7 @@ POWER_OF_TWO_MIN = 1 << 16  # larger powers of two are easier to read as such
 
 
 def render() -> str:
-    """The whole page as Markdown, a pure function of `RunConfig`."""
+    """Return the whole page as Markdown, a pure function of `RunConfig`."""
     schema = RunConfig.model_json_schema()
     fields: dict[str, Schema] = schema["properties"]
     sections = {name: schema["$defs"][ref.rpartition("/")[2]] for name, one in fields.items() if (ref := _table(one))}
@@ -46,7 +46,7 @@ def render() -> str:
 
 
 def _table(field: Schema) -> str:
-    """The reference of a field that is a table, one that may be left out included; empty for all others."""
+    """Return the schema reference of a field that is a table, optional or not; empty for all others."""
     found = [one["$ref"] for one in (field, *field.get("anyOf", ())) if "$ref" in one]
     return str(found[0]) if found else ""
 
@@ -62,7 +62,7 @@ def _row(name: str, field: Schema) -> str:
 
 
 def _default(field: Schema) -> str:
-    is_table = field["type"] == "table"  # kept as the text of one, so that the run's description has one form
+    is_table = field["type"] == "table"  # stored as the text of a table, so that the run's description has one form
     return "empty" if is_table and not field["default"] else f"`{json.dumps(field['default'])}`"
 
 

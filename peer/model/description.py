@@ -1,7 +1,7 @@
-"""From what an organiser writes to what a manifest fixes: the model's tensors, its values at version 0, no paths.
+"""From an organiser's run file to the manifest's contents: the model's tensors, its values at version 0, no paths.
 
-Only the host reads a folder, a checkpoint or the Hub. Everybody else has names and shapes from the manifest and the
-values from the host, piece by piece and proven (`peer.sync.genesis`).
+Only the host reads a folder, a checkpoint or the Hub. All others get names and shapes from the manifest, and the
+values from the host, piece by piece and verified (`peer.sync.genesis`).
 """
 
 from __future__ import annotations
@@ -38,15 +38,18 @@ from peer.model.source import checked, folder_of, settled
 from peer.model.trial import try_family
 from peer.numerics.merge_plugin import with_rule_digest
 
-OWN_DATA = digest_of(b"muster-own-data")  # names the data of runs whose peers bring their own
+OWN_DATA = digest_of(b"muster-own-data")  # the digest that stands for the data of runs whose peers bring their own
 
 Named = Mapping[str, Tensor]
 
 
 @dataclass(frozen=True, slots=True)
 class Description:
-    """A run as its manifest has it, the float32 values of version 0 by name where they are not seeded, the host's
-    own files, whose paths are nobody else's business, and a line for the organiser where there is something to say."""
+    """A run as its manifest has it.
+
+    `values` are float32 by name, at version 0, unless they are seeded. `files` are the host's own, whose paths stay
+    private. `note` is a line for the organiser, if there is anything to say.
+    """
 
     config: RunConfig
     values: Named | None = None
@@ -55,10 +58,10 @@ class Description:
 
 
 def describe(config: RunConfig, room_bytes: int | None = None, base: str = "") -> Description:
-    """Read whatever the run file points to; raises UsageError with what to do.
+    """Read everything that the run file refers to; raises UsageError with advice.
 
-    `room_bytes` is the memory that this machine has for it: a model that does not fit is refused before it is built.
-    `base` is where the base of an adapter lies, if not where `model.source` says.
+    `room_bytes` is the memory this machine has for it: a model that does not fit is refused before it is built.
+    `base` is the folder of an adapter's base, if it is not at `model.source`.
     """
     described = _describe_model(with_rule_digest(config), room_bytes, base)
     fixed, files = _describe_data(described.config)
@@ -66,10 +69,10 @@ def describe(config: RunConfig, room_bytes: int | None = None, base: str = "") -
 
 
 def is_same_run(known: RunConfig, described: RunConfig) -> bool:
-    """Whether a run file that was described anew is that of a run that we know: a `transformers` may lie between."""
+    """Whether a run file that was described again is that of a known run; releases of `transformers` may differ."""
     settings, model = known.model.settings, described.model
-    data = described.data.model_copy(update={"revision": known.data.revision})  # the Hub's of today may be another
-    admission = known.admission if described.admission is None else described.admission  # a file need not say it
+    data = described.data.model_copy(update={"revision": known.data.revision})  # the Hub may have a newer one
+    admission = known.admission if described.admission is None else described.admission  # a file need not contain it
     settings_as_known = model.model_copy(update={"settings": settings})
     same = described.model_copy(update={"data": data, "model": settings_as_known, "admission": admission})
     return known == same and agree(known.model.settings_table, model.settings_table)
@@ -90,7 +93,7 @@ def _describe_data(config: RunConfig) -> tuple[RunConfig, LocalFiles]:
     if data.source == CHAT:
         data = data.model_copy(update={"chat_template": _chat_template(data, tokenizer)})
     if tokenizer is not None or data.source != "tokens":
-        encoder(tokenizer, config.model.vocabulary, data)  # to hear now what is wrong with it
+        encoder(tokenizer, config.model.vocabulary, data)  # reports now whatever is wrong with the tokenizer
     here = not data.tokenizer.startswith(HUB)
     found = (None, None) if tokenizer is None else special_tokens(tokenizer, data.tokenizer)
     begin, end = (
@@ -109,7 +112,7 @@ def _describe_data(config: RunConfig) -> tuple[RunConfig, LocalFiles]:
 
 
 def _chat_template(data: DataSpec, tokenizer: bytes | None) -> str | None:
-    """How conversations become text: as the run file says, or the tokenizer; raises UsageError."""
+    """Return the run file's chat template, or the tokenizer's; raises UsageError."""
     template = data.chat_template or (chat_template(data.tokenizer) if tokenizer is not None else None)
     if template is None:
         return None
@@ -150,7 +153,7 @@ def _describe_family(config: RunConfig, room_bytes: int | None) -> Description:
 
 
 def own_model(config: RunConfig, module: nn.Module) -> Description:
-    """The description of a run whose peers bring this model themselves; raises UsageError."""
+    """Return the description of a run whose peers bring this model themselves; raises UsageError."""
     model = config.model.model_copy(update={"family": "own", "settings": "", "source": ""})
     data = config.data.model_copy(update={"source": "own", "path": "", "tokenizer": ""})
     own = with_rule_digest(config).model_copy(update={"model": model, "data": data})
@@ -164,7 +167,7 @@ def own_model(config: RunConfig, module: nn.Module) -> Description:
 def _with_tensors(
     config: RunConfig, values: Named, embeddings: frozenset[str], inputs: Mapping[str, int] = MappingProxyType({})
 ) -> Description:
-    """`inputs` are the numbers that an element of a result is the sum of, by name, where the last axis does not say."""
+    """Return the description with the model's tensors; `inputs` is the fan-in by name if it is not the last axis."""
     model = config.model
     given = model.weights == "given" or model.is_own
     entries = tuple(
@@ -177,14 +180,14 @@ def _with_tensors(
         )
         for name, value in values.items()
     )
-    source = model.source if model.source.startswith(HUB) else ""  # whose folders are called what is nobody's business
+    source = model.source if model.source.startswith(HUB) else ""  # folder names are private
     update = {"tensors": entries, "source": source, "weights": "given" if given else "seeded"}
     fixed = config.model_copy(update={"model": checked(model, update)})
     return Description(fixed, values if given else None)
 
 
 def _start(name: str, value: Tensor) -> Literal["uniform", "ones", "zeros"]:
-    """How `transformers` begins this tensor: with ones, zeros, or, if it is a matrix, numbers around zero."""
+    """Return how `transformers` starts this tensor: with ones, zeros, or, for a matrix, numbers around zero."""
     if bool((value == 1).all()):
         return "ones"
     if bool((value == 0).all()):
@@ -195,7 +198,7 @@ def _start(name: str, value: Tensor) -> Literal["uniform", "ones", "zeros"]:
 
 
 def _embeddings(module: nn.Module) -> frozenset[str]:
-    """Names of input and output embeddings, whose rows see some tokens only."""
+    """Return the names of input and output embeddings, whose rows are used by some tokens only."""
     tables = [one.weight for one in module.modules() if isinstance(one, nn.Embedding)]
     output = getattr(module, "get_output_embeddings", lambda: None)()
     tables += [] if output is None else [output.weight]
@@ -204,7 +207,7 @@ def _embeddings(module: nn.Module) -> frozenset[str]:
 
 
 def _inputs(module: nn.Module) -> dict[str, int]:
-    """The fan-in of convolutions, and of GPT-2's linear layers, which `transformers` keeps transposed."""
+    """Return the fan-in of convolutions, and of GPT-2's linear layers, which `transformers` stores transposed."""
     found = {}
     for name, one in module.named_modules():
         weight = getattr(one, "weight", None)

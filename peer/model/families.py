@@ -1,8 +1,8 @@
-"""Causal language models of every family that `transformers` has, from a config alone.
+"""Causal language models of every family in `transformers`, built from a config alone.
 
 Only classes of the installed `transformers` are used, or of a package that the owner has installed
-(`peer.numerics.plugins`), never code that comes with a model: whatever in a config would fetch or run something is
-refused, because a volunteer's machine builds what an organiser's manifest says.
+(`peer.numerics.plugins`), never code that comes with a model. Config fields that would fetch or run code are refused,
+because a volunteer's machine builds what an organiser's manifest says.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from peer.machine.text import first_line
 from peer.model.config_table import ROPE, ROPE_4_NAMES, WRITTEN_BY, Table, is_complete, is_refused
 from peer.numerics.plugins import family_part
 
-LAYERS_MAX = 256  # as `ModelSpec.layers`: a config alone of millions would take minutes, and all memory
-SETTING_MAX = 1 << 24  # no size of a model is larger; what is made once for each of so many would fill any memory
-_COUNTED = ("layer", "block", "depth", "stage")  # in the names of what a config makes something for each of
-_SIZES = ("size", "depthwise")  # and in those of a size, as `vocab_size_per_layer_input`
+LAYERS_MAX = 256  # as in `ModelSpec.layers`: a config of millions of layers would take minutes and all memory
+SETTING_MAX = 1 << 24  # no real size is larger; an object for each of so many would fill any memory
+_COUNTED = ("layer", "block", "depth", "stage")  # parts of names that count things a config creates
+_SIZES = ("size", "depthwise")  # parts of names that are sizes nevertheless, as `vocab_size_per_layer_input`
 SPECIAL_TOKENS = ("bos_token_id", "eos_token_id", "pad_token_id")
 
 
 def make_module(spec: ModelSpec, context_tokens: int) -> nn.Module:
-    """The model with values that `transformers` draws from the global random state, in float32 on the CPU.
+    """Return the model in float32 on the CPU, with the values that `transformers` draws from global random state.
 
     Raises UsageError if the family is unknown or its config does not take these settings.
     """
@@ -36,14 +36,14 @@ def make_module(spec: ModelSpec, context_tokens: int) -> nn.Module:
     config = make_config(spec, context_tokens)
     try:
         return cast(nn.Module, AutoModelForCausalLM.from_config(config))
-    except Exception as error:  # noqa: BLE001 - whatever a model class says about a config is the organiser's mistake
+    except Exception as error:  # noqa: BLE001 - any error of a model class about its config is the organiser's mistake
         raise UsageError(_complaint(spec, error)) from None
 
 
 def make_config(spec: ModelSpec, context_tokens: int) -> Any:
-    """The `transformers` config: all that the manifest's table says, or `spec`'s own keys with `settings` before them.
+    """Return the `transformers` config: the manifest's complete table, or `spec`'s keys overridden by its `settings`.
 
-    Dropout is off: a step is a function of its window alone, so that others can redo it (design §9).
+    Dropout is off: a step depends on its window alone, so that other peers can redo it (design §9).
     """
     check_settings(spec)
     known = default_config(spec)
@@ -62,7 +62,7 @@ def make_config(spec: ModelSpec, context_tokens: int) -> Any:
 
 
 def _config_of_table(spec: ModelSpec, known: Any) -> Any:
-    """The config that a host has written out in full; raises UsageError if this release does not know all of it."""
+    """Return the config that a host has written out in full; raises UsageError if this release lacks a field of it."""
     table = spec.settings_table
     for name, value in table.items():
         if value and not hasattr(known, name):
@@ -74,7 +74,7 @@ def _config_of_table(spec: ModelSpec, known: Any) -> Any:
 
 
 def config_from(spec: ModelSpec, values: Table) -> Any:
-    """The config of the spec's family with these values; raises UsageError if the family does not take them."""
+    """Return the config of the spec's family with these values; raises UsageError if the family does not take them."""
     from transformers import AutoConfig
 
     try:
@@ -84,7 +84,7 @@ def config_from(spec: ModelSpec, values: Table) -> Any:
 
 
 def without_dropout(config: Any) -> Any:
-    """The same config with every dropout at zero, in the configs of its parts too."""
+    """Return the same config with every dropout at zero, including the configs of its parts."""
     for name, value in vars(config).items():
         if "drop" in name and isinstance(value, float):
             setattr(config, name, 0.0)
@@ -95,7 +95,7 @@ def without_dropout(config: Any) -> Any:
 
 
 def check_settings(spec: ModelSpec) -> None:
-    """Raise UsageError for what no run's model may say, before anything is made of it."""
+    """Raise UsageError for settings that no run's model may have, before anything is built from them."""
     for name, value in _entries(spec.settings_table):
         if is_refused(name):
             raise UsageError(f"model.settings must not hold {name}; a run's model is its shape only")
@@ -120,10 +120,10 @@ def _is_counted(name: str) -> bool:
 
 
 def _entries(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
-    """Every number and text with the name of the field that it is in, also inside tables and lists."""
+    """Yield every number and text with its field's name, including those in nested tables and lists."""
     if isinstance(value, dict):
         for key, inner in value.items():
-            yield key, None  # the name counts, also if nothing is in it
+            yield key, None  # names are checked, too, even without a value
             yield from _entries(inner, key)
     elif isinstance(value, list):
         for inner in value:
@@ -133,7 +133,7 @@ def _entries(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def default_config(spec: ModelSpec) -> Any:
-    """What `transformers` builds of this family if nobody says how; raises UsageError for an unknown family."""
+    """Return the default config of this family in `transformers`; raises UsageError for an unknown family."""
     from transformers import AutoConfig
     from transformers import __version__ as version
 
@@ -166,12 +166,12 @@ def _causal_families() -> Collection[str]:
 
 
 def shapes_of(module: nn.Module) -> dict[str, tuple[int, ...]]:
-    """Every trained tensor of a model by name; one on the meta device has room for no value."""
+    """Return the shape of every trained tensor by name; works on the meta device, too."""
     return {name: tuple(parameter.shape) for name, parameter in module.named_parameters()}
 
 
 def architecture(config: Any) -> str:
-    """The name of the class that `make_module` makes of a config; raises UsageError if there is none."""
+    """Return the name of the class that `make_module` builds from a config; raises UsageError if there is none."""
     from transformers import AutoModelForCausalLM
 
     try:
@@ -181,7 +181,7 @@ def architecture(config: Any) -> str:
 
 
 def _plain_settings(spec: ModelSpec, context_tokens: int) -> dict[str, int]:
-    """The keys of `ModelSpec` under the names that all configs understand."""
+    """Return the sizes in `ModelSpec` under the names that all configs understand."""
     return {
         "hidden_size": spec.hidden_size,
         "num_hidden_layers": spec.layers,
@@ -194,7 +194,7 @@ def _plain_settings(spec: ModelSpec, context_tokens: int) -> dict[str, int]:
 
 
 def canonical(config: Any, name: str) -> str:
-    """A field's own name, where the family has another one than most."""
+    """Return a field's name in this family, which may differ from the usual one."""
     return str(config.attribute_map.get(name, name))
 
 

@@ -1,6 +1,6 @@
-"""The trained tensors of a module in one flat vector, of which the module's parameters are views; gradients likewise.
+"""The trained tensors of a module in one flat vector; the module's parameters and gradients are views of it.
 
-So a snapshot of a fragment is one copy, an adoption two element-wise operations, and clipping one norm.
+So a snapshot of a fragment is one copy, an adoption two element-wise operations, and clipping needs one norm.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 class FlatParameters:
     """All fragments in order, on one device, in float32 or bfloat16.
 
-    A fragment is read and loaded in float32. What bfloat16 cuts off a value that is loaded is kept in host memory and
-    added whenever the fragment is read: so an outer gradient is measured from what was actually loaded, and holds
-    the learner's own steps, not its rounding.
+    A fragment is read and loaded in float32. The remainder that bfloat16 cuts off a loaded value is kept in host memory
+    and added whenever the fragment is read. An outer gradient is thus measured from the value that was loaded: it
+    holds the learner's own steps, without its rounding.
     """
 
     def __init__(self, module: nn.Module, fragments: Sequence[FragmentLayout], precision: str, device: str) -> None:
@@ -49,52 +49,52 @@ class FlatParameters:
             view.copy_(parameter.detach())
             parameter.grad = None
             parameter.data = view
-        give_back_freed()  # what the module's own tensors lay in, before gradients take as much again
+        give_back_freed()  # the memory of the module's own tensors, before gradients take as much again
         self.wake()
 
     @property
     def layouts(self) -> tuple[FragmentLayout, ...]:
-        """What is here of each fragment: all of it."""
+        """The layout of this process's part of each fragment: all of it."""
         return self.fragments
 
     @property
     def stepped(self) -> dict[str, nn.Parameter]:
-        """What the optimizer moves."""
+        """The parameters that the optimizer moves, by name."""
         return self._named
 
     def own(self, fragment: int, whole: Tensor) -> Tensor:
-        """What is here of a fragment, float32[elements] on any device; on the device of the parameters."""
+        """Return this process's part of a fragment, float32[elements], on the device of the parameters."""
         return whole.to(self.values.device)
 
     def put(self, fragment: int, part: Tensor, out: Tensor | None) -> None:
-        """Copy what `exact` gave, or the like, into `out`, float32[elements] on any device, if anybody wants it."""
+        """Copy a part, such as `exact` returns, into `out`, float32[elements] on any device, unless it is None."""
         if out is not None:
             out.copy_(part)
 
     def clear_gradient(self) -> None:
-        """Begin a gradient."""
+        """Set the gradient to zero."""
         self.gradient.zero_()
 
     def finish_gradient(self, add: Callable[[Tensor], None]) -> None:
-        """Have `add` add what others have of it."""
+        """Call `add` to add the other processes' gradients."""
         add(self.gradient)
 
     def norm(self) -> Tensor:
-        """The gradient's length."""
+        """Return the norm of the gradient."""
         length: Tensor = torch.linalg.vector_norm(self.gradient, dtype=torch.float32)
         return length
 
     def scale(self, factor: Tensor) -> None:
-        """Multiply the gradient."""
+        """Multiply the gradient by `factor`."""
         self.gradient.mul_(factor)
 
     def exact(self, fragment: int) -> Tensor:
-        """What is here of a fragment in float32, on the device of the parameters; it may be their own memory."""
+        """Return this process's part of a fragment in float32, on the parameters' device; it may share their memory."""
         values, span = self._view(self.values, fragment), self._spans[fragment]
         return values.float().add_(self._cut_off.of(span, values.device)) if len(self._cut_off) else values
 
     def load(self, fragment: int, exact: Tensor) -> None:
-        """Take over float32[elements], which `exact` may have given and others changed."""
+        """Load float32[elements], which may be the changed result of `exact`; overwrites it."""
         values = self._view(self.values, fragment)
         if exact.data_ptr() != values.data_ptr():
             values.copy_(exact)
@@ -102,28 +102,28 @@ class FlatParameters:
             self._cut_off.keep(self._spans[fragment], exact.sub_(values))
 
     def export_state(self) -> dict[str, Tensor]:
-        """All values, not copied, and what was cut off."""
+        """Return all values, not copied, and the rounding remainders."""
         return {"theta": self.values, **self._cut_off.export_state()}
 
     def fits(self, state: Mapping[str, Tensor]) -> bool:
-        """Whether `export_state` of such parameters is in there."""
+        """Whether the state holds an `export_state` of such parameters."""
         values = state.get("theta")
         return values is not None and values.shape == self.values.shape and values.dtype == self._dtype
 
     def import_state(self, state: Mapping[str, Tensor]) -> None:
-        """Continue from `export_state`, which `fits`."""
+        """Continue from an `export_state` that `fits`."""
         self.values.copy_(state["theta"])
         self._cut_off.import_state(state)
 
     def rest(self) -> None:
-        """Give up the gradients, and the device's memory if it is not the host's; `read` and `load` go on."""
+        """Free the gradients, and the memory of a GPU; `exact` and `load` still work."""
         for parameter in self._named.values():
             parameter.grad = None
         self.gradient = torch.empty(0, dtype=self._dtype)
         self._move("cpu")
 
     def wake(self) -> None:
-        """Back to the device, with room for gradients, which are zero."""
+        """Move the parameters back to the device and allocate gradients, which are zero."""
         self._move(self.device)
         self.gradient = torch.zeros_like(self.values)
         for name, view in self._cut(self.gradient):
@@ -131,7 +131,7 @@ class FlatParameters:
 
     @property
     def is_awake(self) -> bool:
-        """Whether there is room for gradients."""
+        """Whether gradients are allocated."""
         return len(self.gradient) == len(self.values)
 
     def _move(self, device: torch.device | str) -> None:
@@ -145,9 +145,9 @@ class FlatParameters:
         return flat[self._spans[fragment]]
 
     def _cut(self, flat: Tensor) -> list[tuple[str, Tensor]]:
-        """Each tensor's name and its part of a flat vector, in its shape."""
+        """Return each tensor's name and its view of a flat vector, in its shape."""
         tensors = [tensor for layout in self.fragments for tensor in layout.tensors]
-        wholes = [tensor for tensor in tensors if not tensor.first_row]  # the other parts of one follow its first
+        wholes = [tensor for tensor in tensors if not tensor.first_row]  # a tensor's other parts follow its first
         sizes = [math.prod(tensor.whole_shape) for tensor in wholes]
         return [
             (tensor.name, flat[end - size : end].view(tensor.whole_shape))
@@ -156,5 +156,5 @@ class FlatParameters:
 
 
 def parameters_digest(state: Mapping[str, Tensor]) -> bytes:
-    """Names the parameters in what `Learner.export_state` returned, bit for bit."""
+    """Return a digest of the parameters in an `export_state` of a `Learner`, bit for bit."""
     return digest_of(b"lab-learner", state["theta"].view(torch.uint8).numpy().tobytes())

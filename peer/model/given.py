@@ -1,6 +1,6 @@
-"""Weights that an organiser gives: a folder of `save_pretrained`, read whole or refused in a sentence.
+"""Weights that an organiser gives: a folder of `save_pretrained`, read whole or refused with one sentence.
 
-Nothing may be drawn at random in the place of what is missing, and nothing that is there may stay unused unseen.
+No missing tensor may be replaced by random values, and no unused one may go unnoticed.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ CONVERSION = (
 
 
 def read_safetensors(path: Path) -> dict[str, Tensor]:
-    """A file's floating-point tensors as float32; raises UsageError."""
+    """Return a file's floating-point tensors as float32; raises UsageError."""
     try:
         found = load_file(path)
     except (OSError, SafetensorError) as error:
@@ -41,7 +41,7 @@ def read_safetensors(path: Path) -> dict[str, Tensor]:
 
 
 def holds_weights(folder: Path) -> bool:
-    """Whether there are weights that we read; raises UsageError if there are others only."""
+    """Whether the folder has safetensors weights; raises UsageError if it has weights of other formats only."""
     if (folder / _ADAPTER).exists():
         raise UsageError(f"model.source: {folder} holds an adapter; merge it into its model, and name that folder")
     if any(folder.glob("*.safetensors")):
@@ -54,7 +54,7 @@ def holds_weights(folder: Path) -> bool:
 
 
 def _found(folder: Path, patterns: Iterable[str]) -> list[str]:
-    """Names of such files; what a trainer keeps of its own beside a model does not count."""
+    """Return the names of files that match; files that a trainer keeps beside a model do not count."""
     found = (path.name for pattern in patterns for path in sorted(folder.glob(pattern)))
     return [name for name in found if name not in ("training_args.bin", "optimizer.pt", "scheduler.pt")]
 
@@ -62,7 +62,7 @@ def _found(folder: Path, patterns: Iterable[str]) -> list[str]:
 def load_weights(
     spec: ModelSpec, context_tokens: int, folder: Path, precision: HeldPrecision = "float32"
 ) -> tuple[nn.Module, str]:
-    """The model with the folder's weights, every one finite, and a line on those not used; raises UsageError."""
+    """Return the model with the folder's weights, all finite, and a line on unused ones; raises UsageError."""
     from transformers import AutoModelForCausalLM
 
     try:
@@ -75,9 +75,9 @@ def load_weights(
                 use_safetensors=True,
                 **_held_as(precision),
                 output_loading_info=True,
-                ignore_mismatched_sizes=True,  # they are told, and refused below
+                ignore_mismatched_sizes=True,  # they are reported, and refused below
             )
-    except Exception as error:  # noqa: BLE001 - transformers raises whatever it likes about a damaged folder
+    except Exception as error:  # noqa: BLE001 - transformers raises errors of any kind about a damaged folder
         raise UsageError(f"model.source: the weights in {folder} cannot be loaded: {first_line(error)}") from None
     _check_told(told, folder)
     _check_ties(spec, context_tokens, folder)
@@ -89,7 +89,7 @@ def load_weights(
 
 
 def _held_as(precision: HeldPrecision) -> dict[str, Any]:
-    """What `from_pretrained` is told; with NF4 only matrices of layers are shortened, tensor after tensor."""
+    """Return the arguments of `from_pretrained` for a precision; NF4 quantises only layers' matrices, one at a time."""
     if precision != "nf4":
         return {"dtype": getattr(torch, precision)}
     from transformers import BitsAndBytesConfig
@@ -104,10 +104,10 @@ def _held_as(precision: HeldPrecision) -> dict[str, Any]:
 
 
 def _keep_unpacked(module: nn.Module) -> None:
-    """Have bitsandbytes evaluate with what it trains with.
+    """Have bitsandbytes evaluate with the same values it trains with.
 
-    On some processors it packs matrices anew at their first use in evaluation: that rounds scales once more, and fails
-    where a row is no whole number of blocks.
+    On some processors it repacks matrices at their first use in evaluation. That rounds scales once more, and fails
+    where a row is not a whole number of blocks.
     """
     for layer in cast(Iterable[Any], module.modules()):
         if hasattr(layer, "support_avx512bf16_for_cpu"):
@@ -115,7 +115,7 @@ def _keep_unpacked(module: nn.Module) -> None:
 
 
 def _check_told(told: dict[str, Any], folder: Path) -> None:
-    """What `transformers` says of tensors that were not there, of another shape, or not used."""
+    """Raise UsageError if `transformers` reports tensors that are missing or have another shape."""
     if missing := sorted(told["missing_keys"]):
         raise UsageError(
             f"model.source: {folder} lacks {len(missing)} of the model's tensors, the first of them {missing[0]}; "
@@ -130,7 +130,7 @@ def _check_told(told: dict[str, Any], folder: Path) -> None:
 
 
 def _unused(told: dict[str, Any], folder: Path) -> str:
-    """Normal where a model has parts that are not for text, and a mistake where its config.json says too few layers."""
+    """Return a line on unused tensors: normal in a model with parts not for text, else a config with too few layers."""
     if not (unused := sorted(told["unexpected_keys"])):
         return ""
     count = f"{len(unused)}, the first of them {unused[0]}"
@@ -143,7 +143,7 @@ def _hint(told: dict[str, Any]) -> str:
 
 
 def _check_ties(spec: ModelSpec, context_tokens: int, folder: Path) -> None:
-    """Tensors that are one in the model have to be one in the folder, else `transformers` makes two of them."""
+    """Raise UsageError if the folder has different values for tied tensors, which `transformers` would untie."""
     with torch.device("meta"):
         module: Any = make_module(spec, context_tokens)
     for name, other in getattr(module, "all_tied_weights_keys", {}).items():
@@ -156,7 +156,7 @@ def _check_ties(spec: ModelSpec, context_tokens: int, folder: Path) -> None:
 
 
 def _stored(folder: Path, name: str) -> Tensor | None:
-    """A tensor as the files have it; None if they have none of this name."""
+    """Return a tensor as stored in the files; None if they have none of this name."""
     for path in sorted(folder.glob("*.safetensors")):
         try:
             with safe_open(path, framework="pt") as file:

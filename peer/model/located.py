@@ -1,4 +1,4 @@
-"""Where the base of an adapter run lies on this machine."""
+"""The place of an adapter run's base on this machine."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from peer.data.hub import HUB
 
 
 def located(config: RunConfig, base: str, precision: str = "") -> RunConfig:
-    """The run as this machine builds it: `model.source` is where its base lies here; other runs stay as they are.
+    """Return the run as this machine builds it, with its base's place here as `model.source`; other runs are unchanged.
 
-    No manifest chooses a folder of ours: it may name one on the Hub, and `base`, the owner's own, goes before that.
-    `precision` is the owner's, too; raises UsageError if it is none, or if the run has chosen another.
+    No manifest chooses a folder on this machine: it may name a base on the Hub, and the owner's own `base` overrides
+    that. `precision` is the owner's choice, too; raises UsageError if it is unknown or the run has fixed another.
     """
     source = config.model.source
     return _with_source(held_as(config, precision), base or (source if source.startswith(HUB) else ""))
 
 
 def unlocated(config: RunConfig) -> RunConfig:
-    """The same run as its manifest has it: whose folders are called what is nobody's business."""
+    """Return the same run as its manifest has it, because folder names are private."""
     return located(config, "")
 
 
 def held_as(config: RunConfig, precision: str) -> RunConfig:
-    """The run with its base held as this machine's owner wants it, if they want anything."""
+    """Return the run with its base in the precision that this machine's owner wants, if any."""
     if not precision:
         return config
     adapter, known = config.adapter, get_args(HeldPrecision)

@@ -1,4 +1,4 @@
-"""A module that somebody brings: which of it is trained, what has to be the same at all peers, and what cannot be."""
+"""A user's own module: its trained parameters, the values that must match at all peers, and buffers that cannot."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from dht.statement import digest_of
 
 
 def trained_parameters(module: nn.Module) -> dict[str, nn.Parameter]:
-    """Every tensor that requires a gradient and holds something, once, by its first name; raises UsageError."""
+    """Return every non-empty tensor that requires a gradient, once, by its first name; raises UsageError."""
     for name, one in module.named_parameters():
         if is_lazy(one):
             raise UsageError(f"{name} has no shape yet: call the model once before the session begins")
@@ -32,7 +32,7 @@ def trained_parameters(module: nn.Module) -> dict[str, nn.Parameter]:
 
 
 def named_values(module: nn.Module) -> dict[str, Tensor]:
-    """Every trained tensor once, as float32 on the CPU; raises UsageError."""
+    """Return every trained tensor once, as float32 on the CPU; raises UsageError."""
     return {
         name: parameter.detach().to("cpu", torch.float32, copy=True).contiguous()
         for name, parameter in trained_parameters(module).items()
@@ -40,9 +40,9 @@ def named_values(module: nn.Module) -> dict[str, Tensor]:
 
 
 def frozen_digest(module: nn.Module) -> bytes:
-    """Names the parameters that are not trained, by name, type, shape and bits; empty if there are none.
+    """Return a digest of the frozen parameters: name, type, shape and bits; empty if there are none.
 
-    Work on top of other frozen values is work on another model.
+    Training on top of other frozen values trains another model.
     """
     frozen = {name: one for name, one in module.named_parameters() if not one.requires_grad and one.numel()}
     parts = []
@@ -52,26 +52,26 @@ def frozen_digest(module: nn.Module) -> bytes:
 
 
 def content_digest(value: Tensor) -> bytes:
-    """SHA-256 of a tensor's bits, whatever its type."""
-    content: Any = value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()  # no copy of its own
+    """Return the SHA-256 of a tensor's bits, whatever its type."""
+    content: Any = value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()  # no extra copy
     return hashlib.sha256(content).digest()
 
 
 class BufferWatch:
-    """Notices buffers that training changes: they stay at each peer, so the peers' models differ in them."""
+    """A detector of buffers that training changes: they are not exchanged, so the peers' models differ in them."""
 
     def __init__(self, module: nn.Module) -> None:
         self._module = module
         self._seen = self._versions()
 
     def known(self) -> list[str]:
-        """Those that are sure to change: statistics of norms."""
+        """Return the buffers that are sure to change: statistics of norms."""
         norms = {name: one for name, one in self._module.named_modules() if isinstance(one, _NormBase)}
         running = {name: one for name, one in norms.items() if one.track_running_stats and one.running_mean is not None}
         return [f"{name}.running_mean".lstrip(".") for name in running]
 
     def changed(self) -> list[str]:
-        """Those that were written to since this watch began."""
+        """Return the buffers that were written to since this watch began."""
         now = self._versions()
         return [name for name in now if now[name] != self._seen.get(name)]
 

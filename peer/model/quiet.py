@@ -1,4 +1,4 @@
-"""Making, loading and writing models without what `transformers` says on its own account."""
+"""Contexts that silence `transformers` while models are made, loaded or written."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def unheard() -> Iterator[None]:
-    """What `transformers` warns of meanwhile is not shown: we look for it ourselves, and may say the opposite."""
+    """Hide the warnings of `transformers` within the block: we check for ourselves, and may disagree."""
     from transformers.utils import logging
 
     before = logging.get_verbosity()
@@ -22,7 +22,7 @@ def unheard() -> Iterator[None]:
 
 @contextmanager
 def without_bars() -> Iterator[None]:
-    """Within, `transformers` draws no bars; afterwards it does as before."""
+    """Disable the progress bars of `transformers` within the block."""
     from transformers.utils import logging
 
     drawn = logging.is_progress_bar_enabled()
@@ -36,7 +36,7 @@ def without_bars() -> Iterator[None]:
 
 @contextmanager
 def quietly() -> Iterator[None]:
-    """Without warnings for its developers either; for a command, where nothing else runs beside."""
+    """Hide progress bars and developer warnings; for commands, where no other code runs at the same time."""
     with without_bars(), warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)
         yield

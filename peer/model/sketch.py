@@ -1,4 +1,4 @@
-"""A run's model by its shapes alone, for who plans or chooses a device: no weight is read, drawn or given room."""
+"""A run's model by its shapes alone, for planning and choosing a device: no weight is read, drawn or allocated."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from peer.model.given import holds_weights, read_safetensors
 from peer.model.source import CONFIG_ONLY, checked, folder_of, settled
 from peer.numerics.fragments import FLOAT_BYTES
 
-COPIES = 2  # of the parameters at once while a run is described: the model, and version 0
+COPIES = 2  # of the parameters in memory while a run is described: the model, and version 0
 
 Shapes = dict[str, tuple[int, ...]]
 
 
 def with_shapes(config: RunConfig) -> RunConfig:
-    """The run with the names and shapes of its tensors, if they do not follow from its keys; raises UsageError."""
+    """Return the run with its tensors' names and shapes, if its keys do not imply them; raises UsageError."""
     model = config.model
     if model.is_plain_llama or model.tensors:
         return config
@@ -40,7 +40,7 @@ def with_shapes(config: RunConfig) -> RunConfig:
 
 
 def lacks_base(config: RunConfig) -> bool:
-    """Whether only the config of an adapter's base is here: enough to plan with, and too little to train."""
+    """Whether only the config of an adapter's base is here: enough for a plan, not for training."""
     source = config.model.source
     if config.adapter is None or not source or source.startswith(HUB):
         return False
@@ -49,13 +49,13 @@ def lacks_base(config: RunConfig) -> bool:
 
 
 def model_shapes(model: ModelSpec, context_tokens: int) -> Shapes:
-    """Every trained tensor by name; raises UsageError."""
+    """Return the shape of every trained tensor by name; raises UsageError."""
     with torch.device("meta"):
         return shapes_of(make_module(model, context_tokens))
 
 
 def check_room(model: ModelSpec, context_tokens: int, room_bytes: int | None) -> None:
-    """Raise UsageError if the model and its values do not fit into so much memory; allocates nothing."""
+    """Raise UsageError if the model and its values do not fit into `room_bytes`; allocates nothing."""
     elements = sum(map(math.prod, model_shapes(model, context_tokens).values()))
     need = COPIES * FLOAT_BYTES * elements
     if room_bytes is not None and need > room_bytes:

@@ -1,6 +1,7 @@
-"""The config of a model: a family with sizes of a run file, or a folder or the Hub as `AutoConfig` reads it.
+"""The config of a model: a family with the run file's sizes, or a folder or the Hub as `AutoConfig` reads it.
 
-Either way the manifest gets all of it (`peer.model.config_table`), and every machine builds the same model from that.
+In both cases the manifest gets the whole config (`peer.model.config_table`), from which every machine builds the same
+model.
 """
 
 from __future__ import annotations
@@ -43,12 +44,12 @@ _SIZES = {  # keys of ModelSpec, under the names that configs understand
     "intermediate_size": "intermediate_size",
     "vocabulary": "vocab_size",
 }
-_NEEDED = ("hidden_size", "layers", "vocabulary")  # without which a family's own sizes would be built
+_NEEDED = ("hidden_size", "layers", "vocabulary")  # without them, a family's own sizes would be built
 _TEXT = "text_config"
 
 
 def folder_of(source: str, files: Sequence[str] = _HUB_FILES) -> Path | None:
-    """Where `model.source` is on this machine, with these files of it if it is on the Hub; None if there is none.
+    """Return the folder of `model.source`, after fetching these files if it is on the Hub; None if there is no source.
 
     Raises UsageError.
     """
@@ -64,7 +65,7 @@ def folder_of(source: str, files: Sequence[str] = _HUB_FILES) -> Path | None:
 
 
 def settled(model: ModelSpec, context_tokens: int, folder: Path | None) -> ModelSpec:
-    """The spec with a complete table of settings and the sizes that this gives; raises UsageError."""
+    """Return the spec with a complete table of settings and the sizes that follow from it; raises UsageError."""
     if folder is None:
         config = _sized(model, context_tokens)
     else:
@@ -72,14 +73,14 @@ def settled(model: ModelSpec, context_tokens: int, folder: Path | None) -> Model
     table = table_of(without_dropout(config), architecture(config))
     _forget_strange_tokens(table, _text_part(model, config).vocab_size)
     table = _known(model, table)
-    config.allow_global_per_layer_attribute_access = True  # a size that differs between layers is told as most have it
+    config.allow_global_per_layer_attribute_access = True  # a size that differs between layers: the most common
     sizes = {key: getattr(config, name, None) for key, name in _SIZES.items()}
     update = {key: value for key, value in sizes.items() if isinstance(value, int) and value > 0}
     return checked(model, {"settings": table} | update)
 
 
 def _text_part(model: ModelSpec, config: Any) -> Any:
-    """The config of the part that reads text, or the whole; raises UsageError."""
+    """Return the config of the part that reads text, or the whole config; raises UsageError."""
     try:
         return config.get_text_config()
     except ValueError:
@@ -90,7 +91,7 @@ def _text_part(model: ModelSpec, config: Any) -> Any:
 
 
 def checked(model: ModelSpec, update: dict[str, Any]) -> ModelSpec:
-    """The spec with these values instead; raises UsageError if no manifest can hold them."""
+    """Return the spec with these values replaced; raises UsageError if no manifest can hold them."""
     try:
         return ModelSpec.model_validate(model.model_dump() | update)
     except ValidationError as error:
@@ -98,7 +99,7 @@ def checked(model: ModelSpec, update: dict[str, Any]) -> ModelSpec:
 
 
 def _sized(model: ModelSpec, context_tokens: int) -> Any:
-    """The config of a family with the sizes of the run file, which have to be those that come out."""
+    """Return the config of a family with the run file's sizes; raises UsageError if it comes out with others."""
     known = default_config(model)
     _check_parts(model, known)
     unset = dict.fromkeys(_meaningless(known))
@@ -107,7 +108,7 @@ def _sized(model: ModelSpec, context_tokens: int) -> Any:
         name = _SIZES[key]
         asked = getattr(model, key)
         if canonical(known, name) in {canonical(known, one) for one in model.settings_table}:
-            continue  # said in the family's own words, which go first
+            continue  # given in the family's own terms, which have priority
         if getattr(config, name, None) != asked and not (model.settings and not hasattr(known, name)):
             own = ", ".join(sorted(one for one in vars(known) if "size" in one or "layers" in one)[:8])
             raise UsageError(
@@ -118,13 +119,16 @@ def _sized(model: ModelSpec, context_tokens: int) -> Any:
 
 
 def _meaningless(known: Any) -> list[str]:
-    """Special tokens that are another tokenizer's; families that began as encoders count positions by one of them."""
+    """Return the special tokens to unset, as they belong to another tokenizer.
+
+    The padding token stays in families that began as encoders: they count positions by it.
+    """
     kept = {"pad_token_id"} if hasattr(known, "is_decoder") else set()
     return [name for name in SPECIAL_TOKENS if hasattr(known, name) and name not in kept]
 
 
 def _check_parts(model: ModelSpec, known: Any) -> None:
-    """A family that is made of others has their sizes, not ours."""
+    """Raise UsageError for a family made of several models, which does not take our sizes."""
     parts = [name for name in known.sub_configs if name not in model.settings_table]
     if _TEXT not in parts:
         return
@@ -136,7 +140,7 @@ def _check_parts(model: ModelSpec, known: Any) -> None:
 
 
 def _read(model: ModelSpec, folder: Path) -> tuple[ModelSpec, Any]:
-    """Family and config of a folder, as `AutoConfig` reads them, with the run file's own settings in place."""
+    """Return family and config of a folder, as `AutoConfig` reads them, with the run file's settings applied."""
     from transformers import AutoConfig
 
     try:
@@ -147,7 +151,7 @@ def _read(model: ModelSpec, folder: Path) -> tuple[ModelSpec, Any]:
     known = default_config(model)
     try:
         config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
-    except Exception as error:  # noqa: BLE001 - transformers raises whatever it likes about a damaged config
+    except Exception as error:  # noqa: BLE001 - transformers raises errors of any kind about a damaged config
         raise UsageError(f"model.source: {folder}/config.json cannot be used: {first_line(error)}") from None
     if getattr(config, "quantization_config", None) is not None:
         raise UsageError(f"model.source: the weights in {folder} are quantised; train on those that they were made of")
@@ -160,7 +164,7 @@ def _read(model: ModelSpec, folder: Path) -> tuple[ModelSpec, Any]:
 
 
 def _known(model: ModelSpec, table: Table) -> Table:
-    """Without what no class of this family looks at, which other machines would stumble over."""
+    """Return the table without fields that no class of this family reads, which other machines would reject."""
     known = default_config(model)
     strange = sorted(name for name in table if not hasattr(known, name))
     if strange:
@@ -169,7 +173,7 @@ def _known(model: ModelSpec, table: Table) -> Table:
 
 
 def _forget_strange_tokens(table: Table, vocabulary: int) -> None:
-    """A special token beyond the vocabulary is another tokenizer's."""
+    """Unset special tokens beyond the vocabulary: they belong to another tokenizer."""
     for name in SPECIAL_TOKENS:
         if isinstance(table.get(name), int) and table[name] >= vocabulary:
             table[name] = None

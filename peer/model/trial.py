@@ -1,7 +1,7 @@
-"""A family is tried before it may run: whatever it would do wrong for hours is told in a sentence beforehand.
+"""A trial of a family before it may run, so that a mistake is reported at once instead of after hours.
 
-`transformers` has a causal language model for families that are made for something else: encoders that see the tokens
-which they are to predict, models of several parts, models whose layers keep state that no optimizer trains.
+`transformers` has a causal language model for families with another purpose: encoders that see the tokens they are to
+predict, models of several parts, models whose layers keep state that no optimizer trains.
 """
 
 from __future__ import annotations
@@ -17,21 +17,20 @@ from peer.data.marks import BEGINS, inputs_of, numbers
 from peer.machine.text import first_line
 from peer.model.families import make_module
 
-TRIED_TOKENS = 32  # enough for a later token to be seen by many earlier ones
-TRIED_WORK_MAX = 1 << 33  # parameters times tokens: a second or two; with more the whole context is not tried
-CAUSAL_TOLERANCE = 1e-3  # of the largest logit: experts see batches of other sizes, which round otherwise
+TRIED_TOKENS = 32  # so that a later token is seen by many earlier ones
+TRIED_WORK_MAX = 1 << 33  # parameters times tokens: a second or two; beyond it, the whole context is not tried
+CAUSAL_TOLERANCE = 1e-3  # of the largest logit: experts get batches of other sizes, which round differently
 
 
 def try_family(module: nn.Module, spec: ModelSpec, context_tokens: int, packed: bool = False) -> None:
     """Raise UsageError if this model cannot be trained as a language model on sequences of this length.
 
-    Or, if they are `packed`, on several documents in one sequence of which none sees another (`peer.data.marks`).
-
-    Looked at are the context's length, the shape of what comes out, that no logit depends on a later token, and that no
-    buffer is trained. The module comes back as it was, for evaluation.
+    With `packed`, it must also keep several documents in one sequence apart (`peer.data.marks`). The trial checks the
+    context's length, the shape of the output, that no logit depends on a later token, and that no buffer is trained.
+    It returns the module unchanged, in evaluation mode.
     """
     check_context(cast(Any, module).config, spec, context_tokens)
-    module.train(getattr(module, "is_quantized", False))  # bitsandbytes lets no gradient through in evaluation
+    module.train(getattr(module, "is_quantized", False))  # bitsandbytes passes no gradient on in evaluation mode
     few = torch.arange(min(TRIED_TOKENS, context_tokens // 2))[None] % spec.vocabulary
     _check_causality(module, spec, few)
     if packed:
@@ -63,7 +62,7 @@ def check_context(config: Any, spec: ModelSpec, context_tokens: int) -> None:
 def _logits(module: nn.Module, spec: ModelSpec, tokens: Tensor) -> Tensor:
     try:
         return cast(Tensor, module(input_ids=tokens, use_cache=False).logits)
-    except Exception as error:  # noqa: BLE001 - whatever a model class does with a sequence is not our mistake
+    except Exception as error:  # noqa: BLE001 - an error of a model class about a sequence is not our mistake
         raise UsageError(
             f"a {spec.family} of these settings does not take a sequence of {tokens.shape[1]} tokens: "
             f"{first_line(error)}"
@@ -71,7 +70,7 @@ def _logits(module: nn.Module, spec: ModelSpec, tokens: Tensor) -> Tensor:
 
 
 def _check_causality(module: nn.Module, spec: ModelSpec, tokens: Tensor) -> None:
-    """A language model that sees what it is to predict reaches a loss of zero, and is worth nothing."""
+    """Raise UsageError if the model sees the tokens it is to predict: its loss would fall to zero for nothing."""
     if _is_causal(module, spec, tokens):
         return
     advice = "choose a family that generates text"
@@ -81,13 +80,13 @@ def _check_causality(module: nn.Module, spec: ModelSpec, tokens: Tensor) -> None
 
 
 def _is_causal(module: nn.Module, spec: ModelSpec, tokens: Tensor) -> bool:
-    """Whether nothing in the first half hangs on the second: not by gradients, and not by what is chosen."""
+    """Whether no output of the first half depends on the second half, by gradient or by experts' choice of tokens."""
     half = tokens.shape[1] // 2
     later = tokens.clone()
     later[:, half:] = (later[:, half:] + 1) % spec.vocabulary
     before, after = (_logits(module, spec, one)[:, :half] for one in (tokens, later))
     if float((before - after).abs().max()) > CAUSAL_TOLERANCE * float(before.abs().max()):
-        return False  # also where experts choose their tokens, of which gradients know nothing
+        return False  # this also finds experts that choose their tokens, which gradients do not show
     seen: list[Tensor] = []
     embeddings = cast(Any, module).get_input_embeddings()
     hook = embeddings.register_forward_hook(lambda *given: seen.append(given[-1]))
@@ -101,7 +100,7 @@ def _is_causal(module: nn.Module, spec: ModelSpec, tokens: Tensor) -> bool:
 
 
 def _check_packing(module: nn.Module, spec: ModelSpec, tokens: Tensor) -> None:
-    """A model that mixes documents up would train on something else than asked, and nobody would notice."""
+    """Raise UsageError if the model mixes documents: it would train on something else, unnoticed."""
     half = tokens.shape[1] // 2
     two = torch.cat((tokens[:, :half], tokens[:, :half].flip(1), tokens[:, :1]), 1)
     two[:, half] |= BEGINS
@@ -119,7 +118,7 @@ def _check_packing(module: nn.Module, spec: ModelSpec, tokens: Tensor) -> None:
 
 
 def _check_buffers(module: nn.Module, spec: ModelSpec, context_tokens: int, tokens: Tensor) -> None:
-    """Raise UsageError for state beside the parameters that is not the config's alone: nothing carries it to others."""
+    """Raise UsageError for buffers that do not follow from the config: they are not exchanged."""
     kept = kept_buffers(module)
     if not kept:
         return
@@ -143,7 +142,7 @@ def _check_buffers(module: nn.Module, spec: ModelSpec, context_tokens: int, toke
 
 
 def kept_buffers(module: nn.Module) -> dict[str, Tensor]:
-    """Every buffer that is saved with the module, by name: state that is no parameter."""
+    """Return every buffer that is saved with the module, by name."""
     return {
         f"{path}.{name}".lstrip("."): value
         for path, part in module.named_modules()
