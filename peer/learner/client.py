@@ -254,10 +254,7 @@ class LearnerClient:
         return None if busy_seconds is None else max(settings.step_seconds, busy_seconds / settings.compute_share)
 
     def follow(self, versions: int, window: int | None = None) -> None:
-        """Report certified progress, mean version times H, for learning rate and warm-up (design §8).
-
-        In a run that reads in passes, also report the window to go on with.
-        """
+        """Report certified progress, mean version times H (design §8), and in passes also the next window."""
         told = versions * self._pace.steps_per_version // self._pace.fragments, window
         if told != self._told:
             self._told = told
@@ -377,10 +374,7 @@ class LearnerClient:
 
 
 async def _until(ready: asyncio.Future[Ready], sign: Callable[[], Hashable]) -> None:
-    """Wait for `ready` as long as `sign` keeps changing.
-
-    Raises the error of `ready`, or LocalError if nothing changes for STARTUP_SILENCE_SECONDS.
-    """
+    """Wait for `ready` while `sign` keeps changing; raises its error, or LocalError if nothing changes for long."""
     loop, silence = asyncio.get_running_loop(), Silence(STARTUP_SILENCE_SECONDS)
     while not ready.done():
         if silence.look(sign(), loop.time()):
