@@ -1,5 +1,7 @@
-"""Where other peers were last seen, in a file: a peer that starts anew, or was cut off, finds the others even if
-everybody that its invite names is gone (design §8)."""
+"""A file with the addresses at which other peers were last seen (design §8).
+
+With it, a peer that restarts or was cut off finds the others even if every peer that its invite names is gone.
+"""
 
 from __future__ import annotations
 
@@ -13,30 +15,30 @@ from dht.identity import PeerId
 
 PEERS_KEPT = 32
 ADDRESSES_PER_PEER = 2
-NOTES_KEPT = 200  # a peer that was in none of so many notes makes room for a new one
+NOTES_KEPT = 200  # a peer missing from this many notes in a row makes room for a new one
 _FILE_CHARACTERS_MAX = PEERS_KEPT * ADDRESSES_PER_PEER * (ADDRESS_CHARACTERS_MAX + 1)
 
 
 class AddressBook:
-    """Bounded, and slow to forget: after a partition it still has peers of the other side, however many are on ours.
+    """The last known addresses of at most `PEERS_KEPT` peers; without a path they last as long as this process.
 
-    Without a path it lasts as long as this process.
+    It forgets slowly: after a partition it still has peers of the other side, however many peers are on ours.
     """
 
     def __init__(self, path: Path | None = None) -> None:
         self._path = path
         self._notes = 0
-        self._seen_at: dict[PeerId, int] = {}  # the note, longest ago first
+        self._seen_at: dict[PeerId, int] = {}  # number of the note that last had the peer, longest ago first
         self._addresses: dict[PeerId, tuple[PeerAddress, ...]] = {}
         self._enter(() if path is None else _read(path))
 
     @property
     def addresses(self) -> tuple[PeerAddress, ...]:
-        """Those of the peer seen last come first."""
+        """All kept addresses, those of the most recently seen peer first."""
         return tuple(address for peer in reversed(self._seen_at) for address in self._addresses[peer])
 
     def note(self, addresses: Iterable[PeerAddress]) -> None:
-        """These peers are there. A disk that does not take it costs the memory of them, nothing else."""
+        """Record that these peers are there and save the book. A failed write leaves only the file out of date."""
         before = dict(self._addresses)
         self._notes += 1
         self._enter(addresses)
@@ -67,7 +69,7 @@ class AddressBook:
 
 
 def _read(path: Path) -> list[PeerAddress]:
-    """What a file holds of addresses, longest unseen first; nothing if it cannot be read."""
+    """Return the addresses in a file, longest unseen first; empty if it cannot be read."""
     found = []
     with suppress(OSError, UnicodeDecodeError), path.open(encoding="ascii") as file:
         for line in file.read(_FILE_CHARACTERS_MAX).splitlines():

@@ -1,6 +1,6 @@
-"""Addresses under which peers are reached: libp2p multiaddresses, checked once, with errors in words.
+"""Addresses of peers: libp2p multiaddresses, checked once when they are parsed, with readable errors.
 
-hivemind carries a multiaddress class of its own; addresses cross over to it as text.
+hivemind has a multiaddress class of its own; addresses are handed to it as text.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _HOST_PROTOCOLS = ("ip4", "ip6", "dns", "dns4", "dns6")
 _PORT_PROTOCOLS = ("tcp", "udp")
 _EXAMPLE = "/ip4/203.0.113.7/tcp/7331"
 
-PRIVATE_PREFIX_4 = 16  # what one household or office has of a private network
+PRIVATE_PREFIX_4 = 16  # bits; addresses that share them count as one household's or office's network
 PRIVATE_PREFIX_6 = 48
 
 Part = tuple[str, str | None]
@@ -63,7 +63,7 @@ class PeerAddress:
 
     @property
     def host(self) -> str:
-        """IP address or DNS name; of the relay, if the address is relayed."""
+        """IP address or DNS name; that of the relay if the address is relayed."""
         return self._parts()[0][1] or ""
 
     @property
@@ -73,12 +73,12 @@ class PeerAddress:
 
     @property
     def over_tcp(self) -> bool:
-        """Whether a call goes over TCP, as to all who listen as Muster does."""
+        """Whether it is dialled over TCP, as every peer that listens the way Muster does."""
         return self._parts()[1][0] == "tcp"
 
     @property
     def called(self) -> str:
-        """Who has to answer at this place: the peer, or its relay."""
+        """Id of the peer that answers at `host` and `port`: the peer itself or its relay."""
         return next((value or "" for name, value in self._parts() if name == "p2p"), "")
 
     @property
@@ -88,7 +88,7 @@ class PeerAddress:
 
     @property
     def reach(self) -> Reach:
-        """Who can dial this; a DNS name counts as public unless it is local by convention."""
+        """From where it can be dialled; a DNS name counts as public unless it is local by convention."""
         if self._parts()[0][0].startswith("dns"):
             return _reach_of_name(self.host)
         address = ipaddress.ip_address(self.host)
@@ -98,12 +98,12 @@ class PeerAddress:
 
     @property
     def public_name(self) -> str:
-        """The DNS name to call, if it is one that everybody can look up; else empty."""
+        """The DNS name to dial, if anybody can resolve it; else empty, as for a relayed address."""
         is_name = ip_of(self.host) is None and not self.relayed
         return self.host if is_name and self.reach is Reach.PUBLIC else ""
 
     def at(self, hosts: Iterable[str]) -> list[PeerAddress]:
-        """The same at these IP addresses in place of the name, which may allow one version of IP only."""
+        """Replace the DNS name by each of these IP addresses; `dns4` and `dns6` take one version of IP only."""
         (protocol, _), *rest = self._parts()
         addresses = [address for host in hosts if (address := ip_of(host)) is not None]
         parts = [(f"ip{one.version}", str(one)) for one in addresses if protocol in ("dns", f"dns{one.version}")]
@@ -119,12 +119,12 @@ def is_relayed(text: str) -> bool:
 
 
 def tcp_endpoint(host: str, port: int) -> str:
-    """An address to listen at, as text that nobody has checked yet; port 0 lets the system choose."""
+    """Return the unchecked text of a TCP address to listen at; port 0 lets the system choose."""
     return f"/{'ip6' if ':' in host else 'ip4'}/{host}/tcp/{port}"
 
 
 def check_endpoint(text: str) -> str:
-    """Normalise an address without peer id, as used to listen or announce; raises UsageError."""
+    """Check and normalise an address without peer id, as used to listen or announce; raises UsageError."""
     parts = _parts_of(text)
     if any(name == "p2p" for name, _ in parts):
         raise UsageError(f"{text!r} names a peer, but only a place such as {_EXAMPLE} fits here")
@@ -133,17 +133,20 @@ def check_endpoint(text: str) -> str:
 
 
 def host_of(endpoint: str) -> str:
-    """The IP address or name of an address that `check_endpoint` has passed."""
+    """Return the IP address or DNS name of an address that `check_endpoint` has passed."""
     return _parts_of(endpoint)[0][1] or ""
 
 
 def port_of(endpoint: str) -> int:
-    """The port of an address that `check_endpoint` has passed."""
+    """Return the port of an address that `check_endpoint` has passed."""
     return int(_parts_of(endpoint)[1][1] or 0)
 
 
 def network_of(host: str) -> bytes | None:
-    """The IPv4 /24 or IPv6 /48 of a public IP address, packed: what one owner often has whole; None for all else."""
+    """Return the packed IPv4 /24 or IPv6 /48 of a public IP address, else None.
+
+    One owner often holds a whole block of that size.
+    """
     address = ip_of(host)
     if address is None or not address.is_global:
         return None
@@ -151,17 +154,17 @@ def network_of(host: str) -> bytes | None:
 
 
 def is_of_private_network(host: str) -> bool:
-    """Whether an IP address is of a private network, as homes have; loopback is not, since every machine has it."""
+    """Whether an IP address is in a private network, such as a home's; loopback is not, every machine has it."""
     address = ip_of(host)
     return address is not None and address.is_private and not address.is_loopback
 
 
 def could_be_of(address: PeerAddress, hosts: Iterable[str]) -> bool:
-    """Whether a stranger can be at the address that it claims, for somebody whom these IP addresses call or answer.
+    """Whether the address that a stranger claims is plausible, given the IP addresses it is connected from or to.
 
-    A public IP address can be anybody's. One of this machine or of a private network is where one of the hosts is in
-    the same network; a name is nobody's, since only its resolver knows where it leads (`dht.daemon.dns_names`). Nor is
-    one over UDP: nobody here listens there, and the daemon's QUIC is full of known holes (docs/adr/0057).
+    Any peer may have a public IP address. A loopback or private one is plausible only if one of `hosts` is in the same
+    network. A DNS name never is: only its resolver knows where it leads (`dht.daemon.dns_names`). Nor is a UDP address:
+    no peer listens on UDP, and the daemon's QUIC has many known security holes (docs/adr/0057).
     """
     if not address.over_tcp:
         return False
@@ -186,7 +189,7 @@ def _is_near(claimed: IpAddress, host: str) -> bool:
 
 
 def ip_of(host: str) -> IpAddress | None:
-    """The IP address that this is, of IPv4 where an IPv6 one stands for such; None if it is a name."""
+    """Parse an IP address, turning an IPv4-mapped IPv6 address into IPv4; returns None for a name."""
     try:
         address = ipaddress.ip_address(host)
     except ValueError:
@@ -195,20 +198,20 @@ def ip_of(host: str) -> IpAddress | None:
 
 
 def endpoint_at(endpoint: str, port: int) -> str:
-    """An address that `check_endpoint` has passed, moved to another port; raises UsageError."""
+    """Return an address that `check_endpoint` has passed, with another port; raises UsageError."""
     first, (transport, _), *rest = _parts_of(endpoint)
     return check_endpoint(_join([first, (transport, str(port)), *rest]))
 
 
-@lru_cache(maxsize=PARSED_KEPT)  # presence is read again and again
+@lru_cache(maxsize=PARSED_KEPT)  # the same presence records are read again and again
 def _parts_of(text: str) -> tuple[Part, ...]:
     if len(text) > ADDRESS_CHARACTERS_MAX:
         raise UsageError(f"an address of {len(text)} characters is too long; the limit is {ADDRESS_CHARACTERS_MAX}")
-    if not text.isascii():  # nobody can call it, and multiaddr stumbles over some of these
+    if not text.isascii():  # it cannot be dialled, and multiaddr mishandles some of these
         raise UsageError(f"{text!r} is not an address; write its name as DNS does, as in xn--mnchen-3ya.example")
     try:
         return tuple((protocol.name, value) for protocol, value in Multiaddr(text).items())
-    except ValueError:  # every parse error of multiaddr is one; its texts repeat the whole address
+    except ValueError:  # the base of all parse errors of multiaddr, whose messages repeat the whole address
         raise UsageError(f"{text!r} is not an address; one looks like {_EXAMPLE}/p2p/12D3Koo…") from None
 
 

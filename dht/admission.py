@@ -1,12 +1,12 @@
-"""Passes: who may take part in a run that is not open to everybody, shown and checked without any server. Pure.
+"""Passes: proof that a peer may take part in a run that is not open to everybody, checked without a server. Pure.
 
-The organiser, or a co-organiser, signs a *grant* about a key, with its limits. The key is one peer's, or that of an
-invite: the holder of an invite's key signs with it whom it lets in. A *pass* is the grant with that signature. It
-proves itself to anybody who knows the run and its organiser. A *ticket* is what an invite carries: the grant, and the
-key to sign with.
+The organiser or a co-organiser signs a *grant* for a key, with its limits. The key is one peer's or an invite's; the
+holder of an invite's key signs with it the ids of the peers it lets in. A *pass* is the grant with that signature.
+Anybody who knows the run and its organiser can verify it. A *ticket* is the part of an invite that holds the grant and
+the key to sign with.
 
-How often an invite was used, and who was shown out, does not follow from a pass: `coordinator.core.admission_control`
-knows that.
+A pass does not tell how often its invite was used or which peers were shown out. `coordinator.core.admission_control`
+keeps track of both.
 """
 
 from __future__ import annotations
@@ -28,27 +28,27 @@ USES_MAX = 256
 READ_KEPT = 4096
 UNIX_SECONDS_MAX = 2**40
 
-Role = Literal["trainer", "witness", "observer"]  # nobody gives out `witness` any more; passes may say it
+Role = Literal["trainer", "witness", "observer"]  # `witness` is no longer given out, but old passes may name it
 
 
 class Grant(Wire):
-    """«This key may take part as that», or let in others who may. Without limits it holds until it is revoked."""
+    """Permission for a key to take part in a role, or to let in others. Without limits it holds until revoked."""
 
     OMITS_NONE: ClassVar[bool] = True
 
     key: PeerIdText  # a peer's, or an invite's
     role: Role = "trainer"
     uses: int | None = Field(None, ge=1, le=USES_MAX)  # how many keys an invite lets in
-    expires_unix_seconds: int | None = Field(None, ge=0, le=UNIX_SECONDS_MAX)  # nobody new is let in afterwards
+    expires_unix_seconds: int | None = Field(None, ge=0, le=UNIX_SECONDS_MAX)  # no new peer is let in after this
 
     @property
     def is_limited(self) -> bool:
-        """Whether it matters who was let in by it before."""
+        """Whether it has a limit, so that it matters which peers it has let in before."""
         return self.uses is not None or self.expires_unix_seconds is not None
 
 
 class SignedGrant(Wire):
-    """A signed grant. A co-organiser names itself as `issuer`, with the organiser's signature that it is one."""
+    """A signed grant. A co-organiser adds itself as `issuer`, and `delegation`, by which the organiser appointed it."""
 
     OMITS_NONE: ClassVar[bool] = True
 
@@ -59,7 +59,7 @@ class SignedGrant(Wire):
 
 
 class Pass(Wire):
-    """What a peer shows at every door; `admission` is an invite's signature, None where the grant names the peer."""
+    """A peer's proof that it may come in. `admission` is an invite's signature, None if the grant names the peer."""
 
     OMITS_NONE: ClassVar[bool] = True
 
@@ -68,7 +68,7 @@ class Pass(Wire):
 
 
 class Ticket(Wire):
-    """What an invite carries; `seed` is the invite's key, None where the grant names one peer."""
+    """The part of an invite that lets its holder in. `seed` is the invite's key, None if the grant names one peer."""
 
     OMITS_NONE: ClassVar[bool] = True
 
@@ -81,14 +81,14 @@ class Ticket(Wire):
 
 
 class Delegation(Wire):
-    """«This key may give orders as I may, and let others in», said by the organiser."""
+    """The organiser's statement that another key may give orders and let others in, too."""
 
     deputy: PeerIdText
 
 
 @dataclass(frozen=True, slots=True)
 class AdmissionAuthority:
-    """Whose word counts in a run."""
+    """The organiser of a run, whose grants count there, and the verifier for its signatures."""
 
     run_id: bytes
     organiser: PeerId
@@ -97,7 +97,7 @@ class AdmissionAuthority:
 
 @dataclass(frozen=True, slots=True)
 class ProvenPass:
-    """What a pass says, its signatures verified. `invite` is the key of the invite by which the peer came, if any."""
+    """The content of a pass whose signatures are verified. `invite` is the key of the invite that was used, if any."""
 
     grant: Grant
     issuer: PeerId
@@ -105,12 +105,12 @@ class ProvenPass:
 
 
 def place(run_id: bytes, kind: str, group: bytes = b"") -> Context:
-    """Where what is said once for the whole run is said."""
+    """Return the context of statements about the run as a whole."""
     return Context(run_id=run_id, kind=kind, fragment=0, version=0, group=group)
 
 
 def sign_grant(issuer: Signer, run_id: bytes, grant: Grant, delegation: bytes | None = None) -> SignedGrant:
-    """The organiser's word, or with its `delegation` that of a co-organiser."""
+    """Sign a grant as the organiser or, with the organiser's `delegation`, as a co-organiser."""
     body = grant.to_wire()
     signature = issuer.sign(signed_bytes(place(run_id, "grant"), issuer.peer_id, body))
     return SignedGrant(
@@ -122,22 +122,22 @@ def sign_grant(issuer: Signer, run_id: bytes, grant: Grant, delegation: bytes | 
 
 
 def admit(invite: Signer, run_id: bytes, word: SignedGrant, peer: PeerId) -> Pass:
-    """The pass of a peer whom an invite's key lets in."""
+    """Make the pass of a peer that an invite's key lets in."""
     return Pass(word=word, admission=invite.sign(_admission(run_id, word, invite.peer_id, peer)))
 
 
 def pass_of(ticket: Ticket, run_id: bytes, peer: PeerId) -> Pass:
-    """What this peer shows who was given this ticket."""
+    """Return the pass of a peer that holds this ticket."""
     if ticket.seed is None:
         return Pass(word=ticket.word)
     return admit(Identity(ticket.seed), run_id, ticket.word, peer)
 
 
-@lru_cache(maxsize=READ_KEPT)  # met with every call and join; what proves nothing is not kept
+@lru_cache(maxsize=READ_KEPT)  # read with every call and join; errors are not cached
 def read_pass(data: bytes, peer: PeerId, authority: AdmissionAuthority) -> ProvenPass:
-    """What a pass says of the peer that shows it; raises PeerError if it proves nothing. The cheapest is checked first.
+    """Verify the pass that a peer shows, cheapest checks first; raises PeerError if it proves nothing.
 
-    Whether its limits are reached, or anything in it was revoked, is not asked here.
+    Does not check whether its limits are reached or anything in it was revoked.
     """
     shown = Pass.from_wire(data, PASS_BYTES_MAX)
     word = shown.word
@@ -168,7 +168,7 @@ def _admission(run_id: bytes, word: SignedGrant, invite: PeerId, peer: PeerId) -
 
 
 def is_deputy(deputy: PeerId, signature: bytes, authority: AdmissionAuthority) -> bool:
-    """Whether this is the organiser's signature that a key is a co-organiser."""
+    """Whether this is the organiser's signature that makes a key a co-organiser."""
     body = Delegation(deputy=deputy).to_wire()
     return authority.verifier.verify(
         authority.organiser, signed_bytes(place(authority.run_id, "delegate"), authority.organiser, body), signature

@@ -1,4 +1,4 @@
-"""What one peer may take of something that all share: so much at once, and so much in a second. Sans-IO."""
+"""Token buckets that limit each peer's use of a shared resource: a burst and a rate per second. Sans-IO."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from collections.abc import Callable, Hashable
 
 from dht.units import DAY_SECONDS
 
-CLOCK_EPSILON_SECONDS = 1e-6  # less is no time to wait
+CLOCK_EPSILON_SECONDS = 1e-6  # a shorter wait counts as none
 
 
 class Allowance:
-    """A token bucket: what was taken beyond it is owed, and paid at its rate. An infinite rate bounds nothing."""
+    """A token bucket that can be overdrawn; the debt is paid off at its rate. An infinite rate limits nothing."""
 
     def __init__(self, per_second: float, at_once: float) -> None:
         self._per_second = per_second
@@ -21,13 +21,13 @@ class Allowance:
         self._counted_at = -math.inf
 
     def take(self, amount: float, now: float) -> None:
-        """So much was taken."""
+        """Deduct an amount, even if more is taken than was left."""
         if math.isfinite(self._per_second):
             self._earn(now)
             self._left -= amount
 
     def wait_seconds(self, now: float) -> float:
-        """How long until more may be taken; 0 for now."""
+        """Return the seconds until more may be taken; 0 if it may be taken now."""
         if not math.isfinite(self._per_second):
             return 0.0
         self._earn(now)
@@ -40,7 +40,7 @@ class Allowance:
 
 
 class Allowances:
-    """One for each who takes. The one silent longest is forgotten when there are more than are kept."""
+    """One allowance per taker. Beyond `kept` of them, the taker that was silent longest is forgotten."""
 
     def __init__(self, per_second: float, at_once: float, kept: int) -> None:
         self._per_second = per_second
@@ -52,7 +52,7 @@ class Allowances:
         return len(self._found)
 
     def of(self, taker: Hashable) -> Allowance:
-        """What this one may take; all of it if it has taken nothing yet."""
+        """Return a taker's allowance, a full one if it has taken nothing yet."""
         found = self._found.get(taker)
         if found is None:
             found = self._found[taker] = Allowance(self._per_second, self._at_once)
@@ -63,18 +63,18 @@ class Allowances:
 
 
 class Turns:
-    """Answers that everybody may have: each asker so many a second, and all of them together."""
+    """Rate limits on answers: so many per second for each asker, and for all of them together."""
 
     def __init__(self, each_per_second: float, each_at_once: float, all_per_second: float, kept: int) -> None:
-        self._each = Allowances(each_per_second, each_at_once - 1.0, kept)  # the last one may be owed
+        self._each = Allowances(each_per_second, each_at_once - 1.0, kept)  # the last may be overdrawn
         self._all = Allowance(all_per_second, all_per_second - 1.0)
 
     def __len__(self) -> int:
-        """For how many it remembers what they have had."""
+        """Return the number of askers that are remembered."""
         return len(self._each)
 
     def take(self, asker: Hashable, now: float) -> bool:
-        """Whether this asker is answered now; that counts as one of its turns."""
+        """Return whether this asker is answered now; if so, count one of its turns."""
         own = self._each.of(asker)
         if own.wait_seconds(now) or self._all.wait_seconds(now):
             return False
@@ -84,10 +84,10 @@ class Turns:
 
 
 class StrangersShare:
-    """What those whom we do not know may have of our upload, all together; while it is `closed` nobody gets anything.
+    """The part of our upload that all strangers share; while it is `closed`, no peer gets anything.
 
-    Keys cost nothing, so a bound for each of them bounds nobody. `is_member` says whom we know; those take none of it.
-    Who `is_shut_out` gets nothing, and may store nothing.
+    Keys cost nothing, so a limit per key limits nobody. Peers that `is_member` knows take none of this share. Peers
+    that are shut out (`is_shut_out`) get nothing and may store nothing.
     """
 
     def __init__(self, per_second: float = math.inf, at_once: float = math.inf) -> None:
@@ -98,11 +98,11 @@ class StrangersShare:
         self.closed = False
 
     def give_of_day(self, amount: float) -> None:
-        """So much at once, and again in the course of a day."""
+        """Set the amount that may be given at once and is refilled over a day."""
         self._of_day = Allowance(amount / DAY_SECONDS, amount)
 
     def admits(self, asker: str, now: float) -> bool:
-        """Whether this one may be given something now."""
+        """Whether this asker may be given something now."""
         if self.closed or self.is_shut_out(asker):
             return False
         if self.is_member(asker):
@@ -110,20 +110,20 @@ class StrangersShare:
         return not (self._at_once.wait_seconds(now) or self._of_day.wait_seconds(now))
 
     def gave(self, asker: str, amount: float, now: float) -> None:
-        """So much goes to it."""
+        """Count an amount given to this asker, unless it is a member."""
         if not self.is_member(asker):
             self._at_once.take(amount, now)
             self._of_day.take(amount, now)
 
 
 class Answers:
-    """What goes out in answer to others' calls, past the transport: counted, and of strangers' share."""
+    """The bytes sent in answer to others' calls outside the transport; those to strangers come off their share."""
 
     def __init__(self) -> None:
         self.strangers = StrangersShare()
         self.sent_bytes = 0
 
     def gave(self, asker: str, size_bytes: int, now: float) -> None:
-        """So much goes to it."""
+        """Count the bytes of an answer to this asker."""
         self.strangers.gave(asker, size_bytes, now)
         self.sent_bytes += size_bytes

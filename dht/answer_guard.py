@@ -1,9 +1,9 @@
-"""Bounds on what is believed of the answers to our own calls to the DHT; hivemind has none.
+"""Checks of the answers to our own DHT calls; hivemind makes none.
 
-An answer names its sender's node id and, to a search, neighbours. hivemind turns each neighbour's peer id into base58,
-which takes quadratic time: one of 60 kB stops everything here for seconds. A node id of the wrong length ends the maker
-of a ping. And a peer that names another node id in every answer fills our table with places that lead to it, and is
-handed our records for each.
+An answer names its sender's node id, and the answer to a search also names neighbours. hivemind turns each neighbour's
+peer id into base58 in quadratic time: an id of 60 kB blocks this process for seconds. A node id of the wrong length
+ends the task that sent a ping. A peer that names another node id in every answer fills our routing table with entries
+that lead to it, and is handed our records for each of them.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from dht.hivemind_storage import entries_in
 from dht.records import RECORD_BYTES_MAX
 from dht.table import ENTRIES_PER_KEY_MAX
 
-NEIGHBOURS_MAX = 20  # hivemind's bucket size: nobody names more
+NEIGHBOURS_MAX = 20  # hivemind's bucket size; no honest peer names more
 PEER_ID_BYTES_MAX = 64  # ours have 38
-VALUE_BYTES_MAX = ENTRIES_PER_KEY_MAX * RECORD_BYTES_MAX * 5 // 4  # a full place, and what hivemind packs around it
+VALUE_BYTES_MAX = ENTRIES_PER_KEY_MAX * RECORD_BYTES_MAX * 5 // 4  # all records of a full place, and hivemind's packing
 
 
 def guard_answers(protocol: Any, shown: bytes = b"") -> None:
-    """Have calls of hivemind's protocol fail when they are answered wrongly: it takes that for silence.
+    """Make the calls of hivemind's protocol fail on a wrong answer, which hivemind then treats as silence.
 
-    With each of them our pass is `shown`.
+    Each call carries our pass, `shown`.
     """
     stub_of = protocol.get_stub
     protocol.get_stub = lambda peer: _CheckedStub(stub_of(peer), peer, shown)
@@ -55,7 +55,7 @@ class _CheckedStub:
 
 
 def check_answer(peer: Any, answer: Any) -> None:
-    """Raises PeerError for an answer that no honest peer gives."""
+    """Raise PeerError for an answer that no honest peer gives."""
     claimed: bytes = answer.peer.node_id
     if claimed and claimed != node_id_of(peer.to_base58()).to_bytes():
         raise PeerError("a node id that does not follow from the key of who answers")

@@ -1,8 +1,8 @@
-"""What a peer shows others, and whom it lets in: one door for streams, calls, records and searches (docs/adr/0061).
+"""One admission check for streams, calls, records and searches: a peer's door (docs/adr/0061).
 
-It is open until somebody who knows the run gives it a keeper. A peer that has not shown a pass is refused everywhere
-but here: it *knocks*, on a stream of its own, shows its pass, and is told in one word why it is not let in, if it is
-not.
+The door is open until code that knows the run gives it a keeper. After that, a peer that has not shown a pass is
+refused everywhere but here. It *knocks*: it shows its pass on a stream of its own, and is told in one word whether it
+is let in or why not.
 """
 
 from __future__ import annotations
@@ -23,55 +23,55 @@ KNOCK = f"muster/{PROTOCOL_MAJOR}/door"
 KNOCK_SECONDS_MAX = 5.0
 ANSWER_BYTES_MAX = 32
 WELCOME = b"welcome"
-KNOCKING_MAX = 64  # at once, of peers that we do not know
+KNOCKING_MAX = 64  # at once, of unknown peers
 KNOCKS_EACH_PER_SECOND = 1.0
 KNOCKS_EACH_AT_ONCE = 8
-KNOCKS_PER_SECOND = 64.0  # of all together: one costs us two signatures at most, and its sender a connection
+KNOCKS_PER_SECOND = 64.0  # of all peers: a knock costs us two signature checks at most, and its sender a connection
 KNOCKERS_KEPT = 1024
 
 Show = Callable[[PeerId], bytes]
 
 
 class Keeper(Protocol):
-    """Who knows the run and may come in."""
+    """The rule of a run that decides which peers are let in."""
 
     def refusal(self, peer: PeerId, shown: bytes) -> Refusal | None:
-        """Why a peer that shows this is not let in."""
+        """Return the reason to refuse a peer that shows this pass; None if it is let in."""
         ...
 
     def proves(self, peer: PeerId, shown: bytes) -> bool:
-        """Whether this was a pass of the peer's at any time: what all peers say alike, whatever they have heard."""
+        """Whether this was ever a pass of this peer; all peers agree on that, whatever orders they have heard."""
         ...
 
     def knows(self, peer: PeerId) -> bool:
-        """Whether a peer may come in, by what it has shown before."""
+        """Whether a peer may come in by the pass that it showed before."""
         ...
 
 
 class Door:
-    """One peer's door. `show` gives the pass of a key that is ours: the peer's own, or one made for a question."""
+    """One peer's door. `show` returns the pass of a key of ours: the peer's own, or a short-lived one's."""
 
     def __init__(self, show: Show = lambda _: b"") -> None:
         self.show = show
         self.keeper: Keeper | None = None
-        self.told: Refusal | None = None  # what we were told last at others' doors
+        self.told: Refusal | None = None  # the last refusal by another peer's door
         self._turns = Turns(KNOCKS_EACH_PER_SECOND, KNOCKS_EACH_AT_ONCE, KNOCKS_PER_SECOND, KNOCKERS_KEPT)
         self._knocking = 0
 
     def refusal(self, peer: str, shown: bytes) -> Refusal | None:
-        """Why a peer that shows this is not let in; None if it is."""
+        """Return the reason to refuse a peer that shows this pass; None if it is let in."""
         return None if self.keeper is None else self.keeper.refusal(PeerId(peer), shown)
 
     def proves(self, peer: str, shown: bytes) -> bool:
-        """Whether records of this peer that carry this may be believed by anybody."""
+        """Whether any peer may believe this peer's records that carry this pass."""
         return self.keeper is None or self.keeper.proves(PeerId(peer), shown)
 
     def knows(self, peer: str) -> bool:
-        """Whether a peer may come in that shows nothing now."""
+        """Whether a peer may come in without showing a pass now."""
         return self.keeper is None or self.keeper.knows(PeerId(peer))
 
     async def answer(self, info: Any, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Somebody knocks."""
+        """Answer a peer that knocks: read its pass, and say whether it is let in or why not."""
         caller = info.peer_id.to_base58()
         known = self.knows(caller)
         if not known and (
@@ -92,7 +92,7 @@ class Door:
             writer.transport.abort()
 
     def hear(self, answer: bytes) -> Refusal | None:
-        """What another door has answered us."""
+        """Decode another door's answer and keep it in `told`; None if we are let in."""
         self.told = None
         with suppress(ValueError):
             self.told = Refusal(answer.decode("ascii", "replace"))
@@ -100,12 +100,12 @@ class Door:
 
 
 def framed(data: bytes) -> bytes:
-    """A word as it is said at a door."""
+    """Return a word in the form that doors exchange: two bytes of length, then the word."""
     return len(data).to_bytes(2, "big") + data
 
 
 async def read_word(reader: asyncio.StreamReader, bytes_max: int) -> bytes:
-    """The word that comes; raises PeerError if it is too long, EOFError at the end."""
+    """Read one word; raises PeerError if it is too long, EOFError at the end of the stream."""
     length = int.from_bytes(await reader.readexactly(2), "big")
     if length > bytes_max:
         raise PeerError("a longer word than anybody says at a door")

@@ -1,7 +1,6 @@
-"""Files that neither a crash nor a full disk takes away: new content is written beside the old and then renamed.
+"""Safe file writes: new content is written beside the old file and then renamed, so a crash or full disk loses nothing.
 
-Opening a file to write it anew empties it before the first byte is written, and on a full disk that is all
-that happens.
+Opening a file for writing empties it before the first byte is written, and on a full disk nothing more happens.
 """
 
 from __future__ import annotations
@@ -12,13 +11,13 @@ from pathlib import Path
 
 
 def write_whole(path: Path, content: bytes, mode: int = 0o666) -> None:
-    """Have a file hold this: whatever happens, it holds all of it or what it held before. Raises OSError.
+    """Replace a file's content; whatever happens, the file holds all of it or its old content. Raises OSError.
 
-    `mode` is as for `open`: the umask is taken off it. One process at a time writes a file.
+    `mode` is as for `open`, so the umask applies. Only one process may write a file at a time.
     """
     temporary = path.with_name(f"{path.name}.new")
     try:
-        temporary.unlink(missing_ok=True)  # of a crash: it may have another mode
+        temporary.unlink(missing_ok=True)  # left by a crash, perhaps with another mode
         with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode), "wb") as file:
             file.write(content)
         publish(temporary, path)
@@ -29,14 +28,14 @@ def write_whole(path: Path, content: bytes, mode: int = 0o666) -> None:
 
 
 def publish(temporary: Path, final: Path) -> None:
-    """Give a finished file its name so that, whatever happens, either it is there whole or it is not there."""
+    """Rename a finished file to its final name; whatever happens, it is there whole or not at all."""
     sync(temporary)
     temporary.replace(final)
     sync(final.parent)
 
 
 def sync(path: Path) -> None:
-    """Have what was written to this file, or the names in this folder, on disk."""
+    """Flush this file's content, or this folder's entries, to disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -1,9 +1,9 @@
-"""Bounds on what one peer may ask of our part of the DHT, and as whom; hivemind has none.
+"""Limits on what one peer may ask of our part of the DHT, and under which node id; hivemind has none.
 
-One unary call carries up to 4 MiB: a search for 190,000 keys at once, or as many records as one likes, which would keep
-a peer from everything else for many seconds. A search of some bytes is answered with all records of its keys, and
-hivemind keeps every answer in memory until it is sent. And a peer that names another node id in every call is taken for
-as many new neighbours, each of which is sent all records that it should hold.
+One unary call carries up to 4 MiB: a search for 190,000 keys, or any number of records. Either would block this peer
+for many seconds. A short search is answered with all records of its keys, and hivemind keeps every answer in memory
+until it is sent. A peer that names another node id in every call counts as that many new neighbours, and is sent the
+records for each.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ from dht.errors import PeerError
 from dht.hivemind_storage import HANDOVER_RECORDS_MAX, entries_in
 from dht.table import ENTRIES_PER_KEY_MAX
 
-STORE_BYTES_MAX = 2 << 20  # a handover (`dht.hivemind_storage.HANDOVER_BYTES_MAX`) and what hivemind packs around it
+STORE_BYTES_MAX = 2 << 20  # a handover (`dht.hivemind_storage.HANDOVER_BYTES_MAX`) and hivemind's packing
 CALL_BYTES_MAX = 512 + PASS_BYTES_MAX  # a ping, or a search
-KEYS_PER_SEARCH_MAX = 1  # as many as `dht.hivemind_store` looks for at once, and so hivemind on its way to the nearest
+KEYS_PER_SEARCH_MAX = 1  # `dht.hivemind_store` searches for one at a time, and hivemind does on its way
 CALLS_AT_ONCE = 512
-CALLS_PER_SECOND = 32.0  # an honest peer makes a few, and some dozen while it joins
+CALLS_PER_SECOND = 32.0  # an honest peer makes a few, and a few dozen while it joins
 BYTES_AT_ONCE = 4 << 20
 BYTES_PER_SECOND = float(64 << 10)
-ANSWER_BYTES_AT_ONCE = 16 << 20  # who joins a full swarm reads 230 kB of presence from us, four times a second
+ANSWER_BYTES_AT_ONCE = 16 << 20  # a peer that joins a full swarm reads 230 kB of presence from us, four times a second
 ANSWER_BYTES_PER_SECOND = float(256 << 10)
 CALLERS_KEPT = 1024
-NEW_CALLS_PER_SECOND = 4.0  # of one who has shown no pass yet: it shows it with its first
+NEW_CALLS_PER_SECOND = 4.0  # of a peer that has shown no pass yet; an honest one shows it with its first call
 ALL_NEW_CALLS_PER_SECOND = 256.0
 
 PING = "DHTProtocol.rpc_ping"
@@ -51,32 +51,32 @@ REQUESTS: Mapping[str, tuple[Any, int]] = MappingProxyType(
         FIND: (dht_pb2.FindRequest, CALL_BYTES_MAX),
     }
 )
-"""hivemind's handlers: what they read, and the longest of it that an honest peer sends."""
+"""hivemind's handlers: the type of each one's requests, and the bytes of the longest that an honest peer sends."""
 
 
 @lru_cache(maxsize=CALLERS_KEPT)
 def node_id_of(peer: str) -> Any:
-    """Where a peer stands in the DHT: tied to its key, so that nobody can choose it."""
+    """Return a peer's node id in the DHT; it follows from the peer's key, so that no peer can choose it."""
     return DHTID.generate(source=peer)
 
 
 def show_pass(request: Any, shown: bytes) -> None:
-    """Put a pass into one of hivemind's calls, in a field that it has for tokens and that nobody here uses."""
+    """Put a pass into one of hivemind's calls, in a field for tokens that is otherwise unused here."""
     if shown:
         request.auth.client_access_token.signature = shown
 
 
 def pass_in(request: Any) -> bytes:
-    """What its caller shows."""
+    """Return the pass in one of hivemind's calls; empty if there is none."""
     shown: bytes = request.auth.client_access_token.signature
     return shown
 
 
 class Calls(dict[Any, "asyncio.Task[Any]"]):
-    """Calls that are being answered, by id; stands in for hivemind's own table.
+    """The calls that are being answered, by id; replaces hivemind's own table.
 
-    hivemind forgets a call when it has answered it, and so never if its caller gave up or vanished while it waited:
-    every such call would stay in memory.
+    hivemind forgets a call only once it has answered it. A call whose caller gave up or vanished meanwhile would stay
+    in memory for ever.
     """
 
     def __setitem__(self, call_id: Any, answering: asyncio.Task[Any]) -> None:
@@ -85,10 +85,10 @@ class Calls(dict[Any, "asyncio.Task[Any]"]):
 
 
 class Questions(dict[Any, "asyncio.Future[Any]"]):
-    """Calls of ours that wait for their answers, by id; stands in for hivemind's own table.
+    """Our own calls that wait for answers, by id; replaces hivemind's own table.
 
-    An answer may come in the very moment in which its call is given up. hivemind's only reader ended then, and with it
-    every later answer and every call of others, while the daemon lived on.
+    An answer may arrive at the very moment its call is cancelled. With hivemind's table, its only reader task then
+    ended: no later answer and no call of another peer came through, while the daemon lived on.
     """
 
     def __contains__(self, call_id: object) -> bool:
@@ -97,7 +97,7 @@ class Questions(dict[Any, "asyncio.Future[Any]"]):
 
 
 class CallGuard:
-    """Says which calls are answered. Forgets the peer that was silent longest."""
+    """Decides which calls are answered. When it knows too many peers, it forgets the one that was silent longest."""
 
     def __init__(self, door: Door | None = None, answers: Answers | None = None) -> None:
         self._door = door or Door()
@@ -108,7 +108,7 @@ class CallGuard:
         self._newcomers = Turns(NEW_CALLS_PER_SECOND, CALLS_AT_ONCE, ALL_NEW_CALLS_PER_SECOND, CALLERS_KEPT)
 
     def check(self, caller: Any, handler: str, request: bytes, now: float) -> None:
-        """Raises PeerError for a call that costs too much, of who has no pass, or under a node id of another key."""
+        """Raise PeerError for a call that costs too much, comes without a pass, or has another key's node id."""
         model, bytes_max = REQUESTS[handler]
         if len(request) > bytes_max:
             raise PeerError(f"a call of {len(request)} bytes is over the limit of {bytes_max}")
@@ -145,13 +145,13 @@ class CallGuard:
             _check_handover(asked)
 
     def answered(self, caller: Any, size_bytes: int, now: float) -> None:
-        """So much goes to this caller."""
+        """Count the bytes of an answer to this caller."""
         self._answers.of(caller.to_bytes()).take(size_bytes, now)
         self._given.gave(caller.to_base58(), size_bytes, now)
 
 
 def _check_handover(asked: Any) -> None:
-    """Raises PeerError for more records than an honest peer hands over: hivemind checks all of them in one go."""
+    """Raise PeerError for more records than an honest peer hands over: hivemind checks all of them in one go."""
     left = HANDOVER_RECORDS_MAX
     for subkey, value in zip(asked.subkeys, asked.values, strict=False):  # hivemind takes the shorter one, too
         entries = entries_in(value) if subkey == DHTProtocol.IS_DICTIONARY else 1
@@ -161,7 +161,7 @@ def _check_handover(asked: Any) -> None:
 
 
 def guard_handlers(handlers: dict[str, Any], guard: CallGuard, clock: Any) -> None:
-    """Put the guard before those of hivemind's unary handlers that are the DHT's."""
+    """Put the guard in front of the DHT's handlers among hivemind's unary handlers."""
     for name in REQUESTS.keys() & handlers.keys():
         handlers[name] = _guarded(name, handlers[name], guard, clock)
 

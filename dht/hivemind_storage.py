@@ -1,4 +1,4 @@
-"""What hivemind's DHT node asks of us: whether a record is believed, and what is stored, under our rules and limits.
+"""The validator and the storage of hivemind's DHT node, under our own rules and limits.
 
 hivemind's own storage has no limits, loses records (see `dht.table`) and lets any peer shadow a whole key through its
 cache.
@@ -25,13 +25,13 @@ from dht.table import ENTRIES_PER_KEY_MAX, RecordTable
 from dht.validation import RecordRules, check_form, check_place, check_time
 
 HANDOVER_BYTES_MAX = 1 << 20  # one unary message carries 4 MiB
-HANDOVER_RECORDS_MAX = 4 * ENTRIES_PER_KEY_MAX  # who takes them checks all signatures in one go
-DICTIONARY_CODE = 0x50  # hivemind's, in msgpack
+HANDOVER_RECORDS_MAX = 4 * ENTRIES_PER_KEY_MAX  # their receiver checks all signatures in one go
+DICTIONARY_CODE = 0x50  # msgpack's type of hivemind's dictionaries
 VERDICTS_KEPT = 2048
 
 
 class SignedRecordValidator(RecordValidatorBase):  # type: ignore[misc]
-    """What hivemind asks before it stores a record and before it believes an answer; independent of the clock."""
+    """The check that hivemind makes before it stores a record or believes an answer; independent of the clock."""
 
     def __init__(self, rules: RecordRules) -> None:
         @lru_cache(maxsize=VERDICTS_KEPT)  # a search meets the same record at every replica
@@ -42,7 +42,7 @@ class SignedRecordValidator(RecordValidatorBase):  # type: ignore[misc]
 
     def validate(self, record: DHTRecord) -> bool:
         """True if the record belongs under this key and subkey and its signer wrote it."""
-        if not isinstance(record.value, bytes):  # in a dictionary it may be whatever msgpack knows
+        if not isinstance(record.value, bytes):  # in a dictionary it may be any msgpack type
             return False
         return self._acceptable(record.key, record.subkey, record.value, record.expiration_time)
 
@@ -58,7 +58,7 @@ def _acceptable(place: bytes, subkey: bytes, value: bytes, expires_unix_seconds:
 
 
 class TableStorage:
-    """Stands in for the two storages of hivemind's DHT node, over one bounded `RecordTable`."""
+    """Replaces both storages of hivemind's DHT node with one bounded `RecordTable`."""
 
     def __init__(self, clock: Callable[[], float], door: Door | None = None) -> None:
         self.table = RecordTable()
@@ -66,11 +66,11 @@ class TableStorage:
         self._door = door or Door()
 
     def store(self, *_: object) -> bool:
-        """Values without a subkey are no records."""
+        """Refuse a value without a subkey, which is no record."""
         return False
 
     def store_subkey(self, key: Any, subkey: object, value: bytes, expiration_time: float) -> bool:
-        """Keep a record that the validator has passed, if it is alive; False if it is refused."""
+        """Keep a record that the validator has passed, if it is live and newer; False if it is refused."""
         now = self._clock()
         record = parse_record(value)
         if check_place(record, subkey, expiration_time) or check_time(record, now):
@@ -80,11 +80,14 @@ class TableStorage:
         return self.table.put(key.to_bytes(), record, now)
 
     def get(self, key: Any) -> Any:
-        """A fresh dictionary in hivemind's form: its searches merge other peers' answers into what they are given."""
+        """Return a key's live records as a new dictionary of hivemind's, or None.
+
+        It must be new, because hivemind's searches merge other peers' answers into it.
+        """
         return self._dictionary(self.table.get(key.to_bytes(), self._clock()))
 
     def items(self) -> Iterator[tuple[Any, Any]]:
-        """What a node that has just come near is handed over, bounded to fit one message."""
+        """Yield the records to hand over to a node that has just come near, as many as fit one message."""
         left_bytes, left_records = HANDOVER_BYTES_MAX, HANDOVER_RECORDS_MAX
         for place in self.table.places():
             records = self.table.get(place, self._clock())
@@ -107,9 +110,9 @@ class TableStorage:
 
 
 def entries_in(dictionary: bytes) -> int:
-    """How many records a packed dictionary claims to hold, found out without hivemind's slow decoding.
+    """Count the records that a packed dictionary claims to hold, without hivemind's slow decoding.
 
-    Raises PeerError for what is no plain dictionary: one in which others are nested would cost as much as it likes.
+    Raises PeerError if it is no plain dictionary: decoding nested ones could cost any amount of time.
     """
     try:
         packed = msgpack.unpackb(dictionary)
@@ -128,5 +131,5 @@ def _refuse_nested(code: int, _: bytes) -> None:
 
 
 def place_of(key: RecordKey) -> Any:
-    """Where hivemind files a key."""
+    """Return the DHT id under which hivemind files a key."""
     return DHTID.generate(source=key.text)

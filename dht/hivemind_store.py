@@ -1,6 +1,6 @@
 """The record store over hivemind's Kademlia DHT, run inside our own event loop (no forked DHT process).
 
-hivemind routes and carries; what is stored, believed and merged is ours (`dht.hivemind_storage`).
+hivemind routes and carries records. Storing, checking and merging them is our own code (`dht.hivemind_storage`).
 """
 
 from __future__ import annotations
@@ -35,61 +35,61 @@ from dht.table import ENTRIES_PER_KEY_MAX, RecordTable
 from dht.validation import RecordRules, check_time
 
 REPLICAS = 5
-ACQUAINTANCES = 3  # told and asked besides: replicas may all be keys that somebody mined to lie there
+ACQUAINTANCES = 3  # also written to and asked: the replicas may all be keys that an attacker mined to lie there
 BEAM_NODES = 10  # nodes asked on the way to the nearest; hivemind's 20 doubles the traffic and finds the same
 CALL_SECONDS_MAX = 3.0
 OPERATION_SECONDS_MAX = 10.0
-PATIENCE_SECONDS = 4.0  # with the nearest, if acquaintances answer: liars there may answer late on purpose
+PATIENCE_SECONDS = 4.0  # for the nearest, if acquaintances answer: liars among them may answer late on purpose
 BOOTSTRAP_SECONDS_MAX = 15.0
 CLOSE_SECONDS_MAX = 2.0
 PROBED_PEERS_MAX = 3
-SOUGHT_PEERS_MAX = 3  # lost ones, at each probe
-# hivemind doubles this time for ever: it would avoid the other side of a partition for as long as that has lasted
+SOUGHT_PEERS_MAX = 3  # of the lost ones, at each probe
+# hivemind would double this time without end, and avoid the other side of a partition for as long as that had lasted
 AVOIDED_SECONDS = 10.0
-FOUND_SECONDS = 30.0  # for which whoever a search has found is asked again
+FOUND_SECONDS = 30.0  # how long the peers that a search found are asked again
 PLACES_KEPT = 64
 
 Clock = Callable[[], float]
-Call = Callable[[Any], Awaitable[Any]]  # of a peer, by hivemind's id; None if it does not answer
+Call = Callable[[Any], Awaitable[Any]]  # of a peer, given hivemind's id of it; None if it does not answer
 
 
 @dataclass(frozen=True, slots=True)
 class _Found:
     peers: Sequence[Any]
-    met: Sequence[Any]  # whom we had met nearest to the place by then
+    met: Sequence[Any]  # the nearest peers to the place in our own table at the time
     until_seconds: float
 
 
 class FoundPeers:
-    """Whom searches have found, by the place that they were for.
+    """The peers that searches have found, by the place searched for.
 
-    A search asks as many peers as the read or write that it is made for. So whoever it has found is asked again for a
-    while, unless we have met somebody nearer since, or one of them does not answer.
+    A search asks as many peers as the read or write that it serves. So the peers it found are asked again for a while,
+    unless our own table has changed near the place since, or one of them does not answer.
     """
 
     def __init__(self) -> None:
         self._found: dict[Any, _Found] = {}
 
     def known(self, place: Any, met: Sequence[Any], now_seconds: float) -> Sequence[Any] | None:
-        """Whom to ask; None if it takes a search. `met` are those nearest to the place that we have met."""
+        """Return the peers to ask, None if it takes a search. `met` are the nearest to the place in our own table."""
         found = self._found.get(place)
         if found is None or found.met != met or now_seconds >= found.until_seconds:
             return None
         return found.peers
 
     def keep(self, place: Any, peers: Sequence[Any], met: Sequence[Any], now_seconds: float) -> None:
-        """A search has found these."""
+        """Keep the peers that a search has found for a place."""
         self._found.pop(place, None)
         self._found[place] = _Found(peers, met, now_seconds + FOUND_SECONDS)
         if len(self._found) > PLACES_KEPT:
             del self._found[next(iter(self._found))]
 
     def forget(self, place: Any) -> None:
-        """One of them does not answer."""
+        """Forget the peers of a place, one of which does not answer."""
         self._found.pop(place, None)
 
     def clear(self) -> None:
-        """Forget all: we are about to be elsewhere."""
+        """Forget all peers, since we leave the network or join it anew."""
         self._found.clear()
 
 
@@ -131,12 +131,12 @@ class HivemindStore:
         return store
 
     def share(self, strangers: StrangersShare) -> None:
-        """What those whom we do not know may have of us, with whatever else they are given."""
+        """Charge answers to strangers to this share, which also covers what else they are given."""
         self._daemon.answers.strangers = strangers
 
     @property
     def answered_bytes(self) -> int:
-        """Sent in answer to others' calls."""
+        """Bytes sent in answer to others' calls."""
         return self._daemon.answers.sent_bytes
 
     async def put(self, key: RecordKey, payload: bytes, lifetime_seconds: float) -> None:
@@ -166,9 +166,12 @@ class HivemindStore:
         return [stored(record) for record in merged.get(b"", now)[:ENTRIES_PER_KEY_MAX]]
 
     async def probe(self) -> None:
-        """One real round trip: to a peer if any is known, else to our own daemon; raises NetworkError if it fails."""
+        """Make one real round trip, to a peer if any is known, else to our own daemon.
+
+        Raises NetworkError if it fails.
+        """
         async with self._deadline("reach a peer"):
-            # grows by every peer that has ever failed to answer, and with a backoff rate of 1 decides nothing
+            # it grows by every peer that has ever failed to answer, and with a backoff rate of 1 it has no effect
             self._node.blacklist.ban_counter.clear()
             table = self._protocol.routing_table
             known = [peer for _, peer in table.get_nearest_neighbors(self._node.node_id, PROBED_PEERS_MAX)]
@@ -178,7 +181,7 @@ class HivemindStore:
         await self._seek_lost()
 
     async def rebuild(self) -> None:
-        """Join anew over the daemon as it is now, keeping what is stored here; raises as `start` does."""
+        """Rejoin over the current daemon, keeping the records stored here; raises NetworkError."""
         await self._leave()
         async with self._deadline("join the network", BOOTSTRAP_SECONDS_MAX):
             self._joined = await DHTNode.create(
@@ -219,7 +222,7 @@ class HivemindStore:
 
     @asynccontextmanager
     async def _deadline(self, what: str, seconds: float = OPERATION_SECONDS_MAX) -> AsyncIterator[None]:
-        """hivemind waits for ever on a daemon that has died; nobody here does."""
+        """Limit the time of a call, since hivemind waits for ever on a dead daemon; raises NetworkError."""
         if not self._daemon.alive:
             raise NetworkError(f"could not {what}: the libp2p daemon has died")
         try:
@@ -231,7 +234,7 @@ class HivemindStore:
     async def _bootstrap(self) -> None:
         """Meet the peers we know of and, through them, our neighbours.
 
-        Raises NetworkError if none answers; but a peer that was given nobody to call may be alone.
+        Raises NetworkError if none answers, unless we were given no initial peers: then we may rightly be alone.
         """
         if not await any_answers(self._meet(address) for address in self._daemon.bootstrap_peers):
             if self._daemon.initial_peers:
@@ -240,7 +243,7 @@ class HivemindStore:
         await find_nearest(self._node, self._node.node_id, self._traversing)
 
     async def _seek_lost(self) -> None:
-        """Call some peers that we once knew and that nobody leads us to: after a partition, neither side is led over.
+        """Call some remembered peers that no search finds: after a partition, searches stay on their own side.
 
         One call that comes through is enough, since searches then go through its caller.
         """
@@ -257,16 +260,16 @@ class HivemindStore:
             await self._daemon.dial(address)
             connected = True
         if connected and self._shown and not await self._daemon.knock(address.peer_id):
-            return False  # it refuses us, or it takes connections and is too busy, or frozen, for anything else
+            return False  # it refuses us, or it accepts connections but is too busy or frozen to answer
         met = await self._protocol.call_ping(PeerID.from_base58(address.peer_id), validate=True, strict=False)
         if met is None and connected and not self._shown:
-            await self._daemon.knock(address.peer_id)  # which says why
+            await self._daemon.knock(address.peer_id)  # to be told why
         return met is not None
 
     async def _ask(self, what: str, place: Any, call: Call) -> list[Any]:
-        """What those who are responsible for a place say, and a few acquaintances; nothing if we are alone.
+        """Return the answers of the peers responsible for a place and of a few acquaintances; empty if we are alone.
 
-        Raises NetworkError if there are peers and nobody answers.
+        Raises NetworkError if there are peers but none answers.
         """
         tasks: list[asyncio.Future[Any]] = []
         try:
@@ -296,7 +299,7 @@ class HivemindStore:
         return heard
 
     def _acquaintances(self, place: Any) -> list[PeerAddress]:
-        """Some that are not asked anyway, as far as we know without a search."""
+        """Return addresses of some peers that will not be asked anyway, judged by our own table."""
         asked = {PeerId(peer.to_base58()) for _, peer in self._met(place)} | {self._peer_id}
         return acquaintances(self._daemon.initial_peers, self._daemon.bootstrap_peers, asked)
 
@@ -306,7 +309,7 @@ class HivemindStore:
         return await call(PeerID.from_base58(address.peer_id))
 
     async def _nearest(self, place: Any) -> Sequence[Any]:
-        """hivemind ids of the peers responsible for a place; none if we are alone. Raises NetworkError."""
+        """Return hivemind's ids of the peers responsible for a place; empty if we are alone. Raises NetworkError."""
         now = asyncio.get_running_loop().time()
         if (known := self._found.known(place, self._met(place), now)) is not None:
             return known
@@ -316,19 +319,19 @@ class HivemindStore:
         return peers
 
     def _met(self, place: Any) -> list[Any]:
-        """Node and peer ids of the nearest to a place in our own table."""
+        """Return the node and peer ids of the peers nearest to a place in our own table."""
         return list(self._protocol.routing_table.get_nearest_neighbors(place, REPLICAS))
 
     async def _search(self, place: Any) -> list[Any]:
-        """As `_nearest`."""
-        beside = DHTID(place ^ 1)  # nothing lies there: who is asked the way to a place itself sends all its records
+        """Search the DHT for the peers responsible for a place; returns and raises as `_nearest`."""
+        beside = DHTID(place ^ 1)  # nothing is stored there: a peer asked for the place itself sends all its records
         for attempt in range(2):
             peers = await find_nearest(self._node, beside, self._traversing)
             if peers or attempt:
                 break
             await self._bootstrap()
         if not peers and self._met(place):
-            raise NetworkError("no other peer answers")  # hivemind avoids for a while peers that have just not answered
+            raise NetworkError("no other peer answers")  # hivemind avoids peers for a while that did not answer
         return peers
 
     async def _leave(self) -> None:
@@ -341,7 +344,10 @@ class HivemindStore:
 
 
 async def find_nearest(node: Any, place: Any, running: set[asyncio.Future[Any]]) -> list[Any]:
-    """hivemind's search, which goes on if it is given up: cancelled, it leaves a task of each of its workers behind."""
+    """Run hivemind's search, which goes on if the caller is cancelled.
+
+    A cancelled search would leave a task of each of its workers behind.
+    """
     search = asyncio.ensure_future(
         node.find_nearest_nodes([place], k_nearest=REPLICAS, beam_size=BEAM_NODES, exclude_self=True)
     )
@@ -353,9 +359,9 @@ async def find_nearest(node: Any, place: Any, running: set[asyncio.Future[Any]])
 def acquaintances(
     invited: Iterable[PeerAddress], known: Iterable[PeerAddress], without: Set[PeerId]
 ) -> list[PeerAddress]:
-    """An address each of a few peers that we know anyway, drawn so that nobody foresees it: first of who invited us.
+    """Return one address each of a few known peers, drawn unpredictably; the first invited us, if possible.
 
-    Keys cost nothing, so that all who are responsible for a place may be one attacker's (docs/adr/0048).
+    Keys cost nothing, so all peers responsible for a place may be one attacker's (docs/adr/0048).
     """
     first, others = (
         {one.peer_id: one for one in SystemRandom().sample(usable, len(usable))}
@@ -366,14 +372,14 @@ def acquaintances(
 
 
 def why_refused(expires_unix_seconds: float, now_unix_seconds: float) -> str:
-    """Why others, who answered, did not take a record of ours that is in order."""
+    """Explain why peers that answered did not take a valid record of ours."""
     if now_unix_seconds >= expires_unix_seconds:
         return "no other peer took the record: it had expired on its way; this machine or its network is too busy"
     return "no other peer took the record; is this machine's clock right, and its key used by no other machine?"
 
 
 def _records_in(answers: Sequence[Any], place: Any) -> list[Record]:
-    """The records in what peers answered, if they did; what several hold is read once."""
+    """Return the records in the peers' answers; one that several peers hold is decoded once."""
     found = [answer[place][0] for answer in answers if answer]
     values = [value for one in found if one is not None for _, (value, _) in one.value.items()]
     return [parse_record(value) for value in dict.fromkeys(values)]

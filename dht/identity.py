@@ -25,7 +25,7 @@ PeerId = NewType("PeerId", str)
 SEED_BYTES = 32
 PUBLIC_KEY_BYTES = 32
 SIGNATURE_BYTES = 64
-VERIFIED_KEPT = 4096  # digests of what was found to be signed: several rounds of a full group
+VERIFIED_KEPT = 4096  # digests of verified statements: several rounds of a full group
 # libp2p protobuf PublicKey{type: Ed25519, data: 32 bytes}, wrapped in an identity multihash
 _PEER_ID_PREFIX = b"\x00\x24\x08\x01\x12\x20"
 # libp2p protobuf PrivateKey{type: Ed25519, data: 64 bytes}
@@ -39,7 +39,7 @@ class Signer(Protocol):
     def peer_id(self) -> PeerId: ...
 
     def sign(self, data: bytes) -> bytes:
-        """A signature over `data` that `Verifier` accepts for `peer_id`."""
+        """Return a signature over `data` that `Verifier` accepts for `peer_id`."""
         ...
 
 
@@ -58,7 +58,7 @@ class Identity:
         if len(seed) != SEED_BYTES:
             raise ValueError(f"an Ed25519 seed has {SEED_BYTES} bytes, not {len(seed)}")
         self._seed = seed
-        self.is_new = is_new  # made just now, so that nobody can use it elsewhere
+        self.is_new = is_new  # made just now, so it cannot be in use elsewhere
         self._key = Ed25519PrivateKey.from_private_bytes(seed)
         self._public = self._key.public_key().public_bytes_raw()
         self._peer_id = peer_id_of(self._public)
@@ -71,7 +71,7 @@ class Identity:
         return self._key.sign(data)
 
     def libp2p_private_key(self) -> bytes:
-        """The key as the protobuf that libp2p reads from an identity file."""
+        """Return the key as the protobuf that libp2p reads from an identity file."""
         return _PRIVATE_KEY_PREFIX + self._seed + self._public
 
     def save(self, path: Path) -> None:
@@ -115,7 +115,7 @@ class Identity:
 
     @classmethod
     def load_or_create(cls, path: Path) -> Identity:
-        """The key in `path`, made on first use."""
+        """Return the key in `path`, which is created on first use."""
         if path.exists():
             return cls.load(path)
         identity = cls(os.urandom(SEED_BYTES), is_new=True)
@@ -126,19 +126,19 @@ class Identity:
 class KeyVerifier:
     """Verifies Ed25519 signatures from the peer id alone.
 
-    A statement is met again and again: in the search for contradictions, in the round that it belongs to, in the
-    roster or bundle around it, in a certificate. What has been found true is remembered, so each costs one look at the
-    curve. Forgeries are not remembered: they cost nothing to make, and would drive out what honest peers have said.
+    The same statement is verified many times: in the search for contradictions, in its round, in the roster or bundle
+    around it, in a certificate. Valid signatures are remembered, so each costs one Ed25519 check. Forgeries are not
+    remembered: they cost nothing to make, and would displace the statements of honest peers.
     """
 
     def __init__(self) -> None:
         self._verified: dict[bytes, None] = {}  # oldest first
-        self._lock = threading.Lock()  # a peer that starts checks its chains in another thread
+        self._lock = threading.Lock()  # a starting peer checks its chains in another thread
 
     def verify(self, peer_id: PeerId, data: bytes, signature: bytes) -> bool:
         if len(signature) != SIGNATURE_BYTES:
             return False
-        signer = peer_id.encode("utf-8", "surrogatepass")  # of fixed or told length, so that no two claims share a name
+        signer = peer_id.encode("utf-8", "surrogatepass")  # each part has a known length, so no two claims share a name
         name = hashlib.sha256(b"".join((signature, len(signer).to_bytes(8, "big"), signer, data))).digest()
         if name in self._verified:
             return True
@@ -154,13 +154,13 @@ class KeyVerifier:
 
 
 def peer_id_of(public_key: bytes) -> PeerId:
-    """The libp2p peer id that contains this 32-byte public key."""
+    """Return the libp2p peer id that contains this 32-byte public key."""
     return PeerId(base58.b58encode(_PEER_ID_PREFIX + public_key).decode())
 
 
 @lru_cache(maxsize=4096)
 def public_key_of(peer_id: PeerId) -> Ed25519PublicKey:
-    """The public key inside a peer id; raises PeerError if it holds none."""
+    """Return the public key inside a peer id; raises PeerError if it holds none."""
     try:
         raw = base58.b58decode(peer_id)
     except ValueError:

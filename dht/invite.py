@@ -20,7 +20,7 @@ from dht.wire import Wire
 INVITE_VERSION = 1
 ADDRESSES_MAX = 8
 TOKEN_BYTES_MAX = 512
-INVITE_BYTES_MAX = 2000  # below 2048 the first base32 letter is always `a`, so the version number has an end
+INVITE_BYTES_MAX = 2000  # below 2048 the first base32 letter is always `a`, which ends the version number
 _PREFIX = "muster"
 _LABEL = "invite:"  # `muster host` prints it before the invite, and people paste the whole line
 _LENGTH_BYTES = 2
@@ -30,21 +30,21 @@ _DAMAGED = "the invite is damaged; copy the whole line again"
 
 
 class _InviteBody(Wire):
-    """What the text carries. The peer id at an address' end is left out if it is the organiser's."""
+    """The content of the text. An address that ends in the organiser's peer id leaves that out."""
 
     run_id: Digest
     organiser_key: bytes = Field(min_length=32, max_length=32)
     addresses: tuple[str, ...] = Field(min_length=1, max_length=ADDRESSES_MAX)
-    token: bytes | None = Field(None, max_length=TOKEN_BYTES_MAX)  # an encoded `Ticket`, where not everybody may join
+    token: bytes | None = Field(None, max_length=TOKEN_BYTES_MAX)  # an encoded `Ticket`, unless everybody may join
     heads_digest: Digest | None = None
     heads_version: int | None = Field(None, ge=0, le=2**53)
 
 
 @dataclass(frozen=True, slots=True)
 class Invite:
-    """Run, organiser and where to call; the heads the issuer vouches for; what lets its holder in.
+    """A run, its organiser, addresses to call, the heads that the issuer vouches for, and a ticket for its holder.
 
-    The heads are one version of every fragment, `heads_version`, and a hash over their digests.
+    `heads_version` is one version of every fragment, `heads_digest` a hash over the digests of the heads.
     `str(invite)` is the line of text; raises UsageError if it would not fit.
     """
 
@@ -72,11 +72,11 @@ class Invite:
 
     @property
     def named(self) -> PeerId | None:
-        """The one peer that it is for; None where its holder lets itself in."""
+        """The only peer that may use it; None if any holder may."""
         return PeerId(self.ticket.grant.key) if self.ticket is not None and self.ticket.seed is None else None
 
     def check_named(self, peer: PeerId | None) -> None:
-        """Raises UsageError if it is for another peer than this; None: one that is not there yet."""
+        """Raise UsageError if the invite is for another peer than `peer`, which is None if it has no key yet."""
         if self.named not in (None, peer):
             raise UsageError(
                 f"this invite is for the peer {self.named} alone, whose key is not in the folder here; name its folder "
@@ -85,16 +85,16 @@ class Invite:
 
     @property
     def peers(self) -> frozenset[PeerId]:
-        """Whom it names."""
+        """The peers at its addresses."""
         return frozenset(address.peer_id for address in self.addresses)
 
     def pass_for(self, peer: PeerId) -> bytes:
-        """What this peer shows at every door of the run; nothing where the invite holds nothing for that."""
+        """Return the pass that this peer shows to be let in; empty if the invite holds no ticket."""
         return b"" if self.ticket is None else pass_of(self.ticket, self.run_id, peer).to_wire()
 
     @classmethod
     def parse(cls, text: str) -> Invite:
-        """Read an invite, however it was wrapped or capitalised on its way; raises UsageError in words."""
+        """Read an invite, however it was wrapped or capitalised on its way; raises UsageError."""
         try:
             body = _InviteBody.from_wire(_unframed(_data_of(_bare(text))))
         except PeerError:  # the checksum is right, so its maker got it wrong
@@ -105,17 +105,17 @@ class Invite:
 
 
 def looks_like_invite(text: str) -> bool:
-    """Whether this is meant as an invite, and not as the path of a file."""
+    """Whether a text is meant as an invite, not as the path of a file."""
     return _bare(text).startswith(_PREFIX)
 
 
 def _bare(text: str) -> str:
-    """Without blanks, capitals and the label, as it was made."""
+    """Strip blanks, capitals and the label from a pasted invite."""
     return "".join(text.split()).lower().removeprefix(_LABEL)
 
 
 def _ticket(body: _InviteBody) -> Ticket | None:
-    """None also for a token of something else, which an early invite may hold; callers are told so."""
+    """Decode the ticket; None if there is none, or the token is something else, as in early invites."""
     if body.token is None:
         return None
     with suppress(PeerError):
@@ -130,7 +130,7 @@ def _address_of(address: str, organiser: PeerId) -> PeerAddress:
 
 
 def _data_of(text: str) -> str:
-    """The base32 text behind the prefix and the version number."""
+    """Return the base32 text after the prefix and the version number; raises UsageError."""
     if not text.startswith(_PREFIX):
         if text and _PREFIX.startswith(text):
             raise UsageError(_CUT_SHORT)
@@ -146,7 +146,7 @@ def _data_of(text: str) -> str:
 
 
 def _framed(body: bytes) -> bytes:
-    """Length, body, checksum: what is missing can be told from what is wrong."""
+    """Add a length and a checksum to the body, which tell a truncated invite from a damaged one."""
     framed = len(body).to_bytes(_LENGTH_BYTES, "big") + body
     return framed + _checksum(framed)
 
@@ -174,7 +174,7 @@ def _encode(raw: bytes) -> str:
 
 
 def _decode(data: str) -> bytes:
-    """The whole bytes in base32 text of any length, so that a cut one still gives up its beginning."""
+    """Decode the whole bytes in base32 text of any length, so that the beginning of a truncated one can be read."""
     try:
         whole = data[: len(data) - (len(data) % 8 in (1, 3, 6))]  # these lengths end within a byte
         return base64.b32decode(whole.upper() + "=" * (-len(whole) % 8))

@@ -1,4 +1,4 @@
-"""From where an invite can work, by the addresses that it names. Nobody is called."""
+"""From where an invite can be used, judged by its addresses alone, without dialling them."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ EVERYWHERE = ("0.0.0.0", "::")
 
 
 def widest(addresses: Sequence[PeerAddress]) -> Reach:
-    """From how far the best of them can be called."""
+    """Return the widest reach among these addresses."""
     found = {address.reach for address in addresses}
     return next((reach for reach in WIDEST_FIRST if reach in found), Reach.LOOPBACK)
 
 
 def limits_of(addresses: Sequence[PeerAddress], listens_at: str = "") -> str:
-    """Why an invite to them is of no use elsewhere, and what the host does about it; empty if it may work anywhere.
+    """Say where an invite with these addresses works and what widens that; empty if it may work anywhere.
 
-    `listens_at` is what the host was told to listen at, as far as that is known.
+    `listens_at` is the address that the host was told to listen at, if known.
     """
     reach = widest(addresses)
     if reach is Reach.LOOPBACK:
@@ -39,7 +39,7 @@ def limits_of(addresses: Sequence[PeerAddress], listens_at: str = "") -> str:
 
 
 def silence(addresses: Sequence[PeerAddress]) -> str:
-    """Where nobody answers, and what to do about it, in a sentence."""
+    """Say in a sentence where no peer answers and what to do about it."""
     found = list(dict.fromkeys(map(place, addresses)))
     more = f" and at {len(found) - PLACES_SHOWN} more places" if len(found) > PLACES_SHOWN else ""
     first = "check that the host is running, that its run is not over, and that this machine is online"
@@ -48,6 +48,6 @@ def silence(addresses: Sequence[PeerAddress]) -> str:
 
 
 def place(address: PeerAddress) -> str:
-    """Host and port, as people write them."""
+    """Return host and port as people write them."""
     host = f"[{address.host}]" if ":" in address.host else address.host
     return f"{host}:{address.port}"

@@ -1,4 +1,4 @@
-"""What one process holds on this machine for as long as it lives: its key, and a private place for its sockets."""
+"""Resources that one process holds on this machine while it lives: its key and a private folder for its sockets."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class FileLock:
 
 
 class IdentityLock:
-    """At most one process of this machine uses a key file at a time (design §5)."""
+    """A lock that lets one process of this machine use a key file at a time (design §5)."""
 
     def __init__(self, identity_path: Path) -> None:
         self._identity_path = identity_path
@@ -69,8 +69,8 @@ class IdentityLock:
 class RuntimeDirectory:
     """A private directory with a short path for the sockets of one peer.
 
-    Lies in `<parent>/muster-<user id>/`. A live owner holds a lock inside, so the next process can tell what a
-    killed process left behind and removes it. Raises LocalError if the disk refuses.
+    It lies in `<parent>/muster-<user id>/`. A live owner holds a lock inside, so the next process can recognise and
+    remove the directory of a killed one. Raises UsageError if the path is too long, LocalError if the disk refuses.
     """
 
     def __init__(self, parent: Path) -> None:
@@ -78,14 +78,14 @@ class RuntimeDirectory:
         longest = len(os.fsencode(root)) + 9 + 1 + 8 + 1 + SOCKET_NAME_BYTES_MAX
         if longest > SOCKET_PATH_BYTES_MAX:
             raise UsageError(f"the path {parent} is too long for sockets; choose a shorter temporary directory")
-        self._root: Path | None = None  # that is ours alone
-        if _is_of_another(root):  # anybody can make it in a folder that all can write to
+        self._root: Path | None = None  # set if it is only for this process
+        if _is_of_another(root):  # any user can create it in a world-writable folder
             root = self._root = Path(tempfile.mkdtemp(prefix=f"{root.name}-", dir=parent))
         _make_private(root)
         try:
             self._take(root)
         except FileNotFoundError:
-            raise  # somebody else removes at the same time
+            raise  # another process removes it at the same time
         except OSError as error:
             raise LocalError(f"cannot make a folder in {root} for the sockets of this peer: {error.strerror}") from None
 
@@ -109,7 +109,7 @@ class RuntimeDirectory:
 
 
 def _is_of_another(root: Path) -> bool:
-    """Whether somebody else has made this, or put a link in its place."""
+    """Whether another user owns this folder, or it is a symbolic link."""
     try:
         status = root.lstat()
     except OSError:

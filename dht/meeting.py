@@ -1,4 +1,4 @@
-"""Calling several peers at once, of whom some are gone: who is there does not wait for the silence of the others."""
+"""Calls to several peers at once, some of which may be gone; the answers do not wait for the silent ones."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from contextlib import suppress
 from typing import Any
 
 CALL_SECONDS_MAX = 5.0
-GRACE_SECONDS = 0.5  # for those who answer a little later than the first one
+GRACE_SECONDS = 0.5  # for peers that answer a little later than the first one
 
 
 async def any_answers(calls: Iterable[Coroutine[Any, Any, bool]]) -> bool:
-    """True once one of these is true, and others had a moment to be; False when all are over and none was."""
+    """Return True `GRACE_SECONDS` after a call returns True, or once all are done; False if none returns True."""
     waiting = {asyncio.ensure_future(call) for call in calls}
     everybody = set(waiting)
     answered = False

@@ -13,7 +13,7 @@ Rebuilt = Callable[[], Awaitable[None]]
 
 
 class DhtNode:
-    """What the watchdog looks after. `daemon` and `store` stay the same objects through every rebuild."""
+    """A daemon and its record store, for the watchdog to look after. Both stay the same objects in every rebuild."""
 
     def __init__(self, daemon: Daemon, store: HivemindStore) -> None:
         self.daemon = daemon
@@ -32,7 +32,7 @@ class DhtNode:
         return cls(daemon, store)
 
     def after_rebuild(self, callback: Rebuilt) -> None:
-        """Have `callback` run after each rebuild: handlers registered with the old `daemon.p2p` are gone then."""
+        """Run `callback` after each rebuild, when handlers registered with the old `daemon.p2p` are gone."""
         self._rebuilt.append(callback)
 
     @property
@@ -40,11 +40,11 @@ class DhtNode:
         return self.daemon.alive
 
     async def probe(self) -> None:
-        """One real round trip; raises NetworkError."""
+        """Make one real round trip; raises NetworkError if it fails."""
         await self.store.probe()
 
     async def rebuild(self) -> None:
-        """A new daemon at the old ports, joined anew; stored records are kept. Raises MusterError if that fails."""
+        """Restart the daemon at the old ports and rejoin, keeping the stored records; raises MusterError on failure."""
         await self.daemon.restart()
         try:
             await self.store.rebuild()

@@ -1,8 +1,8 @@
 """Records: small, signed, short-lived notes under a well-known key, one per peer and key (design §6.1, §10).
 
-A record is a `Statement` whose context spells out the key it belongs under, so a peer that stores it can check that
-without knowing the key beforehand, and nobody can replay it elsewhere. Every key of the record store is made in this
-module.
+A record is a `Statement` whose context spells out its key. A peer that stores it can therefore check the key without
+knowing it beforehand, and the record cannot be replayed under another one. Every key of the record store is made in
+this module.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ SHARDS_MAX = 4096
 
 @dataclass(frozen=True, slots=True)
 class RecordLimits:
-    """What one kind of record may cost those who store it."""
+    """Limits of one kind of record on what it costs the peers that store it."""
 
     payload_bytes_max: int
     lifetime_seconds_max: int
@@ -44,7 +44,7 @@ RECORD_KINDS: Mapping[str, RecordLimits] = MappingProxyType(
 
 @dataclass(frozen=True)
 class RecordKey:
-    """Where records of one kind meet. Made by the functions below."""
+    """The key under which records of one kind are stored. Made by the functions below."""
 
     run_id: bytes
     kind: str
@@ -64,25 +64,25 @@ class RecordKey:
 
 
 def presence_key(run_id: bytes, shard: int = 0) -> RecordKey:
-    """Who is there. Large swarms spread it over shards (design §10)."""
+    """Return the key of the records of peers that are there. Large swarms spread them over shards (design §10)."""
     return RecordKey(run_id, "presence", shard=shard)
 
 
 def evidence_key(run_id: bytes) -> RecordKey:
-    """Which keys were convicted, and by what evidence; the evidence itself travels by request."""
+    """Return the key of the records that name convicted keys and their evidence, which itself travels by request."""
     return RecordKey(run_id, "evidence")
 
 
 class RecordBody(Wire):
-    """What is signed. The lifetime is in milliseconds so that every reader computes the same expiry."""
+    """The signed body of a record. Its lifetime is in milliseconds so that every reader computes the same expiry."""
 
     OMITS_NONE: ClassVar[bool] = True
 
     payload: bytes = Field(max_length=RECORD_BYTES_MAX)
     issued_unix_milliseconds: int = Field(ge=0, le=2**53)
     lifetime_milliseconds: int = Field(gt=0, le=LIFETIME_SECONDS_MAX * 1000)
-    work: int = Field(0, ge=0, lt=2**63)  # nothing reads it; a field that was sent once stays
-    admission: bytes | None = Field(None, max_length=PASS_BYTES_MAX)  # its sender's `Pass`, where the run asks for one
+    work: int = Field(0, ge=0, lt=2**63)  # unused; a field that was once sent stays
+    admission: bytes | None = Field(None, max_length=PASS_BYTES_MAX)  # the sender's `Pass`, if the run asks for one
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,7 @@ class Record:
 
     @property
     def expires_unix_seconds(self) -> float:
-        """The record must not be used from this moment on."""
+        """The moment from which the record must not be used."""
         return (self.body.issued_unix_milliseconds + self.body.lifetime_milliseconds) / 1000
 
 

@@ -1,4 +1,4 @@
-"""Why somebody is not let in, and what its owner can do. Over the network goes the name alone: the sentence is ours."""
+"""Reasons to refuse a peer, and advice for its owner. Only the reason's name is sent; the advice is our own text."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from types import MappingProxyType
 
 
 class Refusal(StrEnum):
-    """As a door says it."""
+    """The reason for a refusal, as a door sends it."""
 
     NO_PASS = "no_pass"
     FALSE_PASS = "false_pass"
@@ -41,4 +41,4 @@ ADVICE: Mapping[Refusal, str] = MappingProxyType(
         "--role trainer",
     }
 )
-"""What a refused peer's owner is told."""
+"""The sentence that a refused peer shows its owner."""

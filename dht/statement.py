@@ -1,4 +1,4 @@
-"""Signed statements: what a peer says, bound to the one place where it may be said (design §5).
+"""Signed statements of peers, each bound to the one context in which it may be made (design §5).
 
 The signature covers `domain ‖ run id ‖ kind ‖ fragment ‖ version ‖ group ‖ sender ‖ body` in canonical encoding, so
 a statement cannot be replayed in another run, round or group. The body stays as the bytes that were signed: a reader
@@ -20,7 +20,7 @@ from dht.wire import MESSAGE_BYTES_MAX, PROTOCOL_MAJOR, Wire
 
 DOMAIN = f"muster/{PROTOCOL_MAJOR}"
 DIGEST_BYTES = 32
-READ_KEPT_BYTES_MAX = 16 << 10  # what is longer takes too much room to be kept decoded
+READ_KEPT_BYTES_MAX = 16 << 10  # longer bodies take too much memory to be kept decoded
 
 Digest = Annotated[bytes, Field(min_length=DIGEST_BYTES, max_length=DIGEST_BYTES)]
 PeerIdText = Annotated[str, Field(min_length=40, max_length=64, pattern=r"^[1-9A-HJ-NP-Za-km-z]+$")]
@@ -39,7 +39,7 @@ def digest_of(*parts: bytes) -> bytes:
 
 
 class Context(Wire):
-    """Where a statement may be said. `group` is empty before a group exists."""
+    """The context in which a statement is made. `group` is empty before a group exists."""
 
     run_id: Digest
     kind: Kind
@@ -58,13 +58,13 @@ class Statement(Wire):
 
     @cached_property
     def digest(self) -> bytes:
-        """Names this statement without its signature, which the signer could grind."""
+        """Digest that names this statement, without its signature, which the signer could grind."""
         return digest_of(signed_bytes(self.context, PeerId(self.sender), self.body))
 
     def read(self, model: type[Body]) -> Body:
-        """Decode the body; raises PeerError if it is not a `model`. One that is not large is decoded once for all."""
-        body, found = self.__dict__.get("_read", (None, None))  # beside the fields, as `digest`
-        if body is not self.body or type(found) is not model:  # `model_copy` takes it along
+        """Decode the body; raises PeerError if it is not a `model`. A body that is not large is decoded only once."""
+        body, found = self.__dict__.get("_read", (None, None))  # kept beside the model's fields, as `digest` is
+        if body is not self.body or type(found) is not model:  # `model_copy` copies it, too
             found = model.from_wire(self.body)
             if len(self.body) <= READ_KEPT_BYTES_MAX:
                 self.__dict__["_read"] = (self.body, found)
@@ -78,7 +78,7 @@ class Statement(Wire):
 
 
 def signed_bytes(context: Context, sender: PeerId, body: bytes) -> bytes:
-    """Exactly what a signature covers."""
+    """Return exactly the bytes that a signature covers."""
     return bytes(
         msgpack.packb(
             [DOMAIN, context.run_id, context.kind, context.fragment, context.version, context.group, sender, body],

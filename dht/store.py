@@ -1,4 +1,4 @@
-"""The record store: a port. What implements it over hivemind, and in memory for tests, is held to one contract test."""
+"""The port of the record store. Its implementations, over hivemind and in memory for tests, share one contract test."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ class StoredRecord:
 class RecordStore(Protocol):
     """An untrusted meeting place (design §6.1): it helps to find peers and to time things, and certifies nothing.
 
-    **Expiry.** A record is readable from `put` until `lifetime_seconds` later on the reader's clock, never longer, and
-    with clocks that differ by up to 30 s correspondingly shifted. A later `put` of the same peer under the same key
-    replaces it at once, whatever the two lifetimes; an older one that arrives late changes nothing. Replicas may
-    lose records when peers leave, so a record that is to stay readable is put again well before expiry.
+    **Expiry.** A record is readable from `put` until `lifetime_seconds` later on the reader's clock, never longer.
+    Clocks may differ by up to 30 s, which shifts that time. A later `put` of the same peer under the same key replaces
+    the record at once, whatever the two lifetimes; an older one that arrives late changes nothing. Replicas may lose
+    records when peers leave, so put a record again well before it expires if it is to stay readable.
     """
 
     async def put(self, key: RecordKey, payload: bytes, lifetime_seconds: float) -> None:
@@ -37,7 +37,7 @@ class RecordStore(Protocol):
         ...
 
     async def get(self, key: RecordKey) -> list[StoredRecord]:
-        """The valid, live records under `key`, one per sender, ordered by sender, at most `ENTRIES_PER_KEY_MAX`.
+        """Return the valid, live records under `key`: one per sender, ordered by it, at most `ENTRIES_PER_KEY_MAX`.
 
         Raises NetworkError if no other peer answered though some exist.
         """
@@ -49,7 +49,7 @@ class RecordStore(Protocol):
 
 
 class RecordWriter:
-    """Makes this peer's records, strictly later each time."""
+    """Makes this peer's records, each issued strictly later than the last."""
 
     def __init__(self, signer: Signer, shown: bytes = b"") -> None:
         self._signer = signer
@@ -57,7 +57,7 @@ class RecordWriter:
         self._issued_unix_milliseconds = 0
 
     def write(self, key: RecordKey, payload: bytes, lifetime_seconds: float, now_unix_seconds: float) -> Record:
-        """A signed record issued now; raises ValueError over the limits."""
+        """Return a signed record issued now; raises ValueError if it is over the limits."""
         body = RecordBody(
             payload=payload,
             issued_unix_milliseconds=self._next_issue(int(now_unix_seconds * 1000)),
@@ -67,7 +67,10 @@ class RecordWriter:
         return make_record(self._signer, key, body)
 
     def _next_issue(self, now_unix_milliseconds: int) -> int:
-        """Later than the last, unless that was so far ahead that everybody refused it: then the clock was wrong."""
+        """Return an issue time later than the last one.
+
+        If the last one was so far ahead that every peer refused it, our clock was wrong, and the time is now.
+        """
         last = self._issued_unix_milliseconds
         if last <= now_unix_milliseconds + CLOCK_TOLERANCE_SECONDS * 1000:
             now_unix_milliseconds = max(now_unix_milliseconds, last + 1)
@@ -76,5 +79,5 @@ class RecordWriter:
 
 
 def stored(record: Record) -> StoredRecord:
-    """What a reader sees of a record that was checked."""
+    """Return a reader's view of a record that was checked."""
     return StoredRecord(record.sender, record.body.payload, record.issued_unix_seconds, record.expires_unix_seconds)

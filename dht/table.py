@@ -1,7 +1,7 @@
-"""The records that one place holds: the newest of each peer and key, until it expires. Pure and bounded.
+"""A table of records: the newest of each peer at each place, until it expires. Pure and bounded.
 
-Replaces hivemind's `TimedStorage`, which has no limits and forgets a record when an older one of the same peer that it
-has refused would have expired.
+It replaces hivemind's `TimedStorage`, which has no limits. That one also refuses a peer's older record but drops the
+newer one when the older would have expired.
 """
 
 from __future__ import annotations
@@ -13,23 +13,23 @@ from dht.records import Record
 
 ENTRIES_PER_KEY_MAX = 256
 ENTRIES_MAX = 16384  # 64 MiB of the largest records
-ENTRIES_PER_SENDER_MAX = 16  # a peer writes at a few places, at others while a swarm grows; places cost nothing
+ENTRIES_PER_SENDER_MAX = 16  # a peer writes to a few places, and to others as the swarm grows; places cost nothing
 SWEEP_SECONDS = 1.0
 
 
 class RecordTable:
-    """Keeps records that the caller has checked. A place is whatever bytes the caller looks a key up by."""
+    """Records that the caller has checked. A place is any bytes by which the caller looks a key up."""
 
     def __init__(self) -> None:
         self._places: dict[bytes, dict[PeerId, Record]] = {}
-        self._places_of: dict[PeerId, dict[bytes, None]] = {}  # the place written to longest ago first
+        self._places_of: dict[PeerId, dict[bytes, None]] = {}  # the place written to longest ago comes first
         self._entries = 0
         self._swept_unix_seconds = float("-inf")
 
     def put(self, place: bytes, record: Record, now_unix_seconds: float) -> bool:
-        """Keep `record` if it was issued later than what its sender has here and there is room; True if it is here.
+        """Keep `record` if there is room and it is newer than its sender's one at `place`; True if it is held now.
 
-        Beyond `ENTRIES_PER_SENDER_MAX` it takes the room of another one of its sender's.
+        Beyond `ENTRIES_PER_SENDER_MAX` it replaces the record that its sender wrote longest ago.
         """
         held = self._places.get(place, {}).get(record.sender)
         if held is not None:
@@ -50,12 +50,12 @@ class RecordTable:
         return True
 
     def get(self, place: bytes, now_unix_seconds: float) -> list[Record]:
-        """The live records of a place, ordered by sender."""
+        """Return the live records of a place, ordered by sender."""
         records = self._places.get(place, {}).values()
         return sorted((r for r in records if r.expires_unix_seconds > now_unix_seconds), key=lambda r: r.sender)
 
     def places(self) -> Iterator[bytes]:
-        """Every place that holds a record, perhaps an expired one."""
+        """Iterate over all places that hold a record, perhaps an expired one."""
         return iter(tuple(self._places))
 
     def __len__(self) -> int:

@@ -1,4 +1,4 @@
-"""Units in which owners and organisers count, in those of the code."""
+"""Units that owners and organisers count in, expressed in the units of the code."""
 
 HOUR_SECONDS = 3600.0
 DAY_SECONDS = 24 * HOUR_SECONDS

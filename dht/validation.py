@@ -1,7 +1,7 @@
-"""Which records are believed. Pure functions; None means yes, otherwise the reason why not.
+"""Checks that decide which records are believed. Pure functions: None means yes, else the reason why not.
 
-What does not depend on the clock is kept apart: hivemind drops a replica's whole answer if one entry in it is refused,
-so a record at the edge of two clocks must not decide there.
+Checks that need the clock are kept apart. hivemind drops a replica's whole answer if one entry in it is refused, so
+that must not depend on a record that is live by one clock and expired by another.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ CLOCK_TOLERANCE_SECONDS = 30.0
 
 @dataclass(frozen=True, slots=True)
 class RecordRules:
-    """What a store believes: records of one run, of peers with a pass if it asks for one, whose signatures verify."""
+    """The rules of a store: records of one run with valid signatures, of peers with a pass if the run asks for one."""
 
     run_id: bytes
     verifier: Verifier
@@ -25,7 +25,7 @@ class RecordRules:
 
 
 def check_place(record: Record, subkey: object, expires_unix_seconds: float) -> str | None:
-    """Filed under its signer, and no longer than its signer said."""
+    """Check that the record is filed under its signer and with the expiry that the signer gave it."""
     if subkey != record.sender:
         return "filed under another peer than its signer"
     if expires_unix_seconds != record.expires_unix_seconds:
@@ -34,7 +34,7 @@ def check_place(record: Record, subkey: object, expires_unix_seconds: float) -> 
 
 
 def check_form(record: Record, rules: RecordRules) -> str | None:
-    """What is true or false for ever: run, group, limits and signature, the cheapest first."""
+    """Check what never changes: run, group, limits, pass and signature, the cheapest first."""
     limits = RECORD_KINDS[record.key.kind]
     if record.key.run_id != rules.run_id:
         return "belongs to another run"
@@ -50,7 +50,7 @@ def check_form(record: Record, rules: RecordRules) -> str | None:
 
 
 def check_time(record: Record, now_unix_seconds: float) -> str | None:
-    """Issued already, as far as clocks can tell, and not expired."""
+    """Check that the record is issued already, within the clocks' tolerance, and not expired."""
     if record.issued_unix_seconds > now_unix_seconds + CLOCK_TOLERANCE_SECONDS:
         return "issued in the future"
     if record.expires_unix_seconds <= now_unix_seconds:

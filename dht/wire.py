@@ -1,13 +1,13 @@
 """Canonical encoding of everything that is signed, stored or sent.
 
 A `Wire` model is encoded as the msgpack array of its fields in order of declaration, models and tuples inside it
-likewise; there are no maps, no pickles and no NaN. One value therefore has exactly one encoding, and a newer minor
-version may append fields: an older reader ignores what it does not know, a newer one fills in defaults.
+likewise; there are no maps, no pickles and no NaN. One value therefore has exactly one encoding. A newer minor version
+may append fields: an older reader ignores the fields it does not know, and a newer one fills in defaults.
 
-What a reader hashes or compares after encoding it anew may not grow like that, because an older reader would come to
-other bytes. These models are listed in `tests/coordinator/fixed_fields.py`; CONTRIBUTING.md has the rules for all of
-them. Their one way to grow is `OMITS_NONE`: fields at the end that are None are not encoded, so whatever says nothing
-new keeps its bytes, and its digest, in every minor version.
+A model that a reader encodes anew to hash or compare it may not grow like that, because an older reader would get other
+bytes. These models are listed in `tests/coordinator/fixed_fields.py`; CONTRIBUTING.md has the rules for all models.
+They may grow only with `OMITS_NONE`: fields at the end that are None are not encoded. A value that uses no new field
+then keeps its bytes, and its digest, in every minor version.
 """
 
 from __future__ import annotations
@@ -25,25 +25,25 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from dht.errors import PeerError
 
 PROTOCOL_MAJOR = 2
-PROTOCOL_MINOR = 0  # grows with whatever is appended
+PROTOCOL_MINOR = 0  # raised whenever a field or message is appended
 MESSAGE_BYTES_MAX = 1 << 20  # no control message, record or manifest is larger; tensors travel as parts
 
 Converter = Callable[[Any], Any]
 
 
 class Wire(BaseModel):
-    """Base of every model that crosses a process border: frozen, strict, nothing unknown inside."""
+    """Base of every model that crosses a process boundary: frozen, strict, without unknown fields."""
 
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid", allow_inf_nan=False)
     OMITS_NONE: ClassVar[bool] = False
 
     def to_wire(self) -> bytes:
-        """The one canonical encoding of this value."""
+        """Return the one canonical encoding of this value."""
         return bytes(msgpack.packb(self, default=_plain, use_bin_type=True))
 
     @property
     def encoded_bytes(self) -> int:
-        """Length of that encoding."""
+        """Length of the canonical encoding."""
         return len(self.to_wire())
 
     @classmethod
@@ -74,8 +74,8 @@ class Wire(BaseModel):
 
 
 def _plain(value: Wire) -> tuple[Any, ...]:
-    """What stands for a model where msgpack meets one; it encodes all else itself."""
-    plain = _values_of(type(value))(value.__dict__)  # in any order, and many times as fast as attributes
+    """Return the tuple that msgpack encodes in place of a model; it encodes all other values itself."""
+    plain = _values_of(type(value))(value.__dict__)  # many times as fast as reading attributes
     while value.OMITS_NONE and plain and plain[-1] is None:
         plain = plain[:-1]
     return plain
@@ -93,7 +93,7 @@ def _field_converters(cls: type[Wire]) -> tuple[tuple[str, Converter], ...]:
 
 
 def _converter(annotation: Any) -> Converter:
-    """How a plain value of a field with this annotation becomes what pydantic expects; raises PeerError later."""
+    """Return the function that turns a field's plain value into what pydantic expects; that may raise PeerError."""
     if isinstance(annotation, type) and issubclass(annotation, Wire):
         return annotation.from_plain
     arguments = get_args(annotation)
@@ -112,9 +112,9 @@ def _same(value: Any) -> Any:
 
 
 def items_of(data: bytes, items_max: int) -> list[bytes]:
-    """The encodings of an array's items, none of them decoded: what is large can be taken item by item.
+    """Split an encoded array into the encodings of its items, so that a large array can be decoded item by item.
 
-    Raises PeerError if it is no array, or has more items than that.
+    Raises PeerError if it is no array, or has more than `items_max` items.
     """
     unpacker = msgpack.Unpacker(max_buffer_size=len(data))
     try:

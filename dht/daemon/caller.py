@@ -1,6 +1,6 @@
-"""A daemon under a key that is made for it and forgotten: it calls others, asks them one thing, and goes away.
+"""A short-lived daemon with a throw-away key: it calls other peers, asks one question and stops.
 
-Nothing here imports hivemind, so an answer is there before a peer would have loaded what it needs to run.
+Nothing here imports hivemind, so the answer arrives before a full peer would have loaded its libraries.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from dht.refusal import Refusal
 DIAL_SECONDS_MAX = 5.0
 FIND_SECONDS_MAX = 5.0
 IDENTIFY_SECONDS_MAX = 10.0
-EMPTY_TABLE = "failed to find any peer in table"  # libp2p's words, until those called have told who they are
+EMPTY_TABLE = "failed to find any peer in table"  # libp2p's error until the called peers have identified themselves
 EMPTY_TABLE_SECONDS = 0.1
 
 
 class Caller:
-    """Such a daemon. `refusals` are what the doors of those it has met said, None for one that is open or silent."""
+    """A running short-lived daemon. `refusals` has an entry for each peer it met, None if that one did not refuse."""
 
     def __init__(self, socket: ControlSocket, peer_id: PeerId) -> None:
         self._socket = socket
@@ -43,7 +43,7 @@ class Caller:
     @classmethod
     @asynccontextmanager
     async def start(cls, runtime_parent: Path) -> AsyncIterator[Caller]:
-        """One with a new key; raises LocalError or UsageError if none can run here."""
+        """Run a daemon with a new key; raises LocalError or UsageError if none can run here."""
         directory = RuntimeDirectory(runtime_parent)
         process: DaemonProcess | None = None
         try:
@@ -56,7 +56,7 @@ class Caller:
             directory.close()
 
     async def meets(self, addresses: Iterable[PeerAddress], door: Door) -> bool:
-        """Call all of these at once, and show those who answer a pass, as `door` does; whether anybody answers."""
+        """Call all these addresses at once and show `door`'s pass to peers that answer; returns whether any does."""
         return await any_answers(self._meets(address, door) for address in addresses)
 
     async def _meets(self, address: PeerAddress, door: Door) -> bool:
@@ -67,7 +67,7 @@ class Caller:
         return True
 
     async def can_find(self, peer_id: PeerId) -> bool:
-        """Whether those we have met lead us to this peer; asks again while we have not yet learnt whom to ask."""
+        """Return whether the peers we have met lead us to this one; retries while our routing table is empty."""
         with suppress(TimeoutError):
             async with asyncio.timeout(FIND_SECONDS_MAX):
                 while True:
@@ -84,7 +84,7 @@ class Caller:
 
 async def dial(p2p: Any, address: PeerAddress) -> bool:
     """Connect to a peer at this address; False if it does not answer."""
-    # as bytes by py-multiaddr: hivemind's own encodes the relay's peer id wrongly
+    # encoded by py-multiaddr, since hivemind's own class encodes a relay's peer id wrongly
     place = Multiaddr(address.text.removesuffix(f"/p2p/{address.peer_id}"))
     try:
         await calls.connect(p2p, address.peer_id, [place.to_bytes()], DIAL_SECONDS_MAX)

@@ -1,9 +1,9 @@
-"""One question to our own libp2p daemon, on a socket of its own that is closed however the question ends.
+"""Requests to our own libp2p daemon, each on its own socket, which is closed however the request ends.
 
-hivemind's calls leave theirs open when they are given up, and a daemon that calls a host which has vanished answers
-late. All that can go wrong is in DAEMON_ERRORS; a TimeoutError is an OSError.
+hivemind's calls leave their sockets open when they are cancelled, and the daemon answers late when it dials a host that
+has vanished. Every failure is one of DAEMON_ERRORS; a TimeoutError is an OSError.
 
-hivemind itself is not imported, since that loads torch: a command that only asks a question would wait for it.
+hivemind itself is not imported: it loads torch, and a command that only asks a question would wait for that.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ VARINT_BYTES_MAX = 10
 
 
 class DaemonError(Exception):
-    """What our own daemon says when it cannot do what it is asked."""
+    """Our own daemon could not do what it was asked, or sent a malformed length."""
 
 
 DAEMON_ERRORS = (OSError, EOFError, DaemonError)
 
 
 def _messages() -> Any:
-    """The daemon's messages, as hivemind generated them."""
+    """Load the daemon's protobuf messages from hivemind's generated file, without importing hivemind."""
     found = importlib.util.spec_from_file_location("dht.daemon.p2pd_pb2", hivemind_folder() / "proto" / "p2pd_pb2.py")
     assert found is not None
     assert found.loader is not None
@@ -50,7 +50,7 @@ StreamHandler: TypeAlias = Callable[[Any, asyncio.StreamReader, asyncio.StreamWr
 
 @dataclass(frozen=True, slots=True)
 class ControlSocket:
-    """Where a daemon listens for us. It stands in for hivemind's P2P where a daemon only calls others."""
+    """The socket at which a daemon takes our requests; replaces hivemind's P2P where a daemon only calls others."""
 
     path: Path
 
@@ -65,43 +65,43 @@ async def connect(p2p: Any, peer: PeerId, addresses: Iterable[bytes], seconds: f
 
 
 async def own_addresses(p2p: Any, seconds: float) -> list[bytes]:
-    """The multiaddrs at which the daemon believes to be seen."""
+    """Return the multiaddrs at which the daemon believes it is visible."""
     found = await _ask(p2p, p2pd_pb2.Request(type=p2pd_pb2.Request.IDENTIFY), seconds)
     return list(found.identify.addrs)
 
 
 async def own_id(p2p: Any, seconds: float) -> PeerId:
-    """The id of the daemon's key."""
+    """Return the peer id of the daemon's key."""
     found = await _ask(p2p, p2pd_pb2.Request(type=p2pd_pb2.Request.IDENTIFY), seconds)
     return _name(found.identify.id)
 
 
 async def connected_peers(p2p: Any, seconds: float) -> list[tuple[PeerId, list[bytes]]]:
-    """Who is connected, and the multiaddrs of these connections."""
+    """Return the connected peers, each with the multiaddrs of its connections."""
     found = await _ask(p2p, p2pd_pb2.Request(type=p2pd_pb2.Request.LIST_PEERS), seconds)
     return [(_name(one.id), list(one.addrs)) for one in found.peers]
 
 
-@lru_cache(maxsize=NAMES_KEPT)  # the same peers are connected at each look, and base58 takes its time
+@lru_cache(maxsize=NAMES_KEPT)  # the same peers are listed each time, and base58 is slow
 def _name(raw: bytes) -> PeerId:
     return PeerId(base58.b58encode(raw).decode())
 
 
 @lru_cache(maxsize=NAMES_KEPT)
 def raw_of(peer: PeerId) -> bytes:
-    """A peer's id as libp2p sends it."""
+    """Return a peer's id in the binary form that libp2p sends."""
     return bytes(base58.b58decode(peer))
 
 
 async def addresses_of(p2p: Any, peer: PeerId, seconds: float) -> list[bytes]:
-    """The multiaddrs at which a connected peer says to listen."""
+    """Return the multiaddrs at which a connected peer claims to listen."""
     asked = p2pd_pb2.DHTRequest(type=p2pd_pb2.DHTRequest.FIND_PEER, peer=raw_of(peer))
     found = await _ask(p2p, p2pd_pb2.Request(type=p2pd_pb2.Request.DHT, dht=asked), seconds)
     return list(found.dht.peer.addrs)
 
 
 async def open_stream(p2p: Any, peer: PeerId, handler: str, seconds: float) -> ByteStream:
-    """A stream to this handler of a peer."""
+    """Open a stream to this handler of a peer."""
     wanted = p2pd_pb2.StreamOpenRequest(peer=raw_of(peer), proto=[handler])
     request = p2pd_pb2.Request(type=p2pd_pb2.Request.STREAM_OPEN, streamOpen=wanted)
     async with asyncio.timeout(seconds):
@@ -115,7 +115,7 @@ async def open_stream(p2p: Any, peer: PeerId, handler: str, seconds: float) -> B
 
 
 async def add_handler(p2p: Any, name: str, handler: StreamHandler, seconds: float) -> None:
-    """Have this called for every stream that a remote opens under this name, also if the daemon did so itself."""
+    """Call `handler` for every stream that a remote peer opens under this name, instead of the daemon's own one."""
     if p2p._listen_task is None:
         p2p._start_listening()
     control = p2p._client.control
@@ -131,7 +131,7 @@ async def disconnect(p2p: Any, peer: PeerId, seconds: float) -> None:
 
 
 async def remove_handler(p2p: Any, name: str, seconds: float) -> None:
-    """Take no more streams under this name."""
+    """Stop accepting streams under this name."""
     control = p2p._client.control
     wanted = p2pd_pb2.RemoveStreamHandlerRequest(addr=control.listen_maddr.to_bytes(), proto=[name])
     request = p2pd_pb2.Request(type=p2pd_pb2.Request.REMOVE_STREAM_HANDLER, removeStreamHandler=wanted)
@@ -166,7 +166,7 @@ async def _answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, re
 
 
 def varint(number: int) -> bytes:
-    """Seven bits a byte, the lowest first; the eighth says that more follow."""
+    """Encode a number as a varint: seven bits a byte, the lowest first; the eighth bit says that more follow."""
     found = bytearray()
     while number > 0x7F:
         found.append(number & 0x7F | 0x80)
@@ -175,7 +175,7 @@ def varint(number: int) -> bytes:
 
 
 async def read_varint(reader: asyncio.StreamReader) -> int:
-    """The number that comes; raises DaemonError if it does not end, EOFError at the end of the stream."""
+    """Read one varint; raises DaemonError if it is too long, EOFError at the end of the stream."""
     number = 0
     for place in range(VARINT_BYTES_MAX):
         (byte,) = await reader.readexactly(1)

@@ -1,4 +1,4 @@
-"""What an operator may choose about the libp2p daemon, and the command line that comes of it."""
+"""Settings of the libp2p daemon, and the command line made from them."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from dht.addresses import PeerAddress, check_endpoint, port_of
 from dht.door import Door
 from dht.errors import UsageError
 
-GRACE_SECONDS = 20  # of a new connection, before it may be closed for being one too many; libp2p's own are 120
-IDLE_SECONDS = 30  # the daemon gives up if we never connect to it
+GRACE_SECONDS = 20  # before a new connection may be closed as surplus; libp2p's default is 120
+IDLE_SECONDS = 30  # the daemon exits if we never connect to it
 MESSAGE_BYTES_MAX = 4 << 20  # one unary message; hivemind's own default, on both sides of the socket
 
 
 @dataclass(frozen=True, slots=True)
 class DaemonConfig:
-    """How to start the daemon. Addresses in `listen` and `announce` carry no peer id; port 0 lets the system choose."""
+    """Settings of a daemon. Addresses in `listen` and `announce` carry no peer id; port 0 lets the system choose."""
 
     identity_path: Path
     listen: tuple[str, ...] = ("/ip4/127.0.0.1/tcp/0",)
@@ -25,10 +25,10 @@ class DaemonConfig:
     initial_peers: tuple[PeerAddress, ...] = ()
     client_only: bool = False
     runtime_parent: Path = field(default_factory=lambda: Path(tempfile.gettempdir()))
-    address_book: Path | None = None  # where addresses outlive the process
-    door: Door = field(default_factory=Door)  # what is shown to others, and who is let in
-    fresh_key: bool = False  # made just now: nobody can use it elsewhere
-    port_file: Path | None = None  # where the ports do that the system chose: others look for us there
+    address_book: Path | None = None  # the file that keeps peers' addresses across restarts
+    door: Door = field(default_factory=Door)  # shows our pass to others, and decides who is let in
+    fresh_key: bool = False  # made just now, so it cannot be in use elsewhere
+    port_file: Path | None = None  # keeps the ports that the system chose: others look for us there
 
     def __post_init__(self) -> None:
         for endpoint in self.listen:
@@ -39,17 +39,17 @@ class DaemonConfig:
 
 
 def control_socket(directory: Path) -> Path:
-    """Where the daemon listens for us."""
+    """Return the path of the socket at which the daemon takes our requests."""
     return directory / "p2pd.sock"
 
 
 def control_address(directory: Path) -> str:
-    """The same as an address of libp2p."""
+    """Return the control socket as a libp2p multiaddress."""
     return f"/unix{control_socket(directory)}"
 
 
 def arguments(config: DaemonConfig, directory: Path) -> list[str]:
-    """The command line of p2pd; every switch that matters is given, none left to its default."""
+    """Return p2pd's command line; every switch that matters is given, none left to its default."""
     flags: dict[str, object] = {
         "listen": control_address(directory),
         "id": config.identity_path.absolute(),
@@ -62,9 +62,9 @@ def arguments(config: DaemonConfig, directory: Path) -> list[str]:
         "natPortMap": 0,
         "dhtClient" if config.client_only else "dhtServer": 1,
         "autonat": 0,
-        "relay": 1,  # to call others through one, and to be called; the one here is ours (`dht.daemon.relay`)
+        "relay": 1,  # to call and be called through relays; our own relay is `dht.daemon.relay`
         "relayService": 0,
-        "b": 0,  # with it, the daemon would not start before the last peer that is gone was given up
+        "b": 0,  # bootstrapping would delay the start until every vanished peer had timed out
     }
     if config.client_only:
         flags["noListenAddrs"] = 1
@@ -76,7 +76,7 @@ def arguments(config: DaemonConfig, directory: Path) -> list[str]:
 
 
 def caller_arguments(directory: Path) -> list[str]:
-    """The command line of a daemon that only asks others a question and goes away."""
+    """Return the command line of a daemon that only asks other peers a question and stops."""
     return [
         f"-listen={control_address(directory)}",
         *("-b=0", "-dhtClient=1", "-noListenAddrs=1", "-tls=1", "-noise=0", f"-idleTimeout={IDLE_SECONDS}s"),

@@ -1,6 +1,6 @@
-"""Where names lead that strangers give as their own addresses: to public IP addresses, or nowhere.
+"""Resolves the DNS names that strangers give as their own addresses, to public IP addresses only.
 
-A name itself is never called. libp2p would look it up anew, and it might lead into our own network by then.
+The name itself is never dialled. libp2p would resolve it again, and by then it might point into our own network.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from dht.addresses import ip_of
 
 LOOKUPS_AT_ONCE = 8
-LOOKUP_SECONDS_MAX = 1.5  # who looks at presence waits for it; what a slow resolver finds later is there the next time
-KEPT_SECONDS = 60.0  # also that a name leads nowhere; a home that gets another address is called there soon
+LOOKUP_SECONDS_MAX = 1.5  # presence waits for it; a slow resolver has the answer the next time
+KEPT_SECONDS = 60.0  # failures, too; a home whose address changes is soon dialled at the new one
 HOSTS_PER_NAME = 2
 
 LOT = secrets.SystemRandom()
@@ -29,8 +29,8 @@ class _Found:
 
 
 async def look_up(name: str) -> list[str]:
-    """All IP addresses of a name, asked of this machine's resolver; none if it has no answer."""
-    from dns.asyncresolver import Resolver  # not before: in few runs does anybody give a name
+    """Return all IP addresses of a name from this machine's resolver; empty if it has no answer."""
+    from dns.asyncresolver import Resolver  # imported only now: few runs have peers with DNS names
     from dns.exception import DNSException
 
     try:
@@ -41,18 +41,18 @@ async def look_up(name: str) -> list[str]:
 
 
 class Names:
-    """What was found lately. A few names are looked up at once, however many strangers give."""
+    """A cache of recent lookups. Only a few names are looked up at once, however many strangers give."""
 
     def __init__(self, look_up: LookUp = look_up) -> None:
         self._look_up = look_up
         self._found: dict[str, _Found] = {}
 
     async def hosts(self, names: Collection[str]) -> Mapping[str, tuple[str, ...]]:
-        """The public IP addresses of these names, by name; names that are not known yet are left out."""
+        """Return the public IP addresses of these names, by name; names that are not resolved yet are left out."""
         now = asyncio.get_running_loop().time()
         self._found = {name: found for name, found in self._found.items() if found.until > now}
         new = sorted(set(names) - self._found.keys())
-        drawn = LOT.sample(new, min(len(new), LOOKUPS_AT_ONCE))  # nobody's names keep those of others waiting for good
+        drawn = LOT.sample(new, min(len(new), LOOKUPS_AT_ONCE))  # random, so that no peer's names block others for good
         for name, hosts in zip(drawn, await asyncio.gather(*map(self._public_hosts, drawn)), strict=True):
             self._found[name] = _Found(hosts, now + KEPT_SECONDS)
         return {name: self._found[name].hosts for name in names if name in self._found}

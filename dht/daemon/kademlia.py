@@ -1,8 +1,8 @@
-"""libp2p's own Kademlia, answered by us instead of by the daemon: who is near a peer, and nothing else.
+"""libp2p's own Kademlia protocol, answered by us instead of the daemon: only searches for peers.
 
-The daemon would keep provider records and values for any stranger, without end. All that Muster needs of it is where a
-peer is that somebody names, so that is all that is answered: from the peers which are connected, each caller and all
-together so many times a second, and within what the owner gives.
+The daemon would store provider records and values for any stranger, without limit. Muster only needs the addresses of a
+named peer, so nothing else is answered, and only from the peers that are connected. Answers are limited per second, for
+each caller and for all together, and by the upload that the owner gives.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from dht.door import Door
 from dht.identity import PeerId
 
 PROTOCOL = "/ipfs/kad/1.0.0"
-REQUEST_BYTES_MAX = 1024  # a search names one peer; what carries a record is longer
-NEAREST = 20  # Kademlia's bucket, which libp2p expects
+REQUEST_BYTES_MAX = 1024  # a search names one peer; requests with records are longer
+NEAREST = 20  # Kademlia's bucket size, which libp2p expects
 ADDRESSES_EACH_MAX = 8
 STREAMS_MAX = 128
 STREAMS_PER_PEER_MAX = 4
@@ -37,20 +37,20 @@ CALLERS_KEPT = 1024
 FIND_NODE, PING = 4, 5
 
 
-# `Message` of libp2p's Kademlia: the fields that a search has
+# `Message` of libp2p's Kademlia, with only the fields of a search
 Message = message_class("kademlia", field("type", 1), field("key", 2, BYTES), field("closer", 8, PEER, many=True))
 
 
 class Neighbours(Protocol):
-    """Where peers are."""
+    """A source of peers' addresses."""
 
     async def places(self, asked: bytes) -> Mapping[PeerId, tuple[bytes, ...]]:
-        """Multiaddrs of the peers that may be named, ourselves among them; `asked` is the id that is looked for."""
+        """Return multiaddrs of the peers that may be named, our own included; `asked` is the id searched for."""
         ...
 
 
 def answer(request: bytes, caller: PeerId, places: Mapping[PeerId, tuple[bytes, ...]]) -> bytes | None:
-    """What a caller is told; None for what nobody is answered. Pure."""
+    """Return the encoded answer to a caller's request; None for requests that are never answered. Pure."""
     try:
         asked = Message.FromString(request)
     except DecodeError:
@@ -69,10 +69,10 @@ def answer(request: bytes, caller: PeerId, places: Mapping[PeerId, tuple[bytes, 
 
 
 class Kademlia:
-    """Answers every stream of the protocol; refuses, by closing it, peers that open too many or ask too often.
+    """Answers the streams of the protocol; closes those of peers that open too many or ask too often.
 
-    libp2p keeps a stream that it has asked on. Where there are too many, the one that has been silent longest makes
-    room: its peer opens another when it asks again, but who is refused at the door searches through us no more.
+    libp2p keeps a stream open after it has asked on it. When too many are open, the one that was silent longest is
+    closed: its peer opens another when it asks again. A peer whose new stream is refused no longer searches through us.
     """
 
     def __init__(
@@ -85,10 +85,10 @@ class Kademlia:
         self._clock = clock
         self._turns = Turns(ANSWERS_PER_SECOND, ANSWERS_AT_ONCE, ALL_ANSWERS_PER_SECOND, CALLERS_KEPT)
         self._open: Counter[PeerId] = Counter()
-        self._silent: dict[asyncio.StreamWriter, None] = {}  # those that wait for a question, longest first
+        self._silent: dict[asyncio.StreamWriter, None] = {}  # streams that wait for a request, silent longest first
 
     async def serve(self, info: Any, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """One stream, until it is idle for long."""
+        """Serve one stream until it is refused, fails or is idle for long."""
         caller = PeerId(info.peer_id.to_base58())
         full = self._open.total() >= STREAMS_MAX
         if self._open[caller] >= STREAMS_PER_PEER_MAX or (full and not self._silent):
@@ -118,7 +118,8 @@ class Kademlia:
         now = self._clock()
         if not self._given.strangers.admits(caller, now) or not self._turns.take(caller, now):
             return False
-        # not refused, and not told of nobody: libp2p would ask us no more, and a peer shows its pass only now
+        # a peer that has not shown its pass yet is told of us alone: after a refusal or an empty answer, libp2p would
+        # not ask us again
         places = await self._neighbours.places(_asked(request)) if self._door.knows(caller) else {self._me: ()}
         told = answer(request, caller, places)
         if told is None:
@@ -132,7 +133,7 @@ class Kademlia:
 
 
 def _asked(request: bytes) -> bytes:
-    """What a request looks for; nothing if it cannot be read."""
+    """Return the key that a request searches for; empty if it cannot be decoded."""
     try:
         return bytes(Message.FromString(request).key)
     except DecodeError:
@@ -140,5 +141,5 @@ def _asked(request: bytes) -> bytes:
 
 
 def _place(key: bytes) -> int:
-    """Where a key or a peer's id lies in libp2p's Kademlia."""
+    """Return the position of a key or a peer's id in libp2p's Kademlia."""
     return int.from_bytes(hashlib.sha256(key).digest(), "big")

@@ -13,9 +13,9 @@ from dht.identity import PeerId
 
 
 async def knock(door: Door, p2p: Any, me: PeerId, peer: PeerId, seconds: float) -> bool | None:
-    """Show a peer to which `p2p` is connected the pass of `me`; whether it lets us in. None if it does not say.
+    """Show the pass of `me` to a peer that `p2p` is connected to.
 
-    Why it does not, `door.told` has.
+    Returns whether the peer lets us in, None if it does not say. `door.told` then has the reason for a refusal.
     """
     try:
         async with asyncio.timeout(seconds):

@@ -1,4 +1,4 @@
-"""libp2p's messages: protobuf with only the fields that are needed here, each behind its length."""
+"""libp2p's protobuf messages, with only the fields that are needed here, each with its length in front."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ NUMBER, BYTES, PEER = _FIELD.TYPE_INT32, _FIELD.TYPE_BYTES, _FIELD.TYPE_MESSAGE
 
 
 def field(name: str, place: int, kind: int = NUMBER, many: bool = False) -> Any:
-    """One field of a message."""
+    """Return the descriptor of one field of a message."""
     label = _FIELD.LABEL_REPEATED if many else _FIELD.LABEL_OPTIONAL
     return _FIELD(name=name, number=place, type=kind, label=label, type_name="Message.Peer" if kind == PEER else None)
 
 
 def message_class(package: str, *fields: Any) -> Any:
-    """A message with these fields; protobuf skips all others."""
+    """Make a message class with these fields; protobuf skips all others."""
     peer = descriptor_pb2.DescriptorProto(name="Peer", field=[field("id", 1, BYTES), field("addrs", 2, BYTES, True)])
     message = descriptor_pb2.DescriptorProto(name="Message", nested_type=[peer], field=fields)
     pool = descriptor_pool.DescriptorPool()
@@ -33,7 +33,7 @@ def message_class(package: str, *fields: Any) -> Any:
 
 
 async def read_message(reader: asyncio.StreamReader, bytes_max: int) -> bytes:
-    """One message behind its length; raises ValueError if that is over the limit, and as `read_varint` does."""
+    """Read a length and its message; raises ValueError over `bytes_max`, and what `read_varint` raises."""
     length = await read_varint(reader)
     if length > bytes_max:
         raise ValueError("a longer message than anybody needs")
@@ -41,5 +41,5 @@ async def read_message(reader: asyncio.StreamReader, bytes_max: int) -> bytes:
 
 
 def framed(message: bytes) -> bytes:
-    """A message behind its length."""
+    """Return a message with its length in front."""
     return varint(len(message)) + message

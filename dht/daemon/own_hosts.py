@@ -1,4 +1,4 @@
-"""Which IP addresses are this machine's own."""
+"""Tells which IP addresses are this machine's own."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ LOOPBACK = "127.0.0.1"
 
 
 def is_own(host: str) -> bool:
-    """Whether this machine has that IP address now; the kernel lets nobody listen at another one's."""
+    """Whether this machine has that IP address now: the kernel lets a socket bind to own addresses only."""
     address = ip_of(host)
     if address is None or address.is_unspecified:
         return False
@@ -24,8 +24,8 @@ def is_own(host: str) -> bool:
 
 
 def hosts_behind(host: str) -> frozenset[str]:
-    """Where a peer may listen whose connection comes from, or leads to, this IP address.
+    """Return where a peer may listen if a connection with it comes from or leads to this IP address.
 
-    A peer on this machine may be met at the machine's address in its network, and listen on loopback only.
+    A peer on this machine may connect from the machine's network address, and yet listen on loopback only.
     """
     return frozenset({host, LOOPBACK} if is_own(host) else {host})

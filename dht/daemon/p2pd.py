@@ -20,13 +20,13 @@ STARTUP_SECONDS = 60.0  # hivemind's 15 s are too short for a loaded home machin
 STOP_SECONDS_MAX = 5.0
 OUTPUT_LINES_KEPT = 20
 DATA_BYTES_MAX = 1 << 30
-FILES_MAX = 4096  # a connection is one, and each of our own streams another
-GARBAGE_PERCENT = "25"  # of what is in use, for Go's collector; by default 100, with which a crowd takes 40 % more
+FILES_MAX = 4096  # each connection needs one, and each of our own streams another
+GARBAGE_PERCENT = "25"  # heap growth before Go collects garbage; its default, 100, takes 40 % more in a crowd
 _READY = "Peer ID:"
 
 
 def hivemind_folder() -> Path:
-    """Where hivemind's wheel lies, found without importing it; raises LocalError."""
+    """Return the folder where hivemind is installed, without importing it; raises LocalError if it is not."""
     package = importlib.util.find_spec("hivemind")
     if package is None or not package.submodule_search_locations:
         raise LocalError("hivemind is not installed; set Muster up again with: make install")
@@ -34,7 +34,7 @@ def hivemind_folder() -> Path:
 
 
 def binary_path() -> Path:
-    """The daemon that the wheel carries; raises LocalError."""
+    """Return the path of the daemon in hivemind's wheel; raises LocalError if hivemind is not installed."""
     return hivemind_folder() / "hivemind_cli" / "p2pd"
 
 
@@ -61,7 +61,7 @@ class DaemonProcess:
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.STDOUT,
-                start_new_session=True,  # Ctrl-C is for us: a drain still needs the network
+                start_new_session=True,  # Ctrl-C must not reach it: a drain still needs the network
                 env={**os.environ, "GOGC": GARBAGE_PERCENT},
             )
         except OSError as error:
@@ -85,7 +85,7 @@ class DaemonProcess:
         return self._process.returncode is None
 
     async def stop(self) -> None:
-        """End the process: politely, then not."""
+        """End the process: terminate it, and kill it if it does not end in time."""
         if self.alive:
             with suppress(ProcessLookupError):
                 self._process.terminate()
@@ -130,15 +130,15 @@ class DaemonProcess:
 
 
 def _bound(pid: int) -> None:
-    """Have the kernel bound memory and connections, which libp2p does not (docs/adr/0057)."""
-    with suppress(ProcessLookupError):  # it has ended, and says why
+    """Have the kernel limit memory and open files, which libp2p does not (docs/adr/0057)."""
+    with suppress(ProcessLookupError):  # it has ended; its output says why
         resource.prlimit(pid, resource.RLIMIT_DATA, (DATA_BYTES_MAX, DATA_BYTES_MAX))
         files = min(FILES_MAX, resource.prlimit(pid, resource.RLIMIT_NOFILE)[1])
         resource.prlimit(pid, resource.RLIMIT_NOFILE, (files, files))
 
 
 def _start_error(output: str) -> MusterError:
-    """Whose fault it is that p2pd ended during its start, from what it printed."""
+    """Turn the output of a p2pd that ended while starting into an error that says whose fault it is."""
     if taken := re.search(r":(\d+): bind: address already in use", output):
         return port_taken(int(taken[1]))
     if "cannot run" in output:

@@ -1,4 +1,4 @@
-"""Ports to listen on: free before the daemon starts, the same after it restarts and in the next process."""
+"""Ports to listen on: checked to be free before a start, and kept across restarts and for the next process."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from dht.files import write_whole
 
 
 def port_taken(port: int) -> UsageError:
-    """The one sentence for a port that something else listens on."""
+    """Return the error for a port that something else listens on."""
     return UsageError(f"port {port} is already in use; stop what listens there or choose another port")
 
 
 def check_ports_free(listen: tuple[str, ...]) -> None:
-    """Refuse a port that anything else listens on.
+    """Raise UsageError for a port that anything else listens on, or an address that cannot be listened on.
 
-    libp2p would share it (SO_REUSEPORT) with another daemon, or quietly listen on its other addresses only.
+    libp2p would share the port (SO_REUSEPORT) with another daemon, or quietly listen on its other addresses only.
     """
     for endpoint in listen:
         address, port = host_of(endpoint), port_of(endpoint)
@@ -46,7 +46,7 @@ def check_ports_free(listen: tuple[str, ...]) -> None:
 
 
 def with_last_ports(listen: tuple[str, ...], file: Path) -> tuple[str, ...]:
-    """Put the ports that `keep_ports` wrote in place of port 0, unless something else listens there by now."""
+    """Replace each port 0 by the one that `keep_ports` saved, unless something else listens there by now."""
     try:
         ports = [int(line) for line in file.read_text(encoding="ascii").split()]
         last = tuple(
@@ -60,13 +60,13 @@ def with_last_ports(listen: tuple[str, ...], file: Path) -> tuple[str, ...]:
 
 
 def keep_ports(listen: tuple[str, ...], file: Path) -> None:
-    """Write down where we listen; a disk that does not take it costs the next process its place, nothing else."""
+    """Save the ports that we listen on. If the write fails, the next process just gets other ports."""
     with suppress(OSError):
         write_whole(file, "".join(f"{port_of(endpoint)}\n" for endpoint in listen).encode())
 
 
 def with_chosen_ports(listen: tuple[str, ...], visible: tuple[PeerAddress, ...]) -> tuple[str, ...]:
-    """Put the ports that the system chose in place of port 0, so that a restart comes back where others look."""
+    """Replace each port 0 by the one that the system chose, so that a restart listens where others look for us."""
     chosen = {("/udp/" in address.text): address.port for address in reversed(visible) if not address.relayed}
     return tuple(
         endpoint_at(endpoint, chosen.get("/udp/" in endpoint, 0)) if port_of(endpoint) == 0 else endpoint

@@ -39,11 +39,11 @@ from dht.locks import IdentityLock, RuntimeDirectory
 __all__ = ["Daemon", "DaemonConfig"]
 
 CONTROL_SECONDS_MAX = 10.0  # one question to our own daemon
-RELAYS_MAX = 2  # through which others may call us
+RELAYS_MAX = 2  # relays named in our addresses
 
 
 class Daemon:
-    """A running libp2p daemon with our key. `p2p` is replaced by `restart`: ask for it each time."""
+    """A running libp2p daemon with our key. `restart` replaces `p2p`, so read the property each time."""
 
     def __init__(self, config: DaemonConfig, peer_id: PeerId) -> None:
         self._config = config
@@ -55,13 +55,13 @@ class Daemon:
         self._listen = config.listen
         self._visible: tuple[PeerAddress, ...] = ()
         self._book = AddressBook(config.address_book)
-        self.answers = Answers()  # also of the daemons before this one
+        self.answers = Answers()  # counts on across restarts
         self.toll = Toll()
         self.names = Names()
 
     @classmethod
     async def start(cls, config: DaemonConfig) -> Daemon:
-        """Start p2pd with the key at `config.identity_path`; it calls nobody before it is told to `dial`.
+        """Start p2pd with the key at `config.identity_path`; it dials no peer until `dial` is called.
 
         Raises UsageError (no key, key in use here or elsewhere, port taken), NetworkError (no initial peer answers)
         or LocalError (the daemon cannot run here).
@@ -96,21 +96,21 @@ class Daemon:
 
     @property
     def door(self) -> Door:
-        """What we show others, and whom we let in."""
+        """Our pass for others, and the check of the passes that they show us."""
         return self._config.door
 
     @property
     def initial_peers(self) -> tuple[PeerAddress, ...]:
-        """Whom the configuration names; none for the first peer of a run, which may be alone and well."""
+        """The peers that the configuration names; none for the first peer of a run, which may rightly be alone."""
         return self._config.initial_peers
 
     @property
     def bootstrap_peers(self) -> tuple[PeerAddress, ...]:
-        """Whom to call to get into the network: the initial peers, then those remembered."""
+        """The addresses to dial to join the network: the initial peers, then those remembered."""
         return tuple(dict.fromkeys((*self._config.initial_peers, *self._book.addresses)))
 
     def remember(self, addresses: Iterable[PeerAddress]) -> None:
-        """Note where live peers are, freshest first, so that a restart succeeds after the initial peers are gone."""
+        """Remember addresses of live peers, freshest first; with them a restart succeeds without the initial peers."""
         self._book.note(one for one in addresses if one.peer_id != self._peer_id and not one.relayed)
 
     @property
@@ -125,7 +125,7 @@ class Daemon:
 
     @property
     def alive(self) -> bool:
-        """True while the p2pd process really exists, and is listened to; hivemind's own flag stays true after that."""
+        """True while the p2pd process exists and hivemind talks to it; hivemind's own flag stays true after that."""
         return self._process is not None and self._process.alive and (self._p2p is None or _is_heard(self._p2p))
 
     def serves(self, p2p: Any) -> bool:
@@ -133,7 +133,7 @@ class Daemon:
         return self.alive and p2p is self._p2p
 
     async def visible_addresses(self) -> tuple[PeerAddress, ...]:
-        """Where others may dial us; raises NetworkError if the daemon is silent."""
+        """Return the addresses at which others may dial us; raises NetworkError if the daemon is silent."""
         try:
             visible = await calls.own_addresses(self.p2p, CONTROL_SECONDS_MAX)
         except DAEMON_ERRORS as error:
@@ -142,7 +142,7 @@ class Daemon:
         return self._visible
 
     async def relayed_addresses(self, is_dialable: Callable[[PeerId], bool]) -> tuple[PeerAddress, ...]:
-        """Where others may dial us through peers that we have called ourselves, and that others can call."""
+        """Return addresses at which others may dial us through peers that are connected to us and can be dialled."""
         hosts = await self.hosts()
         relays: dict[PeerId, PeerAddress] = {}
         for one in self.bootstrap_peers:
@@ -157,18 +157,18 @@ class Daemon:
         return frozenset(one.host for one in self._visible if is_of_private_network(one.host))
 
     async def host_of(self, peer: PeerId) -> str:
-        """The IP address that a connected peer's connection comes from; empty if unknown, or through a relay."""
+        """Return the IP address of a connected peer's connection; empty if unknown or relayed."""
         return (await self.hosts()).get(peer, "")
 
     async def hosts(self) -> dict[PeerId, str]:
-        """The same of all connected peers."""
+        """Return the IP address of each connected peer's connection; empty if it is relayed."""
         found: dict[PeerId, str] = {}
         for peer, addresses in await self._connections():
             found[peer] = found.get(peer) or next(filter(None, map(host_in, addresses)), "")
         return found
 
     async def connections(self) -> Counter[PeerId]:
-        """How many connections each connected peer has; the daemon bounds them for nobody."""
+        """Count the connections of each connected peer; the daemon itself does not limit them."""
         return Counter(peer for peer, _ in await self._connections())
 
     async def _connections(self) -> list[tuple[PeerId, list[bytes]]]:
@@ -178,34 +178,37 @@ class Daemon:
             return []
 
     async def knock(self, peer: PeerId) -> bool | None:
-        """Show a connected peer our pass; whether it lets us in. None if it does not say."""
-        if self._p2p is None:  # the watchdog replaces the daemon while others go on
+        """Show a connected peer our pass; returns whether it lets us in, None if it does not say."""
+        if self._p2p is None:  # the watchdog replaces the daemon while other tasks run
             return None
         return await knock(self.door, self._p2p, self._peer_id, peer, DIAL_SECONDS_MAX)
 
     async def hang_up(self, peer: PeerId) -> None:
-        """Close all connections to a peer; raises what calls of the daemon raise."""
+        """Close all connections to a peer; raises DAEMON_ERRORS, or LocalError if the daemon is not running."""
         await calls.disconnect(self.p2p, peer, CONTROL_SECONDS_MAX)
 
     async def dial(self, address: PeerAddress) -> None:
         """Connect to a peer at this address, if not connected already; raises NetworkError."""
-        if self._p2p is None:  # the watchdog replaces the daemon while others go on
+        if self._p2p is None:  # the watchdog replaces the daemon while other tasks run
             raise NetworkError(f"{address} cannot be called: the libp2p daemon is not running")
         if not await dial(self._p2p, address):
             raise NetworkError(f"{address} does not answer")
 
     async def restart(self) -> None:
-        """Replace the daemon, dead or alive, by a new one at the same ports; raises UsageError or LocalError."""
+        """Replace the daemon, dead or alive, with a new one at the same ports; raises UsageError or LocalError."""
         await self._shut_down()
         await self._launch()
 
     async def close(self) -> None:
-        """Stop the daemon, remove its files and let go of the key. Safe to call twice."""
+        """Stop the daemon, remove its files and release the key. Safe to call twice."""
         await self._shut_down()
         self._lock.release()
 
     async def _in_use_elsewhere(self) -> bool:
-        """Whether those we know can lead somebody else to a live peer with our id; NetworkError if none answers."""
+        """Return whether peers that we know lead a stranger to a live peer with our id.
+
+        Raises NetworkError if none of them answers.
+        """
         async with Caller.start(self._config.runtime_parent) as caller:
             if not await caller.meets(self.bootstrap_peers, self.door):
                 raise NetworkError(silence(self._config.initial_peers))
@@ -223,7 +226,7 @@ class Daemon:
             keep_ports(self._listen, self._config.port_file)
 
     async def _close_to_strangers(self, p2p: Any) -> None:
-        """Take from the daemon what it does for anybody without a bound (docs/adr/0057); raises LocalError."""
+        """Take over the services that the daemon gives anybody without limit (docs/adr/0057); raises LocalError."""
         clock = asyncio.get_running_loop().time
         kademlia = Kademlia(self._peer_id, ConnectedPeers(p2p, self._peer_id, clock), clock, self.door, self.answers)
         try:
@@ -239,7 +242,7 @@ class Daemon:
         if self._process is not None:
             await self._process.stop()
             self._process = None
-        # not before: from Python 3.12.1 on the listening server waits for all streams, which a daemon that hangs keeps
+        # only now: since Python 3.12.1 the listening server waits for all streams, and a hung daemon keeps them open
         if self._p2p is not None:
             await _detach(self._p2p)
             self._p2p = None
@@ -249,7 +252,7 @@ class Daemon:
 
 
 async def _attach(directory: Path) -> Any:
-    """hivemind's P2P over a daemon that it did not start, with its own socket in `directory`."""
+    """Attach hivemind's P2P to a daemon that it did not start, with its own socket in `directory`."""
     attached: Any = type("AttachedP2P", (P2P,), {"_UNIX_SOCKET_PREFIX": f"/unix{directory}/"})
     try:
         async with asyncio.timeout(CONTROL_SECONDS_MAX):
@@ -262,7 +265,7 @@ async def _attach(directory: Path) -> Any:
 
 
 def _is_heard(p2p: Any) -> bool:
-    """Whether hivemind's background tasks still read what the daemon says, and write to it."""
+    """Whether hivemind's background tasks still read from the daemon and write to it."""
     control = p2p._client.control
     return not any(task is not None and task.done() for task in (control._read_task, control._write_task))
 

@@ -1,8 +1,8 @@
-"""libp2p's circuit relay, served by us instead of by the daemon: between members, within what the owner gives.
+"""libp2p's circuit relay, served by us instead of the daemon: for members only, within the owner's limits.
 
-Two peers that nobody can call reach each other through one that both have called. It passes on what they encrypt from
-end to end. The daemon would do that for any key, without end and out of sight of the owner's limits (docs/adr/0069).
-Nobody reserves a place here first, as at libp2p's own relays: the daemon of the one that is called asks for none.
+Two peers that cannot be dialled reach each other through one that both are connected to. It forwards their end-to-end
+encrypted bytes. The daemon would do that for any key, without end and past the owner's limits (docs/adr/0069). Unlike
+libp2p's own relays, ours needs no reservation: the called peer's daemon asks for none.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from dht.daemon.calls import DAEMON_ERRORS, ByteStream
 from dht.daemon.messages import PEER, field, framed, message_class, read_message
 from dht.identity import PeerId
 
-HOP = "/libp2p/circuit/relay/0.2.0/hop"  # what a caller speaks with us
-STOP = "/libp2p/circuit/relay/0.2.0/stop"  # what we speak with whom it calls
-MESSAGE_BYTES_MAX = 4096  # a peer's id, and addresses that nobody reads
+HOP = "/libp2p/circuit/relay/0.2.0/hop"  # spoken by a caller with us
+STOP = "/libp2p/circuit/relay/0.2.0/stop"  # spoken by us with the peer that it calls
+MESSAGE_BYTES_MAX = 4096  # a peer's id, and addresses that are ignored
 CIRCUITS_MAX = 256
-CIRCUITS_EACH_MAX = 32  # of one peer, as caller and as called
+CIRCUITS_EACH_MAX = 32  # of one peer, whether it calls or is called
 CIRCUITS_OF_PAIR_MAX = 2  # one of them may hang
-ASK_SECONDS_MAX = 10.0  # until a circuit stands
+ASK_SECONDS_MAX = 10.0  # until a circuit is open
 ASKED_PER_SECOND = 1.0
 ASKED_AT_ONCE = 16.0
 ALL_ASKED_PER_SECOND = 64.0
 CALLERS_KEPT = 1024
 IDLE_SECONDS = 900.0  # rounds of large models are minutes apart
-IDLE_BYTES = 1 << 13  # in that time; libp2p alone, which asks whether the other end is there, takes some 4 KiB
+IDLE_BYTES = 1 << 13  # a circuit with less in that time is idle; libp2p's keep-alive alone takes some 4 KiB
 SLICE_BYTES = 1 << 16
 
 # one class for both protocols: `hop` has its status in field 5, `stop` in field 4
@@ -45,7 +45,7 @@ STOP_CONNECT, STOP_STATUS = 0, 1
 
 
 class Status(IntEnum):
-    """What libp2p calls them."""
+    """libp2p's status codes for relays."""
 
     OK = 100
     RESERVATION_REFUSED = 200
@@ -58,28 +58,28 @@ class Status(IntEnum):
 
 
 class Toll:
-    """What the owner of this machine lets others have of its lines: nothing, until one that knows the limits says."""
+    """The owner's limits on relayed traffic. Nothing is admitted until code that knows the limits sets them."""
 
     def __init__(self) -> None:
         self.admits: Callable[[PeerId], bool] = lambda _: False
         self.wait: Callable[[int], Awaitable[None]] = _no_wait
-        self.carried_bytes = 0  # they came in, and went out
+        self.carried_bytes = 0  # each came in and went out
 
     async def carry(self, size_bytes: int) -> None:
-        """Wait until so much may come in and go out."""
+        """Wait until so many bytes may come in and go out, and count them."""
         await self.wait(size_bytes)
         self.carried_bytes += size_bytes
 
 
 async def _no_wait(_: int) -> None:
-    """Nobody has set a limit."""
+    """Wait for nothing: no limit is set."""
 
 
 Hosts = Callable[[], Awaitable[Mapping[PeerId, str]]]
 
 
 class Relay:
-    """Serves every stream of a caller. `hosts` says whence peers are connected, with nothing for those relayed."""
+    """Serves callers' streams. `hosts` gives the IP address of each connected peer, empty for relayed peers."""
 
     def __init__(self, p2p: Any, hosts: Hosts, toll: Toll, clock: Callable[[], float]) -> None:
         self._p2p = p2p
@@ -90,11 +90,11 @@ class Relay:
         self._circuits: Counter[tuple[PeerId, PeerId]] = Counter()
 
     async def serve(self, info: Any, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """One stream: until it is refused, or its circuit has ended."""
+        """Serve one stream until it is refused or its circuit has ended."""
         caller = PeerId(info.peer_id.to_base58())
         try:
             with suppress(*DAEMON_ERRORS, ValueError):
-                # also of those who are refused: closing a stream with something unread on it resets it, answer and all
+                # read even if the caller is refused: closing a stream with unread bytes resets it and loses the answer
                 async with asyncio.timeout(ASK_SECONDS_MAX):
                     request = await read_message(reader, MESSAGE_BYTES_MAX)
                 if not self._toll.admits(caller):
@@ -104,12 +104,12 @@ class Relay:
                 else:
                     refused = await self._circuit(caller, request, (reader, writer))
                 if refused is not None:
-                    writer.write(told(refused))  # so little has left us at once
+                    writer.write(told(refused))  # so few bytes are sent at once, without a drain
         finally:
             writer.transport.abort()
 
     async def _circuit(self, caller: PeerId, request: bytes, near: ByteStream) -> Status | None:
-        """Pass on what these two say to each other, to the end; why not, if it is refused."""
+        """Forward bytes between the caller and its target to the end; returns the reason if the circuit is refused."""
         target = called(request)
         async with asyncio.timeout(ASK_SECONDS_MAX):
             hosts = await self._hosts()
@@ -145,7 +145,7 @@ class Relay:
         )
 
     async def _call(self, target: PeerId, caller: PeerId) -> ByteStream | None:
-        """A stream to a peer which takes it for one from the caller; None if it does not."""
+        """Open a stream to the target on the caller's behalf; returns None if the target does not take it."""
         try:
             async with asyncio.timeout(ASK_SECONDS_MAX):
                 reader, writer = await calls.open_stream(self._p2p, target, STOP, ASK_SECONDS_MAX)
@@ -162,12 +162,12 @@ class Relay:
         return None
 
     async def _join(self, near: ByteStream, far: ByteStream, ends: tuple[PeerId, PeerId]) -> None:
-        """Until one of them ends, may not go on, or both have had nothing to say for long."""
+        """Forward bytes both ways until a side ends or is no longer admitted, or the circuit is idle for long."""
         passed = 0
 
         async def pass_on(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
             nonlocal passed
-            sink.transport.set_write_buffer_limits(0)  # so that nothing is held back here when the circuit ends
+            sink.transport.set_write_buffer_limits(0)  # so that nothing is left in a buffer when the circuit ends
             while (some := await source.read(SLICE_BYTES)) and all(map(self._toll.admits, ends)):
                 await self._toll.carry(len(some))
                 passed += len(some)
@@ -191,7 +191,7 @@ class Relay:
 
 
 def called(request: bytes) -> PeerId | Status:
-    """Whom a caller wants, or why it gets nobody. Pure."""
+    """Return the peer that a caller's request names, or the status that refuses it. Pure."""
     try:
         asked = Message.FromString(request)
         if asked.type != HOP_CONNECT:
@@ -202,14 +202,17 @@ def called(request: bytes) -> PeerId | Status:
 
 
 def calling(caller: PeerId) -> bytes:
-    """What the one that is called is told: no limits, with which libp2p would use the connection for little."""
+    """Return the message that announces a caller to its target.
+
+    It states no limits, because libp2p makes little use of a limited connection.
+    """
     message = Message(type=STOP_CONNECT)
     message.peer.id = calls.raw_of(caller)
     return bytes(message.SerializeToString())
 
 
 def takes(answer: bytes) -> bool:
-    """Whether the one that is called takes the call."""
+    """Whether the target's answer takes the call."""
     try:
         said = Message.FromString(answer)
     except DecodeError:
@@ -218,5 +221,5 @@ def takes(answer: bytes) -> bool:
 
 
 def told(status: Status) -> bytes:
-    """What a caller is told, behind its length."""
+    """Return the answer to a caller, with its length in front."""
     return framed(bytes(Message(type=HOP_STATUS, hopped=status).SerializeToString()))

@@ -1,7 +1,7 @@
-"""Notices that this peer has silently dropped out, and has its node rebuilt (design §8).
+"""Detects that this peer has silently dropped out of the network, and rebuilds its node (design §8).
 
-The libp2p daemon can die, or live on without reaching anyone, while hivemind reports that all is well. So a real round
-trip is made regularly, and its failures are counted.
+The libp2p daemon can die, or live on without reaching any peer, while hivemind reports that all is well. So the
+watchdog makes a real round trip at regular intervals and counts the failures.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class WatchdogConfig:
-    """How often to look, how much to bear, how patiently to try again."""
+    """The probe interval, the number of failures to tolerate, and the waits between retries."""
 
     probe_seconds: float = 15.0
     failures_max: int = 3
@@ -30,7 +30,7 @@ class WatchdogConfig:
 
 
 class Action(Enum):
-    """What to do now."""
+    """The watchdog's next step."""
 
     WAIT = "wait"
     PROBE = "probe"
@@ -38,7 +38,7 @@ class Action(Enum):
 
 
 class WatchdogCore:
-    """The decision, sans-IO: tell it what happened, ask it what to do. `now_seconds` never runs back."""
+    """The watchdog's decisions, made from the events it is told of. Sans-IO. `now_seconds` never runs back."""
 
     def __init__(self, config: WatchdogConfig, now_seconds: float) -> None:
         self._config = config
@@ -49,7 +49,7 @@ class WatchdogCore:
         self._reason = ""
 
     def decide(self, now_seconds: float, daemon_alive: bool) -> tuple[Action, str]:
-        """The action that is due and why; REBUILD beats PROBE beats WAIT."""
+        """Return the action that is due and its reason; REBUILD beats PROBE beats WAIT."""
         broken = self._broken(daemon_alive)
         if broken:
             if now_seconds < self._rebuild_due_seconds:
@@ -60,24 +60,24 @@ class WatchdogCore:
         return Action.WAIT, "healthy" if self._failures == 0 else f"no answer {self._failures} times: {self._reason}"
 
     def probe_succeeded(self, now_seconds: float) -> None:
-        """A round trip came back."""
+        """Record that a round trip came back."""
         self._failures = 0
         self._probe_due_seconds = now_seconds + self._config.probe_seconds
 
     def probe_failed(self, now_seconds: float, reason: str) -> None:
-        """A round trip did not come back."""
+        """Record that a round trip did not come back."""
         self._failures += 1
         self._reason = reason
         self._probe_due_seconds = now_seconds + min(self._config.retry_seconds, self._config.probe_seconds)
 
     def rebuild_succeeded(self, now_seconds: float) -> None:
-        """The node is new; everything counts from here."""
+        """Record that the node was rebuilt, and start all counts anew."""
         self._rebuild_failures = 0
         self._rebuild_due_seconds = now_seconds
         self.probe_succeeded(now_seconds)
 
     def rebuild_failed(self, now_seconds: float, reason: str) -> None:
-        """The node could not be rebuilt; the next attempt waits twice as long, up to a limit."""
+        """Record that a rebuild failed; the next attempt waits twice as long, up to a limit."""
         config = self._config
         self._failures = max(self._failures, config.failures_max)
         self._reason = reason
@@ -94,7 +94,7 @@ class WatchdogCore:
 
 
 class Watched(Protocol):
-    """What the watchdog looks after (`dht.node.DhtNode`)."""
+    """The node that the watchdog looks after (`dht.node.DhtNode`)."""
 
     @property
     def alive(self) -> bool:
@@ -102,11 +102,11 @@ class Watched(Protocol):
         ...
 
     async def probe(self) -> None:
-        """One real remote round trip under its own deadline; raises MusterError if it fails."""
+        """Make one real remote round trip under its own deadline; raises MusterError if it fails."""
         ...
 
     async def rebuild(self) -> None:
-        """Start everything anew; raises MusterError if that fails."""
+        """Restart everything; raises MusterError if that fails."""
         ...
 
 
