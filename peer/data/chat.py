@@ -1,6 +1,6 @@
-"""Conversations into text by the run's chat template, and into tokens of which only the assistant's are learned.
+"""Conversations as text by the run's chat template, and as tokens; only the assistant's tokens are learned.
 
-A template is a program that somebody else has written; it runs in the sandbox that `transformers` has for it.
+A template is a program by an unknown author; it runs in the sandbox that `transformers` provides.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from peer.data.marks import BEGINS, READ
 from peer.machine.text import first_line
 
 ASSISTANT, USER = "assistant", "user"
-_GENERATION = re.compile(r"{%-?\s*generation\s*-?%}")  # around what a template itself says is the assistant's
+_GENERATION = re.compile(r"{%-?\s*generation\s*-?%}")  # encloses the assistant's part, if a template marks it
 _DATE, _DATE_GIVEN = "strftime_now", "date_string"
-_SOME_DATE = "26 Jul 2024"  # what Llama's own template says where it knows none
+_SOME_DATE = "26 Jul 2024"  # the date that Llama's own template writes if it has none
 _TOKEN_NAME = re.compile(r"\b(bos|eos|unk|pad|sep|cls)_token\b")
 
 Messages = Sequence[Mapping[str, str]]
@@ -27,16 +27,16 @@ _EXAMPLE: Messages = ({"role": USER, "content": "Hello"}, {"role": ASSISTANT, "c
 Spans = tuple[tuple[int, int], ...]
 Tokens = np.ndarray[Any, np.dtype[Any]]
 Offsets = Callable[[str], tuple[Sequence[int], Sequence[int]]]
-"""Tokens of a text with its special tokens, and which character each begins with."""
+"""Returns the tokens of a text with special tokens in it, and the index of each token's first character."""
 
 
 class UnusableError(Exception):
-    """A conversation that is left out, and why: a plural noun phrase."""
+    """A conversation that is left out; the message is the reason, as a plural noun phrase."""
 
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
-    """A rendered conversation; `spans` are where its characters are learned. `missed` answers are read only."""
+    """A rendered conversation; `spans` are the characters to learn. `missed` answers are only read."""
 
     text: str
     spans: Spans
@@ -45,18 +45,18 @@ class Conversation:
 
 @dataclass(frozen=True, slots=True)
 class ChatFormat:
-    """A run's template, and its tokenizer or, without one, bytes. `special` texts are no words of a message."""
+    """A run's template, and its tokenizer, or None for bytes. Messages must not contain `special` texts."""
 
     template: str
     offsets: Offsets | None = None
     special: tuple[str, ...] = ()
 
     def text(self, messages: Messages, asks: bool = False) -> str:
-        """Messages as text; if it `asks`, up to where the assistant's answer would begin. Raises UnusableError."""
+        """Return messages as text, up to the start of the assistant's answer if it `asks`. Raises UnusableError."""
         return self._rendered(messages, asks)[0]
 
     def conversation(self, messages: Messages) -> Conversation:
-        """Raises UnusableError if nothing of it can be learned."""
+        """Return the rendered conversation; raises UnusableError if it has nothing to learn."""
         if any(special in message["content"] for message in messages for special in self.special):
             raise UnusableError("conversations that spell out a special token")
         if not any(message["role"] == ASSISTANT for message in messages):
@@ -72,11 +72,11 @@ class ChatFormat:
                 if answered.startswith(asked) and whole.startswith(answered):
                     spans.append((len(asked), len(answered)))
                 else:
-                    missed += 1  # it stands there in another way, now that others follow
+                    missed += 1  # the template writes it differently once other messages follow
         return self._learned(Conversation(whole, tuple(spans), missed))
 
     def encode(self, conversation: Conversation) -> Tokens:
-        """Marked tokens, int32, shape (tokens,)."""
+        """Return marked tokens, int32, shape (tokens,)."""
         text = conversation.text
         if self.offsets is None:
             found, begins = _bytes_of(text)
@@ -90,7 +90,7 @@ class ChatFormat:
         return tokens
 
     def answer_end(self) -> str:
-        """What the template writes after an answer, by which a model learns to end one."""
+        """Return the text that the template writes after an answer, from which a model learns to end one."""
         return self.text(_EXAMPLE).rpartition(_EXAMPLE[-1]["content"])[2]
 
     def _learned(self, conversation: Conversation) -> Conversation:
@@ -116,16 +116,16 @@ class ChatFormat:
 
 
 def _bytes_of(text: str) -> tuple[Tokens, Tokens]:
-    """UTF-8, and which character each byte belongs to."""
+    """Return the UTF-8 bytes, and the index of the character that each byte belongs to."""
     points = np.frombuffer(text.encode("utf-32-le"), np.uint32)
     lengths = 1 + (points > 0x7F) + (points > 0x7FF) + (points > 0xFFFF)
     return np.frombuffer(text.encode(), np.uint8).astype(np.int32), np.repeat(np.arange(len(text)), lengths)
 
 
 def closed_template(template: str, named: Mapping[str, str]) -> str:
-    """A template that says the special tokens which it names, so that nobody else has to; raises UsageError.
+    """Return a template that sets the special tokens it uses, so that no other input is needed; raises UsageError.
 
-    `named` are their texts, as `bos_token`.
+    `named` has their texts, by names such as `bos_token`.
     """
     fixed = {f"{name}_token": named.get(f"{name}_token", "") for name in _TOKEN_NAME.findall(template)}
     if _DATE_GIVEN in template:

@@ -1,4 +1,4 @@
-"""Conversations out of JSON lines, and packed into sequences. Other lines are left out and counted."""
+"""Conversations from JSON lines, packed into sequences. Other lines are left out and counted."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from peer.data.tokens import Tokens
 
 LINE_BYTES_MAX = 16 << 20
 MESSAGES_MAX = 1024
-OPEN_ROWS_MAX = 64  # sequences that wait for a conversation which fits into what is left of them
+OPEN_ROWS_MAX = 64  # sequences that wait for a conversation that fits into their rest
 
 
 def conversations(path: Path, chat: ChatFormat, tally: CorpusTally) -> Iterator[Conversation]:
-    """Every conversation of this file that something can be learned from; raises UsageError if it cannot be read."""
+    """Yield every conversation in this file that has something to learn; raises UsageError if it cannot be read."""
     try:
         with path.open("rb") as file:
             for line in iter(lambda: file.readline(LINE_BYTES_MAX), b""):
@@ -41,7 +41,7 @@ def conversations(path: Path, chat: ChatFormat, tally: CorpusTally) -> Iterator[
 
 
 def _messages(line: bytes) -> Messages:
-    """What a line holds: `messages`, or `prompt` and `completion`, each a text or a list of messages."""
+    """Return a line's messages: `messages`, or `prompt` and `completion`, each a text or a list of messages."""
     if not line.removeprefix(b"\xef\xbb\xbf").strip():
         raise UnusableError("empty lines")
     try:
@@ -66,7 +66,7 @@ def _side(value: Any, role: str) -> list[Any]:
 
 
 def _message(value: Any) -> Mapping[str, str]:
-    """Its role and its text; tools and pictures are not trained on."""
+    """Return a message's role and text; tools and pictures are not trained on."""
     role, content = (value.get("role"), value.get("content")) if isinstance(value, dict) else (None, None)
     if not isinstance(role, str) or not isinstance(content, str):
         raise UnusableError("conversations with a message that has no role or no text")
@@ -74,7 +74,7 @@ def _message(value: Any) -> Mapping[str, str]:
 
 
 class RowPacker:
-    """Whole conversations side by side in rows of one length; what stays empty is never learned."""
+    """Packing of whole conversations into rows of one length; the empty rest of a row is never learned."""
 
     def __init__(self, length: int) -> None:
         self._length = length
@@ -82,7 +82,7 @@ class RowPacker:
         self._left: list[int] = []
 
     def add(self, tokens: Tokens) -> Iterator[Tokens]:
-        """Put at most `length` tokens where they fit best; gives the rows that are done by that."""
+        """Put at most `length` tokens into the row with the tightest fit; yields the rows that are then done."""
         fitting = [number for number, left in enumerate(self._left) if left >= len(tokens)]
         if fitting:
             at = min(fitting, key=self._left.__getitem__)
@@ -98,7 +98,7 @@ class RowPacker:
             yield self._take(min(range(len(self._open)), key=self._left.__getitem__))
 
     def finish(self) -> Iterator[Tokens]:
-        """The rows that are left."""
+        """Yield the remaining rows."""
         while self._open:
             yield self._take(0)
 
@@ -112,9 +112,9 @@ class RowPacker:
 def packed(
     found: Iterable[Tokens], length: int, tally: CorpusTally, share: float = HELDOUT_SHARE
 ) -> Iterator[tuple[Tokens, bool]]:
-    """Rows of `length` tokens, and whether they are held out: the hash of each conversation says on which side it is.
+    """Yield rows of `length` tokens, and whether they are held out, which the hash of each conversation decides.
 
-    About this share of them is held out.
+    About `share` of the conversations is held out.
     """
     sides = RowPacker(length), RowPacker(length)
     for tokens in found:

@@ -1,7 +1,7 @@
-"""Text that people bring: files of text, JSON lines or Parquet, tokens, or a data set of the Hub (docs/how-to/data.md).
+"""Text that users bring: text files, JSON lines or Parquet, tokens, or a data set of the Hub (docs/how-to/data.md).
 
-A manifest opens no file here: the peer's owner names the files, and the run's digest says whether they are the same
-as the host's.
+A manifest opens no file here. The peer's owner names the files, and the run's digest tells whether they match the
+host's.
 """
 
 from __future__ import annotations
@@ -32,20 +32,20 @@ from peer.data.token_writer import HELDOUT_SHARE, TokenWriter
 from peer.data.tokens import Encoder, Tokens
 from peer.machine.local_files import LocalFiles
 
-FORMAT = 2  # of what is kept; another one is made anew
-HELDOUT_SHARE_MAX = 0.25  # of the blocks of a short text, that more are held out
+FORMAT = 2  # of cached tokens; those of another format are made again
+HELDOUT_SHARE_MAX = 0.25  # of the blocks; a short text holds out at most twice this
 BATCH_CHARACTERS = 1 << 16  # one thread's work at a time
-AHEAD = 1  # batches that wait for each thread
+AHEAD = 1  # batches waiting per thread
 
 
 Piece = Block | Conversation | Tokens
 
 
 class TextSource(Protocol):
-    """Where documents come from, in a fixed order."""
+    """A source of documents, in a fixed order."""
 
     @property
-    def size_bytes(self) -> int: ...  # of what is read, as `CorpusTally.read_bytes` counts; 0 where nobody knows
+    def size_bytes(self) -> int: ...  # of the input, as `CorpusTally.read_bytes` counts; 0 if unknown
     def name(self, loading: Loading) -> str: ...
     def blocks(self, tally: CorpusTally) -> Iterator[Piece]: ...
 
@@ -60,7 +60,7 @@ class FileSource:
     size_bytes: int
 
     def name(self, loading: Loading) -> str:
-        """By content: a renamed or copied file is the same text."""
+        """Return the name, which follows from the content: a renamed or copied file is the same text."""
         with ThreadPoolExecutor(loading.threads, "hashing") as pool:
             digests, read = [], 0
             for path, digest in zip(self.paths, pool.map(_file_digest, self.paths), strict=True):
@@ -90,9 +90,9 @@ def _file_digest(path: Path) -> str:
 def read_corpus(
     spec: DataSpec, files: LocalFiles, encoder: Encoder, loading: Loading, source: TextSource | None = None
 ) -> TokenData:
-    """All documents, each on the side of training or evaluation that its content's hash says; raises UsageError.
+    """Return all documents as tokens, each for training or evaluation by its content's hash; raises UsageError.
 
-    They come from `source`, or from where `spec` and `files` say.
+    They come from `source`, else from the place that `spec` and `files` name.
     """
     tally = CorpusTally()
     if source is not None:
@@ -122,7 +122,7 @@ def read_corpus(
 def _make(
     folder: Path, *, source: TextSource, spec: DataSpec, encoder: Encoder, loading: Loading, tally: CorpusTally
 ) -> None:
-    """Hold out 3 % of the pieces; of a text of few pieces twice as many, and again, until a sequence is among them."""
+    """Write the tokens, with 3 % of the pieces held out; if they are few, double that until a sequence is held out."""
     share = HELDOUT_SHARE
     kind = smallest_type(1 << 31 if spec.is_marked else encoder.size)
     while True:
@@ -144,7 +144,7 @@ def _write(
     writer: TokenWriter, source: TextSource, spec: DataSpec, encoder: Encoder, loading: Loading, tally: CorpusTally
 ) -> None:
     row = spec.context_tokens + 1
-    least = row if spec.is_packed else 1  # no row is cut
+    least = row if spec.is_packed else 1  # rows are never cut
     for tokens, text_bytes, heldout in _written(source, writer, encoder, loading, row, tally):
         if writer.room < least:
             break
@@ -164,9 +164,9 @@ def _write(
 def _written(
     source: TextSource, writer: TokenWriter, encoder: Encoder, loading: Loading, row: int, tally: CorpusTally
 ) -> Iterator[tuple[Tokens, int, bool | None]]:
-    """Blocks that the writer has not: tokens, bytes of their text, and the side that they are on if it is said here.
+    """Yield the blocks not yet written: tokens, bytes of their text, and whether they are held out, if that is decided.
 
-    What is in a row hangs on all conversations before it, so these are read again.
+    A row depends on all conversations before it, so these are read again.
     """
     done = writer.done
     if encoder.chat is None:
@@ -180,7 +180,7 @@ def _written(
 
 
 def _encoded(pieces: Iterable[Piece], encoder: Encoder, threads: int) -> Iterator[tuple[Tokens, int]]:
-    """Tokens of every piece and the bytes of its text, in order, made by so many threads at a time."""
+    """Yield the tokens of every piece and the bytes of its text, in order, with `threads` threads."""
 
     def tokens_of(one: Block | Conversation) -> Tokens:
         if isinstance(one, Block):

@@ -1,4 +1,4 @@
-"""The files that an owner's patterns name: each of them once, whatever links lead there."""
+"""The files that match an owner's patterns, each only once, however many links lead to it."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ HERE_AND_BELOW = "**"
 
 
 def corpus_paths(patterns: str, tally: CorpusTally) -> list[Path]:
-    """Files in the order of their names; raises UsageError if a pattern names none."""
+    """Return the files in order of name; raises UsageError if a pattern matches none."""
     if not patterns.strip():
         raise UsageError("this run trains on files that every peer brings; name yours with --corpus")
     found: set[str] = set()
     for pattern in filter(None, map(str.strip, patterns.split(","))):
         try:
             named = [path for path in _expand(pattern) if os.path.isfile(path)]
-        except (OSError, ValueError) as error:  # a NUL in a name, for one
+        except (OSError, ValueError) as error:  # such as a NUL in a name
             raise UsageError(f"--corpus {pattern!r} cannot be looked up: {error}") from None
         if not named:
             raise UsageError(_nothing(pattern))
@@ -39,7 +39,7 @@ def _nothing(pattern: str) -> str:
 
 
 def _expand(pattern: str) -> Iterator[str]:
-    """As `glob.glob(pattern, recursive=True)`, which goes round in loops of symbolic links."""
+    """Yield matches like `glob.glob(pattern, recursive=True)`, but without endless loops through symbolic links."""
     parts = pattern.split("/")
     if HERE_AND_BELOW not in parts:
         yield from glob.glob(pattern)
@@ -53,7 +53,7 @@ def _expand(pattern: str) -> Iterator[str]:
 
 
 def _folders(root: str) -> Iterator[str]:
-    """This folder and those below it, each once: first by their own names, then those that only links lead to."""
+    """Yield this folder and all below it, each once: first under their own names, then those reached only by links."""
     seen: set[tuple[int, int]] = set()
     own, links = deque([root]), deque[str]()
     while own or links:

@@ -1,4 +1,4 @@
-"""Rows of a data set of the Hugging Face Hub, as they stream in; never a data set's own script."""
+"""Rows of a Hugging Face Hub data set, streamed; a data set's own script never runs."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from peer.data.readers import Block, row_block
 from peer.data.tally import CorpusTally, Loading
 from peer.data.tokens import Encoder
 
-TRIES_MAX = 12  # without a single row between two of them
+TRIES_MAX = 12  # in a row without receiving any row
 WAIT_SECONDS_MAX = 300
 TOO_MANY_REQUESTS = 429
 REASON_CHARACTERS = 300
 ROWS_AT_ONCE = 256
-TOLD_SECONDS = 5.0  # so often we say that we wait
+TOLD_SECONDS = 5.0  # between messages that we wait
 
 
 @dataclass(slots=True)
 class _Batch:
-    """The next rows, as many as come before an error or the end."""
+    """The next rows, up to an error or the end."""
 
     rows: list[dict[str, Any]] = field(default_factory=list)
     error: Exception | None = None
@@ -38,19 +38,19 @@ class _Batch:
                 self.rows.append(next(source))
         except StopIteration:
             self.ended = True
-        except Exception as error:  # noqa: BLE001 - its own, those of HTTP libraries, and of sockets
+        except Exception as error:  # noqa: BLE001 - errors of the library, of HTTP libraries, and of sockets
             self.error = error
 
 
 class HubRows:
-    """One data set. A reader that comes back to a busy hub goes on behind the rows that were there already."""
+    """The rows of one data set. After a busy hub's refusal, reading continues behind the rows already received."""
 
-    size_bytes = 0  # nobody says beforehand
+    size_bytes = 0  # not known in advance
 
     def __init__(self, spec: DataSpec, encoder: Encoder, loading: Loading) -> None:
-        """Raises UsageError if this is no name of a data set."""
+        """Raises UsageError if `spec.path` does not name a data set on the Hub."""
         if not re.fullmatch(r"[\w.-]+/[\w.-]+", spec.path) or Path(spec.path).exists():
-            # `datasets` would take a folder of that name instead, and no manifest chooses what of ours it trains on
+            # `datasets` would prefer a folder of that name, and no manifest may choose a folder of ours to train on
             raise UsageError(
                 f"{spec.path!r} is no name of a data set on the Hub, as OWNER/NAME, or there is a folder so called"
             )
@@ -59,12 +59,12 @@ class HubRows:
         self._loading = loading
 
     def name(self, loading: Loading) -> str:
-        """A commit's rows never change; empty where the run names none, so that nothing is kept."""
+        """Return the commit's name, as its rows never change; empty without a commit, so that nothing is cached."""
         spec = self._spec
         return f"{spec.path} {spec.subset} {spec.revision}" if spec.revision else ""
 
     def blocks(self, tally: CorpusTally) -> Iterator[Block]:
-        """Every row that has text; raises UsageError with the reason that `datasets` gives."""
+        """Yield every row that has text; raises UsageError with the reason that `datasets` gives."""
         rows = tries = 0
         while tries < TRIES_MAX:
             try:
@@ -76,7 +76,7 @@ class HubRows:
                 return
             except UsageError:
                 raise
-            except Exception as error:  # noqa: BLE001 - its own, those of HTTP libraries, and of sockets
+            except Exception as error:  # noqa: BLE001 - errors of the library, of HTTP libraries, and of sockets
                 seconds = busy_seconds(error, tries)
                 if seconds is None or tries + 1 == TRIES_MAX:
                     raise UsageError(self._failed(error)) from None
@@ -84,7 +84,7 @@ class HubRows:
                 self._wait(seconds)
 
     def _heard(self, skipped: int) -> Iterator[dict[str, Any]]:
-        """Rows from this one on. While none comes we say that we wait: the library tries again for minutes."""
+        """Yield the rows after the first `skipped`; while the library retries, for minutes, report that we wait."""
         source = iter(self._rows(skipped))
         batch = _Batch()
         while not batch.ended:
@@ -131,9 +131,9 @@ class HubRows:
 
 
 def busy_seconds(error: BaseException | None, tries: int) -> int | None:
-    """How long a hub that had too many requests wants us to wait; None if that is not what went wrong."""
+    """Return how many seconds a hub with too many requests asks us to wait; None for any other error."""
     seen = 0
-    while error is not None and seen < REASON_CHARACTERS:  # a chain of causes may be a circle
+    while error is not None and seen < REASON_CHARACTERS:  # a chain of causes may be circular
         response = getattr(error, "response", None)
         status = getattr(response, "status_code", None) or getattr(error, "status", None)  # of requests, of aiohttp
         if status == TOO_MANY_REQUESTS:

@@ -17,21 +17,21 @@ from peer.data.tally import CorpusTally, Loading
 FILE_BYTES_MAX = 4 << 20
 FILES_MAX = 20_000
 
-# tests and what distributions add are absent on many machines; pydoc_data is generated prose, not source
+# tests and additions by distributions are absent on many machines; pydoc_data is generated prose, not source
 _SKIPPED_FOLDERS = frozenset(
     {"site-packages", "dist-packages", "__pycache__", "test", "tests", "idle_test", "pydoc_data"}
 )
-# written where this Python was built: they hold paths of the build machine
+# written when this Python was built: they contain paths of the build machine
 _SKIPPED_PREFIXES = ("_sysconfigdata", "_sysconfig_vars", "sitecustomize", "usercustomize")
 
 
 def library_root() -> Path:
-    """Where this Python keeps it."""
+    """Return the folder of this Python's standard library."""
     return Path(sysconfig.get_path("stdlib"))
 
 
 def source_files(root: Path) -> Iterator[tuple[str, bytes]]:
-    """Relative path and content of every source file, sorted by path."""
+    """Yield relative path and content of every source file, sorted by path."""
     paths: list[str] = []
     for folder, subfolders, names in os.walk(root):
         subfolders[:] = [name for name in subfolders if name not in _SKIPPED_FOLDERS and not name.startswith("config-")]
@@ -50,13 +50,13 @@ def source_files(root: Path) -> Iterator[tuple[str, bytes]]:
 
 @dataclass(frozen=True, slots=True)
 class LibrarySource:
-    """Its files as the documents of a corpus, for a run with a tokenizer."""
+    """The standard library's files as the documents of a corpus, for a run with a tokenizer."""
 
     root: Path
     size_bytes: int = 0
 
     def name(self, loading: Loading) -> str:
-        """By content."""
+        """Return the name, which follows from the content."""
         loading.tell("looking at the text", None)
         hasher = hashlib.sha256()
         for path, content in source_files(self.root):
@@ -64,7 +64,7 @@ class LibrarySource:
         return hasher.hexdigest()
 
     def blocks(self, tally: CorpusTally) -> Iterator[Block]:
-        """A file each."""
+        """Yield one block per file."""
         for _, content in source_files(self.root):
             tally.read_bytes += len(content)
             if text := content.decode(errors="replace"):

@@ -1,6 +1,6 @@
-"""Text out of files, document by document. Whatever cannot be text is refused with its file and line.
+"""Text from files, document by document. Input that cannot be text is refused, with its file and line.
 
-What is merely useless, such as an empty line, is left out and counted.
+Useless input, such as an empty line, is left out and counted.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from dht.errors import UsageError
 from peer.data.tally import CorpusTally
 from peer.data.tokens import Encoder
 
-BLOCK_CONTEXTS = 8  # text and tokens without documents of their own are dealt out in blocks of so many sequences
+BLOCK_CONTEXTS = 8  # text and tokens without documents of their own are split into blocks of this many sequences
 CHARACTERS_PER_TOKEN = 4  # roughly
 LINE_BYTES_MAX = 256 << 20
 ROWS_AT_ONCE = 256
 _WIDE = {
     codecs.BOM_UTF16_LE: "UTF-16",
     codecs.BOM_UTF16_BE: "UTF-16",
-}  # UTF-32 of little-endian machines begins so, too
+}  # UTF-32 of little-endian machines begins this way, too
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Text that is dealt out as one; `begins` and `ends`: whether a document does so here."""
+    """Text that stays together for training or evaluation; `begins`, `ends`: whether a document begins or ends here."""
 
     text: str
     begins: bool = True
@@ -37,7 +37,7 @@ class Block:
 
 
 def file_blocks(path: Path, spec: DataSpec, encoder: Encoder, tally: CorpusTally) -> Iterator[Block]:
-    """Everything in this file; raises UsageError if it is not what `spec.source` says."""
+    """Yield all text in this file; raises UsageError if its format is not `spec.source`."""
     size_bytes, before = path.stat().st_size, tally.read_bytes
     if not size_bytes:
         tally.left_out["empty files"] += 1
@@ -55,7 +55,7 @@ def file_blocks(path: Path, spec: DataSpec, encoder: Encoder, tally: CorpusTally
 
 
 def row_block(value: object, encoder: Encoder, tally: CorpusTally) -> Block | None:
-    """The document that a row's field holds, if it holds one."""
+    """Return the document in a row's field, or None if it has none."""
     if value is None:
         tally.left_out["rows without text (null)"] += 1
     elif not isinstance(value, str):
@@ -63,13 +63,13 @@ def row_block(value: object, encoder: Encoder, tally: CorpusTally) -> Block | No
     elif not value.strip():
         tally.left_out["empty rows"] += 1
     else:
-        # without an end token, documents are told apart by their line feed only
+        # without an end token, only the line feed separates documents
         return Block(whole_characters(value, tally) + ("" if encoder.ends_documents else "\n"))
     return None
 
 
 def whole_characters(text: str, tally: CorpusTally) -> str:
-    """JSON may hold half a pair of surrogates, which is no character: U+FFFD stands for it then."""
+    """Replace halves of surrogate pairs, which JSON may contain but which are no characters, with U+FFFD."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -83,7 +83,7 @@ def whole_characters(text: str, tally: CorpusTally) -> str:
 
 
 def _text_blocks(path: Path, spec: DataSpec, encoder: Encoder, tally: CorpusTally) -> Iterator[Block]:
-    """A file is a document, which is dealt out in blocks."""
+    """Yield a text file, which is one document, in blocks."""
     most = BLOCK_CONTEXTS * CHARACTERS_PER_TOKEN * spec.context_tokens
     try:
         with path.open(encoding="utf-8-sig") as file:
@@ -91,7 +91,7 @@ def _text_blocks(path: Path, spec: DataSpec, encoder: Encoder, tally: CorpusTall
             for text, begins, ends in _pieces(file, most, encoder):
                 tally.read_bytes += len(text)
                 yield Block(text, begins, ends)
-            tally.left_out["empty files"] += not ends  # but for a byte order mark
+            tally.left_out["empty files"] += not ends  # apart from a byte order mark
     except UnicodeDecodeError:
         raise UsageError(_undecodable(path)) from None
 
@@ -99,7 +99,7 @@ def _text_blocks(path: Path, spec: DataSpec, encoder: Encoder, tally: CorpusTall
 def _pieces(file: IO[str], most: int, encoder: Encoder) -> Iterator[tuple[str, bool, bool]]:
     begins, rest = True, ""
     while True:
-        rest += file.read(most + 1 - len(rest))  # one more than is cut off, to know whether anything follows
+        rest += file.read(most + 1 - len(rest))  # one more than is cut off, to see whether anything follows
         if len(rest) <= most:
             if rest:
                 yield rest, begins, True
@@ -110,7 +110,7 @@ def _pieces(file: IO[str], most: int, encoder: Encoder) -> Iterator[tuple[str, b
 
 
 def _undecodable(path: Path) -> str:
-    """Which line of this file is no UTF-8, and what helps."""
+    """Return the message that names the first line that is not UTF-8, with advice."""
     with path.open("rb") as file:
         wide = _WIDE.get(file.read(2))
         file.seek(0)
@@ -119,7 +119,7 @@ def _undecodable(path: Path) -> str:
                 line.decode()
             except UnicodeDecodeError as error:
                 return _not_utf8(path, f"line {number}", line[error.start], wide)
-    return f"{path} is no text in UTF-8; convert it"  # it has changed since
+    return f"{path} is no text in UTF-8; convert it"  # the file has changed meanwhile
 
 
 def _not_utf8(path: Path, place: str, byte: int, encoding: str | None = None) -> str:

@@ -1,4 +1,4 @@
-"""Tokens that somebody has made already: `.npy` vectors, and vectors named `tokens` in `.safetensors` files."""
+"""Tokens that were made elsewhere: `.npy` vectors, and vectors named `tokens` in `.safetensors` files."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from peer.data.tally import CorpusTally
 from peer.data.tokens import Tokens
 
 Part = Callable[[int, int], Tokens]
-"""Numbers of a file, from one place to another."""
+"""Returns a file's numbers from one position to another."""
 
 READ_TOKENS = 1 << 20
-_INTEGERS = {"I8", "U8", "I16", "U16", "I32", "U32", "I64", "U64"}  # as safetensors calls them
+_INTEGERS = {"I8", "U8", "I16", "U16", "I32", "U32", "I64", "U64"}  # names in safetensors
 
 
 def ready_blocks(path: Path, spec: DataSpec, vocabulary: int, tally: CorpusTally) -> Iterator[Tokens]:
-    """int32 vectors of 8 contexts; raises UsageError where a number is no token of the run's."""
+    """Yield int32 vectors of 8 contexts; raises UsageError at a number that is not a token of the run."""
     size_bytes, before = path.stat().st_size, tally.read_bytes
     length = BLOCK_CONTEXTS * spec.context_tokens
     try:
@@ -33,7 +33,7 @@ def ready_blocks(path: Path, spec: DataSpec, vocabulary: int, tally: CorpusTally
             tally.left_out["empty files"] += 1
         for start in range(0, count, length):
             tokens = part(start, min(count, start + length))
-            wrong = np.flatnonzero((tokens < 0) | (tokens >= vocabulary))  # as they are, before anything could wrap
+            wrong = np.flatnonzero((tokens < 0) | (tokens >= vocabulary))  # before a conversion could wrap
             if len(wrong):
                 number, found = start + int(wrong[0]), int(tokens[wrong[0]])
                 raise UsageError(
@@ -47,7 +47,7 @@ def ready_blocks(path: Path, spec: DataSpec, vocabulary: int, tally: CorpusTally
 
 
 def _advice(count: int, part: Part) -> str:
-    """What would take all numbers of a file."""
+    """Return advice on the vocabulary that would include all numbers of a file."""
     least = largest = 0
     for start in range(0, count, READ_TOKENS):
         piece = part(start, min(count, start + READ_TOKENS))
@@ -64,7 +64,7 @@ def _numpy(path: Path) -> tuple[int, Part]:
     try:
         found = open_memmap(path, mode="r")
     except ValueError as error:
-        if "empty" in str(error):  # a vector without numbers cannot be mapped
+        if "empty" in str(error):  # an empty vector cannot be mapped
             return 0, lambda start, end: np.empty(0, np.int32)
         raise
     if found.ndim != 1 or found.dtype.kind not in "iu":

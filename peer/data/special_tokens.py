@@ -1,7 +1,7 @@
-"""Which tokens of a tokenizer stand before and after a document: the host finds them, and its manifest fixes them.
+"""The tokens that a tokenizer puts before and after a document: the host finds them, and its manifest fixes them.
 
-`tokenizer.json` itself does not say it in so many words. Asked in this order: the `tokenizer_config.json` beside it,
-what its template puts around a text, and the names that are in use for it.
+`tokenizer.json` does not state them directly. The sources are, in this order: the `tokenizer_config.json` beside it,
+the tokens its template adds around a text, and names in common use.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ ENDS = ("</s>", "<eos>", "[EOS]", "<|end_of_text|>", "<|endoftext|>", "<|end▁o
 
 
 def special_tokens(content: bytes, where: str) -> tuple[int | None, int | None]:
-    """Numbers of the begin and the end token of the tokenizer with this content, which was read from `where`.
+    """Return the numbers of the begin and end tokens of a tokenizer with this content, read from `where`.
 
-    A tokenizer may know a begin token and never write it, as GPT-2's does: then documents have none.
+    A tokenizer may have a begin token that it never writes, like GPT-2's: then documents have none.
     """
     from tokenizers import Tokenizer
 
@@ -39,7 +39,7 @@ def special_tokens(content: bytes, where: str) -> tuple[int | None, int | None]:
 
 
 def chat_template(where: str) -> str | None:
-    """The chat template that lies beside the tokenizer which was read from `where`; None if there is none."""
+    """Return the chat template beside the tokenizer at `where`; None if there is none."""
     text = _beside(where, TEMPLATE)
     if text is not None:
         return text
@@ -51,7 +51,7 @@ def chat_template(where: str) -> str | None:
 
 
 def token_texts(content: bytes | None, where: str) -> dict[str, str]:
-    """What the tokenizer calls its own tokens, as `eos_token`, and how they are written."""
+    """Return the texts of the tokenizer's special tokens, by names such as `eos_token`."""
     if content is None:
         return {}
     from tokenizers import Tokenizer
@@ -65,7 +65,7 @@ def token_texts(content: bytes | None, where: str) -> dict[str, str]:
 
 
 def _text(token: Any) -> Any:
-    """The text of a token as a config writes it: its text, or a table that holds it."""
+    """Return the text of a token in a config, which is a string or a table that contains it."""
     return token.get("content") if isinstance(token, dict) else token
 
 
@@ -75,7 +75,7 @@ def _number(tokenizer: Any, token: Any) -> int | None:
 
 
 def _template(tokenizer: Any) -> tuple[int | None, int | None]:
-    """What the tokenizer itself writes before and after a text, if that is one token."""
+    """Return the tokens that the tokenizer itself adds before and after a text, one each at most."""
     tokenizer.no_padding()
     tokenizer.no_truncation()
     bare = tokenizer.encode("a", add_special_tokens=False).ids
@@ -95,7 +95,7 @@ def _config(where: str) -> dict[str, Any]:
 
 
 def _beside(where: str, name: str) -> str | None:
-    """The text of a file beside a tokenizer, which is in a folder here or on the Hub; None if there is none."""
+    """Return the text of a file beside a tokenizer, in a local folder or on the Hub; None if there is none."""
     path = Path(where).with_name(name)
     if where.startswith(HUB):
         repository = where.removeprefix(HUB)

@@ -1,4 +1,4 @@
-"""How far the reading of a corpus has come, and what was left out of it or changed."""
+"""Progress of reading a corpus, and counts of what was left out or changed."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 Tell = Callable[[str, float | None], None]
-"""Hears what is being done, and which share of it is done where that is known: who tells is alive."""
+"""Called with the current activity and, if known, the share that is done; each call is a sign of life."""
 
 
 def tell_nobody(_what: str, _share: float | None) -> None:
-    """Nobody waits."""
+    """Ignore progress, because nobody waits for it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Loading:
-    """How a corpus is loaded here: whom to tell about it, and with how many threads."""
+    """How a corpus is loaded here: the callback for progress, and the number of threads."""
 
     tell: Tell = tell_nobody
     threads: int = 1
@@ -24,7 +24,7 @@ class Loading:
 
 @dataclass(slots=True)
 class CorpusTally:
-    """Bytes read, and counts in words: `left_out["empty lines"]`."""
+    """Bytes read, and counts by a description: `left_out["empty lines"]`."""
 
     read_bytes: int = 0
     left_out: Counter[str] = field(default_factory=Counter)
@@ -32,7 +32,7 @@ class CorpusTally:
     notes: list[str] = field(default_factory=list)
 
     def line(self) -> str:
-        """One line for people; empty if everything was taken as it is."""
+        """Return one line for people; empty if everything was used as it is."""
         parts = [
             f"{verb} " + ", ".join(f"{times:,} {what}" for what, times in sorted(counts.items()) if times)
             for verb, counts in (("left out", self.left_out), ("replaced", self.replaced))

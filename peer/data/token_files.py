@@ -1,7 +1,7 @@
-"""Tokens in files that are mapped into memory, kept from one start to the next and shared by all processes here.
+"""Tokens in files that are mapped into memory, kept between starts and shared by all processes here.
 
-A folder of the cache holds one corpus and is named by what went into it. It is made once, by the first that needs it,
-and goes on from where a crash has left it. Corpora that nobody has used for longest go when all take too much.
+A folder of the cache holds one corpus, and its name is a hash of the inputs. The first process that needs it makes it,
+and continues after a crash. When the cache is too large, the corpora that were unused for longest are removed.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from peer.data.tally import Tell
 META = "meta.json"
 SIDES = ("train", "heldout")
 LOOK_SECONDS = 0.5
-CACHE_BYTES_MAX = 100_000_000_000  # of all corpora that are kept
+CACHE_BYTES_MAX = 100_000_000_000  # of all cached corpora
 MAKING = ".making"
 DTYPES = {"uint8": torch.uint8, "uint16": torch.uint16, "int32": torch.int32}
 
@@ -38,7 +38,7 @@ DTYPES = {"uint8": torch.uint8, "uint16": torch.uint16, "int32": torch.int32}
 class TokenData:
     """Training and held-out tokens, shape (tokens,), in the smallest type that holds them, and the digest of both.
 
-    `heldout_bytes` is how much text the held-out tokens stand for, 0 where nobody knows; `note` says what was left out.
+    `heldout_bytes` is the size of the held-out text, 0 if unknown; `note` describes what was left out.
     """
 
     train: Tensor
@@ -49,14 +49,14 @@ class TokenData:
 
 
 def smallest_type(size: int) -> np.dtype[Any]:
-    """The smallest type of those that torch can index that holds numbers below `size`."""
+    """Return the smallest type that torch can index and that holds numbers below `size`."""
     return np.dtype("uint8" if size <= 1 << 8 else "uint16" if size <= 1 << 16 else "int32")
 
 
 def kept_tokens(cache: str, name: str, make: Callable[[Path], None], tell: Tell) -> TokenData:
-    """What the cache has under this name, or what `make` writes into a folder; raises UsageError.
+    """Return the cached tokens of this name, or those that `make` writes into a folder; raises UsageError.
 
-    Without a cache it is made in a temporary folder, and gone from the disk when nothing maps it any more.
+    Without a cache, they are made in a temporary folder, which leaves the disk once nothing maps it.
     """
     home = Path(cache or tempfile.gettempdir())
     try:
@@ -77,7 +77,7 @@ def kept_tokens(cache: str, name: str, make: Callable[[Path], None], tell: Tell)
                 found = _mapped(final)
                 _make_room(home, name)
             else:
-                os.utime(final)  # it is in use
+                os.utime(final)  # marks it as in use
             return _told(found)
     except OSError as error:
         raise UsageError(
@@ -86,7 +86,7 @@ def kept_tokens(cache: str, name: str, make: Callable[[Path], None], tell: Tell)
 
 
 def _make_room(home: Path, newest: str) -> None:
-    """Remove what was used longest ago until the rest fits; a process that has it mapped keeps it."""
+    """Remove the corpora unused for longest until the rest fits; a process that has one mapped keeps it."""
     folders = [path for path in home.iterdir() if path.is_dir() and path.name.removesuffix(MAKING) != newest]
     sizes = {path: _size_bytes(path) for path in folders}
     room = CACHE_BYTES_MAX - _size_bytes(home / newest) - sum(sizes.values())
@@ -94,7 +94,7 @@ def _make_room(home: Path, newest: str) -> None:
         if room >= 0:
             return
         with (home / f"{path.name.removesuffix(MAKING)}.lock").open("w") as lock:
-            if _locked(lock.fileno()):  # nobody makes or opens it now
+            if _locked(lock.fileno()):  # no process makes or opens it now
                 shutil.rmtree(path, ignore_errors=True)
                 room += sizes[path]
 
@@ -110,7 +110,7 @@ def _told(found: TokenData | None) -> TokenData:
 
 
 def _mapped(folder: Path) -> TokenData | None:
-    """The corpus of this folder; None if there is none or it is not whole."""
+    """Return the corpus of this folder; None if it is missing or incomplete."""
     try:
         meta = json.loads((folder / META).read_text(encoding="utf-8"))
         kind, counts = np.dtype(meta["dtype"]), [int(meta[side]) for side in SIDES]
@@ -130,7 +130,7 @@ def _mapped(folder: Path) -> TokenData | None:
 
 @contextmanager
 def _alone(lock: Path, tell: Tell) -> Iterator[None]:
-    """Wait until no other process has this lock; tell while what that one makes grows."""
+    """Wait until no other process has this lock; report progress whenever the other's output grows."""
     making = lock.with_suffix(MAKING)
     with lock.open("w") as file:
         grown = -1
@@ -151,7 +151,7 @@ def _locked(descriptor: int) -> bool:
 
 
 def write_meta(folder: Path, meta: dict[str, Any]) -> None:
-    """The last file of a folder: with it, it is whole."""
+    """Write the last file of a folder, which marks it as complete."""
     path = folder / META
     path.write_text(json.dumps(meta), encoding="utf-8")
     for one in (*(folder / side for side in SIDES), path):
@@ -159,7 +159,7 @@ def write_meta(folder: Path, meta: dict[str, Any]) -> None:
 
 
 def cut_to(path: Path, size_bytes: int) -> None:
-    """Make this file, or take away what a crash has left behind its saved part."""
+    """Create this file, or cut off what a crash left behind its saved part."""
     with path.open("ab"):
         pass
     os.truncate(path, size_bytes)

@@ -1,4 +1,4 @@
-"""Blocks of tokens, one after the other, on the side of training or evaluation that the hash of each says."""
+"""A writer of token blocks; the hash of each block decides whether it is for training or evaluation."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ from peer.data.token_files import SIDES, cut_to, write_meta
 from peer.data.tokens import Tokens
 
 HELDOUT_SHARE = 0.03
-SAVED_BYTES = 4 << 20  # of tokens between two notes of how far it has come
+SAVED_BYTES = 4 << 20  # of tokens between two records of progress
 READ_BYTES = 1 << 20
 _PROGRESS, _DIGESTS = "progress.json", "digests"
 _DIGEST_BYTES = 32
 
 
 def is_heldout_digest(digest: bytes, share: float = HELDOUT_SHARE) -> bool:
-    """Whether what has this digest is kept for evaluation: about 3 %. A larger share has all that a smaller one has."""
+    """Whether a block of this digest is held out, about 3 %; a larger share includes all of a smaller one."""
     return int.from_bytes(digest[:8], "big") < int(share * 2**64)
 
 
 def is_heldout_tokens(tokens: Tokens, share: float = HELDOUT_SHARE) -> bool:
-    """The same of a document's tokens: whatever is there twice is on one side."""
+    """Whether a document is held out, by its tokens: duplicates are always on the same side."""
     return is_heldout_digest(hashlib.sha256(tokens.tobytes()).digest(), share)
 
 
 class TokenWriter:
-    """Writes a folder of tokens; `done` blocks are there already, of an attempt that was cut off."""
+    """A writer of a folder of tokens; it continues after the `done` blocks of an interrupted attempt."""
 
     def __init__(self, folder: Path, kind: np.dtype[Any], room: int, share: float = HELDOUT_SHARE) -> None:
-        """At most `room` tokens of type `kind` are written, of which this share of blocks is held out.
+        """Write at most `room` tokens of type `kind`, and hold out `share` of the blocks.
 
         Raises OSError, as every method does.
         """
@@ -71,26 +71,26 @@ class TokenWriter:
                 self._counts, self.done = [int(saved[side]) for side in SIDES], int(saved["blocks"])
                 self._heldout_bytes = int(saved["heldout_bytes"])
         except (OSError, ValueError, KeyError, TypeError):
-            pass  # from the beginning
+            pass  # start from the beginning
         for side, count in zip(SIDES, self._counts, strict=True):
             cut_to(self._folder / side, count * self._kind.itemsize)
         cut_to(self._folder / _DIGESTS, self.done * _DIGEST_BYTES)
 
     @property
     def tokens(self) -> int:
-        """How many are written."""
+        """Number of tokens written."""
         return sum(self._counts)
 
     @property
     def heldout_tokens(self) -> int:
-        """How many of them are for evaluation."""
+        """Number of tokens held out."""
         return self._counts[1]
 
     def add(self, tokens: Tokens, text_bytes: int, heldout: bool | None = None) -> None:
-        """Write one block, or as much of it as there is room for; `tokens` is uint8, or int32 in this machine's order.
+        """Write one block, or as much of it as fits; `tokens` is uint8, or int32 in this machine's byte order.
 
-        Their bytes in that type are what the digests are of, whatever type the files have. `heldout` says the side of
-        a block that is no document.
+        Digests are over the bytes of that type, whatever type the files have. `heldout` decides for a block that is
+        not a document.
         """
         whole = len(tokens)
         tokens = tokens[: self.room]
@@ -120,11 +120,11 @@ class TokenWriter:
         return {"dtype": self._kind.name, **counts, "heldout_bytes": self._heldout_bytes}
 
     def forget(self) -> None:
-        """Everything is to be written anew."""
+        """Discard the record of progress, so that everything is written again."""
         (self._folder / _PROGRESS).unlink(missing_ok=True)
 
     def finish(self, note: str) -> None:
-        """Everything is written: say so on the disk."""
+        """Mark the folder on disk as complete."""
         self._stack.close()
         write_meta(self._folder, self._meta() | {"digest": self._hasher.hexdigest(), "note": note})
         for name in (_PROGRESS, _DIGESTS):

@@ -1,4 +1,4 @@
-"""Text into tokens: bytes, or a `tokenizer.json` whose hash the manifest holds."""
+"""Text into tokens: bytes, or a `tokenizer.json` whose hash is in the manifest."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ if TYPE_CHECKING:
 BYTES = 256
 
 Tokens = np.ndarray[Any, np.dtype[Any]]
-PART_CHARACTERS = 1 << 13  # more text is encoded in parts, since what a tokenizer makes takes a hundred times its room
-CUT_CHARACTERS = 1 << 10  # so far back a part is cut between two words
+PART_CHARACTERS = 1 << 13  # longer text is encoded in parts, as a tokenizer needs a hundred times its size
+CUT_CHARACTERS = 1 << 10  # how far back to look for a gap between two words to cut at
 
 
 @dataclass(frozen=True, slots=True)
 class Encoder:
-    """Text into token numbers below `size`, int32 or uint8, shape (tokens,), with nothing of its own in them.
+    """A converter of text into token numbers below `size`, int32 or uint8, shape (tokens,), without special tokens.
 
-    `begin` and `end` are the tokens around each document, where it has any.
+    `begin` and `end` are the tokens around each document, if it has any.
     """
 
     encode: Callable[[str], Tokens]
@@ -38,9 +38,9 @@ class Encoder:
     begin: int | None = None
     end: int | None = None
     cuts_anywhere: bool = True
-    drops_space: bool = False  # what begins a part is encoded as if a space went before it
-    marks: bool = False  # where a piece of a document begins
-    chat: ChatFormat | None = None  # of conversations, which have tokens of their own around what is said
+    drops_space: bool = False  # the start of a part is encoded as if a space preceded it
+    marks: bool = False  # mark where a piece of a document begins
+    chat: ChatFormat | None = None  # for conversations, which have special tokens around messages
 
     @property
     def ends_documents(self) -> bool:
@@ -48,14 +48,14 @@ class Encoder:
         return self.end is not None
 
     def document(self, text: str, begins: bool = True, ends: bool = True) -> Tokens:
-        """The tokens of a document, or of a piece of one that does not begin or end here."""
+        """Return the tokens of a document, or of a piece that does not begin or end one."""
         parts = [self.encode(part) for part in self._parts(text)]
         if begins and self.begin is not None:
             parts.insert(0, np.array([self.begin], parts[0].dtype))
         if ends and self.end is not None:
             parts.append(np.array([self.end], parts[0].dtype))
         whole = np.concatenate(parts)
-        if self.marks:  # also within a document, whose pieces may be apart: some are held out
+        if self.marks:  # also within a document: its pieces may be separated, as some are held out
             whole = whole.astype(np.int32)
             whole[:1] |= BEGINS | READ
         return whole
@@ -69,9 +69,9 @@ class Encoder:
         yield text[at:]
 
     def cut(self, text: str, most: int) -> tuple[int, int]:
-        """Where a first part of `text` ends, which has at most this many characters, and where the next begins.
+        """Return the end of a first part of `text`, of at most `most` characters, and the start of the next.
 
-        Between two words, so that the parts have the tokens that the text has; anywhere, where no space is near.
+        It cuts between two words, so that the parts have the same tokens as the text; anywhere if no space is near.
         """
         if self.cuts_anywhere:
             return most, most
@@ -86,16 +86,16 @@ class Encoder:
 
 
 def encode_bytes(text: str) -> Tokens:
-    """UTF-8, a token each: uint8."""
+    """Return UTF-8 bytes as tokens: uint8."""
     return np.frombuffer(text.encode(), dtype=np.uint8)
 
 
 def tokenizer_file(spec: DataSpec, given: str) -> bytes | None:
-    """The tokenizer that the run names or this machine's owner does; None for bytes. Raises UsageError.
+    """Return the tokenizer that the run or this machine's owner names; None for bytes. Raises UsageError.
 
-    What is not the manifest's is refused: the same number has to mean the same piece of text everywhere.
+    It must be the manifest's, because a number must mean the same piece of text everywhere.
     """
-    where = given or (spec.tokenizer if spec.tokenizer.startswith(HUB) else "")  # no manifest names a file here
+    where = given or (spec.tokenizer if spec.tokenizer.startswith(HUB) else "")  # no manifest names a local file
     if not where and not spec.tokenizer_sha256:
         return None
     if not where:
@@ -113,7 +113,7 @@ def tokenizer_file(spec: DataSpec, given: str) -> bytes | None:
 
 
 def encoder(content: bytes | None, vocabulary: int, spec: DataSpec) -> Encoder:
-    """What turns text into tokens below `vocabulary`; raises UsageError if the tokenizer has more of them."""
+    """Return the encoder of text into tokens below `vocabulary`; raises UsageError if the tokenizer has more."""
     begin, end = (None if one == NO_TOKEN else one for one in (spec.begin_token, spec.end_token))
     if content is None:
         if vocabulary < BYTES:
@@ -141,7 +141,7 @@ def _chat(content: bytes | None, spec: DataSpec) -> ChatFormat:
     if content is None:
         return ChatFormat(spec.chat_template)
     tokenizer = parse_tokenizer(content)
-    tokenizer.encode_special_tokens = False  # the template writes them; what is said has none
+    tokenizer.encode_special_tokens = False  # the template writes special tokens; messages contain none
     special = tuple(one.content for one in tokenizer.get_added_tokens_decoder().values() if one.special)
 
     def offsets(text: str) -> tuple[list[int], list[int]]:
@@ -152,12 +152,12 @@ def _chat(content: bytes | None, spec: DataSpec) -> ChatFormat:
 
 
 def parse_tokenizer(content: bytes) -> Tokenizer:
-    """A `tokenizer.json` that takes text as it is; raises UsageError if it is damaged."""
+    """Return a tokenizer from `tokenizer.json` that takes text as it is; raises UsageError if it is damaged."""
     from tokenizers import Tokenizer
 
     try:
         tokenizer = Tokenizer.from_buffer(content)
-        # a text is neither cut off nor filled up, and what looks like a special token in it is text
+        # text is neither truncated nor padded, and text that looks like a special token is still text
         tokenizer.no_truncation()
         tokenizer.no_padding()
         tokenizer.encode_special_tokens = True
@@ -168,7 +168,7 @@ def parse_tokenizer(content: bytes) -> Tokenizer:
 
 def _tokenizing(tokenizer: Tokenizer, begin: int | None, end: int | None) -> Encoder:
     def encode(text: str) -> Tokens:
-        # a batch of one: unlike `encode`, this lets other threads work, and keeps no offsets
+        # a batch of one: unlike `encode`, this releases other threads, and keeps no offsets
         return np.array(tokenizer.encode_batch_fast([text], add_special_tokens=False)[0].ids, dtype=np.int32)
 
     try:

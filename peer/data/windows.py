@@ -1,7 +1,7 @@
-"""What learners read, by default the Python standard library's own source text, byte by byte (design §11).
+"""The windows that learners read, by default from the Python standard library's source, byte by byte (design §11).
 
-That is on every machine that runs this program; two machines with the same Python hold the same bytes, and
-`TokenData.digest` says whether they do. Other data: `peer.data.corpus`.
+That is on every machine that runs this program. Two machines with the same Python have the same bytes, and
+`TokenData.digest` tells whether they do. For other data see `peer.data.corpus`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from peer.data.tokens import BYTES, Encoder, encode_bytes, encoder, tokenizer_fi
 from peer.machine.local_files import NO_FILES, LocalFiles
 
 BYTE_VOCABULARY = BYTES
-LOADING = Loading()  # silently, with one thread
+LOADING = Loading()  # silent, with one thread
 
 
 def load_tokens(
@@ -37,9 +37,9 @@ def load_tokens(
     root: Path | None = None,
     loading: Loading = LOADING,
 ) -> TokenData:
-    """Read the data set of `spec` with these files of the owner's; `root` replaces the standard library's folder.
+    """Read the data set of `spec` from the owner's `files`; `root` replaces the standard library's folder.
 
-    Raises UsageError if the data cannot be had, are too few, or have tokens that the model does not know.
+    Raises UsageError if the data cannot be read, are too few, or have tokens outside the model's vocabulary.
     """
     if spec.source == "own":
         raise UsageError("the peers of this run bring their own loop and data; take part with peer.Session")
@@ -59,7 +59,7 @@ def load_tokens(
 
 
 def run_encoder(spec: DataSpec, vocabulary: int, files: LocalFiles) -> Encoder:
-    """What makes tokens of this run's text; of ready tokens without a tokenizer it only says which there may be."""
+    """Return the encoder of this run's text; for ready tokens without a tokenizer it only gives their range."""
     if spec.source == "tokens" and not spec.tokenizer_sha256:
         return Encoder(encode_bytes, vocabulary)
     return encoder(tokenizer_file(spec, files.tokenizer), vocabulary, spec)
@@ -80,7 +80,7 @@ def _library_tokens(spec: DataSpec, root: Path) -> TokenData:
 
 
 def is_heldout(path: str) -> bool:
-    """True if the file at this path (relative, `/` between folders) is kept for evaluation: about 3 % of files."""
+    """Whether the file at this path (relative, `/` between folders) is held out: about 3 % of files."""
     return is_heldout_digest(hashlib.sha256(path.encode()).digest())
 
 
@@ -88,7 +88,7 @@ def is_heldout(path: str) -> bool:
 class TrainingWindows:
     """One learner's endless, resumable sequence of batches; window k is a pure function of (run, peer, k).
 
-    `run_key` is the run id, so that others can redraw an assigned window and check the work (design §9).
+    `run_key` is the run id, so that other peers can redraw an assigned window and check the work (design §9).
     """
 
     tokens: Tensor
@@ -97,7 +97,7 @@ class TrainingWindows:
     peer_id: str
 
     def batch(self, window: int) -> Tensor:
-        """Tokens of one inner step, int64, shape (sequences_per_step, context_tokens + 1)."""
+        """Return the tokens of one inner step, int64, shape (sequences_per_step, context_tokens + 1)."""
         seed = digest_of(b"muster-window", self.run_key, self.peer_id.encode(), window.to_bytes(8, "big"))
         length, sequences = self.spec.context_tokens + 1, self.spec.sequences_per_step
         if self.spec.is_packed:
@@ -109,20 +109,20 @@ class TrainingWindows:
 
 @dataclass(frozen=True, slots=True)
 class PassWindows:
-    """One learner's windows in a run that reads in passes; which these are, `deal` says of each number."""
+    """One learner's windows in a run that reads in passes; `deal` assigns the sequences of each window."""
 
     tokens: Tensor
     spec: DataSpec
     deal: PassPlan
 
     def batch(self, window: int) -> Tensor:
-        """Tokens of one inner step, int64, shape (sequences_per_step, context_tokens + 1)."""
+        """Return the tokens of one inner step, int64, shape (sequences_per_step, context_tokens + 1)."""
         found = [self.deal.sequence(window, sequence)[1] for sequence in range(self.spec.sequences_per_step)]
         return _cut(self.tokens, torch.tensor(found) * _stride(self.spec), self.spec.context_tokens + 1)
 
 
 def training_windows(tokens: Tensor, config: RunConfig, run_key: bytes, peer_id: str) -> TrainingWindows | PassWindows:
-    """What this peer reads of these training tokens; raises UsageError if that is too little."""
+    """Return the windows that this peer reads of these training tokens; raises UsageError if they are too few."""
     spec = config.data
     if not spec.is_in_passes or not peer_id:
         return TrainingWindows(tokens, spec, run_key, peer_id)
@@ -130,24 +130,24 @@ def training_windows(tokens: Tensor, config: RunConfig, run_key: bytes, peer_id:
 
 
 def whole_windows(tokens: Tensor, spec: DataSpec) -> Tensor:
-    """All that a text is cut into, without overlap: int64, shape (sequences, context_tokens + 1)."""
+    """Return all windows of a text, without overlap: int64, shape (sequences, context_tokens + 1)."""
     return _cut(tokens, torch.arange(_windows(tokens, spec)) * _stride(spec), spec.context_tokens + 1)
 
 
 def _windows(tokens: Tensor, spec: DataSpec) -> int:
-    """How many windows a text is cut into."""
+    """Return how many windows a text is cut into."""
     return (len(tokens) - (not spec.is_packed)) // _stride(spec)
 
 
 def _stride(spec: DataSpec) -> int:
-    """From one window to the next: what one predicts last, the next one begins with, unless it is a new document."""
+    """Return the tokens from one window to the next, which begins with the last one's last target unless packed."""
     return spec.context_tokens + spec.is_packed
 
 
 def evaluation_windows(heldout: Tensor, spec: DataSpec, seed: int) -> Tensor:
-    """The held-out sequences of a run, the same for everyone: int64, shape (sequences, context_tokens + 1).
+    """Return the held-out sequences of a run, the same for all peers: int64, shape (sequences, context_tokens + 1).
 
-    They are spread evenly over the held-out text, from a first offset drawn from the run's seed, and hold
+    They are spread evenly over the held-out text, from a first offset that the run's seed determines. They hold
     `evaluation_tokens` predicted tokens, or as many as there are without overlap.
     """
     length = spec.context_tokens + 1
@@ -167,7 +167,7 @@ def _tokens(content: bytearray) -> Tensor:
 
 
 def _starts(seed: bytes, count: int, bound: int) -> Tensor:
-    """`count` integers in [0, bound), drawn from `seed`; int64. The modulo's bias is below 2⁻³⁰ for any data set."""
+    """Return `count` integers in [0, bound), drawn from `seed`; int64. The modulo's bias stays below 2⁻³⁰."""
     stream = bytearray(hashlib.shake_256(seed).digest(8 * count))
     draws = torch.frombuffer(stream, dtype=torch.int64)
     return torch.remainder(draws & (2**63 - 1), bound)

@@ -1,4 +1,4 @@
-"""Tokens as people read them: what a model is given to go on from, and what it then writes."""
+"""Tokens as readable text: prompts for a model, and the text it writes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from peer.data.tokens import BYTES, parse_tokenizer
 
 @dataclass(frozen=True, slots=True)
 class Wording:
-    """Text into tokens and back; tokens that are no text are replaced or left out."""
+    """Conversion of text into tokens and back; tokens that are not text are replaced or left out."""
 
     encode: Callable[[str], list[int]]
     decode: Callable[[Sequence[int]], str]
@@ -22,7 +22,7 @@ OF_BYTES = Wording(lambda text: list(text.encode()), lambda tokens: bytes(tokens
 
 
 def run_wording(config: RunConfig, tokenizer: bytes | None) -> Wording | None:
-    """That of a run; None if its tokens cannot be read here. `tokenizer` is the run's `tokenizer.json`.
+    """Return a run's wording; None if its tokens cannot be read here. `tokenizer` is the run's `tokenizer.json`.
 
     Raises UsageError if that is damaged.
     """
@@ -43,6 +43,6 @@ def run_wording(config: RunConfig, tokenizer: bytes | None) -> Wording | None:
 
 
 def first_words(config: RunConfig) -> str:
-    """What a model goes on from to show what it can: a beginning that its text has often."""
+    """Return a prompt for a model's samples: a beginning that is frequent in its text."""
     word = "def" if config.data.source == "stdlib" else "The"
-    return word if config.data.tokenizer_sha256 else f"{word} "  # tokens mostly begin with the space before a word
+    return word if config.data.tokenizer_sha256 else f"{word} "  # most tokens include the space before a word
