@@ -1,4 +1,4 @@
-"""What an attacker of a lab does: it lies about its work, merges falsely, or breaks the protocol with honest work."""
+"""The attackers of a lab: they lie about their work, merge falsely, or break the protocol with honest work."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from peer.storage.anchors import Anchors
 
 
 def lies_of(choice: AttackChoice | None) -> Attack | None:
-    """What it trains on, contributes and claims; None: as an honest learner."""
+    """Return the attack on training, contribution and claims; None for an attacker that learns honestly."""
     return None if choice is None or is_lab_attack(choice.name) else choice.make()
 
 
 def work_of(choice: AttackChoice | None, context: LabContext, anchors: Anchors) -> TensorWorker:
-    """How it merges."""
+    """Return the worker that merges for this peer, honest or forging."""
     shared = (context.config, anchors, context.blobs, context.worker)
     if choice is not None and choice.name in FORGERIES:
         return ForgingWork(FORGERIES[choice.name], *shared)
@@ -30,5 +30,5 @@ def work_of(choice: AttackChoice | None, context: LabContext, anchors: Anchors) 
 
 
 def mischief_of(choice: AttackChoice, signer: Signer, peers: Collection[PeerId]) -> Mischief | None:
-    """What it says to these peers instead of the truth; None: nothing."""
+    """Return the lies that the attacker tells to these peers; None if it tells none."""
     return mischief_named(choice.name, signer, peers) if is_mischief(choice.name) else None

@@ -1,7 +1,7 @@
 """Data-parallel training beside a lab run: the same learner code, text, tokens, schedule and evaluation windows.
 
-Every step sees the windows that the lab's learners see at that step, in one batch. `elastic` also follows the lab's
-failures: a learner that is away does not contribute, and everybody stands still while the others regroup.
+Each step reads the windows that the lab's learners read at that step, in one batch. `elastic` also follows the lab's
+failures: an absent learner does not contribute, and all stand still while the others regroup.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Method = Literal["dp", "elastic"]
 
 @dataclass(frozen=True, slots=True)
 class JointStep:
-    """One data-parallel step: when it ends, in units of a step's time, and whose windows it sees."""
+    """One data-parallel step: when it ends, in units of a step's time, and the learners whose windows it reads."""
 
     ends: int
     members: tuple[int, ...]
@@ -38,7 +38,7 @@ class JointStep:
 
 @dataclass(frozen=True, slots=True)
 class BaselinePlan:
-    """What all rates of one baseline share."""
+    """The settings that all learning rates of one baseline share."""
 
     method: Method
     config: RunConfig
@@ -53,13 +53,13 @@ class BaselinePlan:
 
 
 def full_schedule(learners: int, steps: int) -> tuple[JointStep, ...]:
-    """Everybody, at every step."""
+    """Return a schedule with every learner at every step."""
     everybody = tuple(range(learners))
     return tuple(JointStep(step + 1, everybody) for step in range(steps))
 
 
 def elastic_schedule(absences: Absences, steps: int) -> tuple[JointStep, ...]:
-    """Steps of the learners that are there; none while they regroup, and none while nobody is left."""
+    """Return the steps of the learners present; there are none while they regroup or while all are absent."""
     return tuple(_elastic_steps(absences, steps))
 
 
@@ -80,7 +80,7 @@ def _elastic_steps(absences: Absences, steps: int) -> Iterator[JointStep]:
 
 
 class JointBatches:
-    """Windows of several learners as one batch; a learner's next window is the first that it has not read."""
+    """Windows of several learners as one batch; each learner's next window is the first it has not read."""
 
     def __init__(self, sources: Sequence[Batches], schedule: Sequence[JointStep]) -> None:
         self._sources = sources
@@ -88,7 +88,7 @@ class JointBatches:
         self._read = [0] * len(sources)
 
     def batch(self, window: int) -> Tensor:
-        """Tokens of the step `window`, int64, shape (sequences of all members, context_tokens + 1); in order."""
+        """Return the tokens of step `window`, int64[sequences of all members, context_tokens + 1]; call in order."""
         members = self._schedule[window].members
         parts = [self._sources[member].batch(self._read[member]) for member in members]
         for member in members:
@@ -99,7 +99,7 @@ class JointBatches:
 def train_jointly(
     plan: BaselinePlan, learning_rate: float, show: Callable[[int, list[CurvePoint]], None]
 ) -> list[CurvePoint]:
-    """Train at this rate; the curve, whose last loss is infinite if training diverged."""
+    """Train at this rate; returns the curve, whose last loss is infinite if training diverged."""
     inner = plan.config.inner.model_copy(update={"learning_rate": learning_rate})
     config = plan.config.model_copy(update={"inner": inner})
     learner = make_learner(
@@ -141,7 +141,7 @@ def train_jointly(
 
 
 def best_of(plan: BaselinePlan, curves: Sequence[list[CurvePoint]]) -> Baseline:
-    """The rate that ended lowest."""
+    """Return the baseline at the rate with the lowest last loss."""
     best = min(curves, key=lambda curve: curve[-1].eval_loss)
     return Baseline(
         eval_loss_last=best[-1].eval_loss,

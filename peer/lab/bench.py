@@ -1,4 +1,4 @@
-"""Versions made again from what went into them, as every member of their groups has made them."""
+"""Versions recomputed from their contributions, as every member of their groups computed them."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from peer.storage.anchors import Anchors
 
 
 class Bench:
-    """Reduces, takes the outer step, and compares; the states are in the context afterwards."""
+    """A recomputation of versions: it reduces, takes the outer step, compares, and keeps the states in the context."""
 
     def __init__(self, context: LabContext, genesis: Sequence[bytes]) -> None:
-        """`genesis`: the digests of version 0, which are those of its states."""
+        """`genesis` has the digests of version 0, those of its states."""
         self._context = context
         self._anchors = Anchors(context.layouts, context.genesis)
         self._work = TensorWorker(context.config, self._anchors, context.blobs, context.worker)
@@ -29,10 +29,10 @@ class Bench:
             self._anchors.install(fragment, digest, state)
 
     def make(self, certificate: Certificate, encoded: Sequence[Encoded], expected: int) -> None:
-        """From the contributions of all members; raises LocalError unless it is the certified version bit for bit.
+        """Recompute a version from all contributions; raises LocalError unless it equals the certified one bit for bit.
 
-        `expected`: how many members its group would have had if nobody had been missing. Raises UsageError if the
-        version before it is not here.
+        `expected` is the number of members its group would have had with none missing. Raises UsageError if the version
+        before it is not here.
         """
         outcome = certificate.outcome
         key = RoundKey(outcome.fragment, outcome.version - 1, outcome.roster_id)
@@ -59,7 +59,7 @@ class Bench:
         return PartitionResult(merged.root, merged.included)
 
     def _parent(self, outcome: Outcome) -> OuterState:
-        """The state that this version began with: one of the last that were made, or that somebody holds."""
+        """Return the state that this version began with: a recent one computed here, or one that a live peer holds."""
         for anchors in (self._anchors, *(one.anchors for one in self._context.active.values())):
             state = anchors.served(outcome.fragment, outcome.parent)
             if state is not None:
@@ -68,7 +68,7 @@ class Bench:
 
 
 def _inputs(encoded: Sequence[Encoded], partition: int = 0) -> tuple[ReduceInput, ...]:
-    """All members' contributions, with the roots of one partition."""
+    """Return all members' contributions, with the roots of one partition."""
     return tuple(
         ReduceInput(at, one.part_roots[partition], contribution_weight(one.tokens, one.steps), one.squared_norms)
         for at, one in enumerate(encoded)

@@ -1,7 +1,7 @@
-"""Text that differs from learner to learner: parts of the standard library, dealt out unevenly (design §7, §12).
+"""Text that differs by learner: parts of the standard library, divided unevenly (design §7, §12).
 
 The usual construction for data that are not identically distributed: every package's text is cut into one slice per
-learner, in proportions drawn from a Dirichlet distribution. Small α: each learner sees few packages.
+learner, in proportions drawn from a Dirichlet distribution. With small α, each learner sees few packages.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ def learner_texts(
     second_side: int = 0,
     hostile: Container[int] = (),
 ) -> list[Tensor]:
-    """What each learner draws its windows from: all text, or `dirichlet_texts` with this α.
+    """Return the text of each learner's windows: all text, or `dirichlet_texts` with this α.
 
-    Or `side_texts`, where so many of the last learners are a side of their own. With α the `hostile` have all text, and
-    the honest what they would have without them.
+    If `second_side` is set, return `side_texts`, the second for that many of the last learners. With α, the `hostile`
+    have all text, and the honest have the same as without them.
     """
     if second_side:
         first, second = side_texts(config.data)
@@ -55,14 +55,14 @@ def _check_library(spec: DataSpec, option: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class SideText:
-    """What one side of a partition trains on and is evaluated on, uint8."""
+    """The training and evaluation text of one side of a partition, uint8."""
 
     train: Tensor
     heldout: Tensor
 
 
 def side_texts(spec: DataSpec) -> tuple[SideText, SideText]:
-    """The standard library's packages on two sides of about equal length; raises UsageError for other data."""
+    """Return the standard library's packages as two sides of about equal length; raises UsageError for other data."""
     _check_library(spec, "--own-text")
     train, heldout = _packages(), _packages(heldout=True)
     sides: tuple[list[str], list[str]] = ([], [])
@@ -78,7 +78,7 @@ def side_texts(spec: DataSpec) -> tuple[SideText, SideText]:
 
 
 def dirichlet_texts(spec: DataSpec, learners: int, alpha: float, seed: int) -> list[Tensor]:
-    """Training text of every learner, uint8; every byte belongs to one of them. Raises UsageError if one gets none."""
+    """Return each learner's training text, uint8, which covers every byte once. Raises UsageError if one gets none."""
     draw = random.Random(seed)
     texts = [bytearray() for _ in range(learners)]
     for package in _packages().values():
@@ -95,7 +95,7 @@ def dirichlet_texts(spec: DataSpec, learners: int, alpha: float, seed: int) -> l
 
 
 def _packages(heldout: bool = False) -> dict[str, bytes]:
-    """Training or held-out text by top-level package; single modules by their first letter."""
+    """Return training or held-out text by top-level package; single modules by their first letter."""
     found: defaultdict[str, bytearray] = defaultdict(bytearray)
     for path, content in source_files(library_root()):
         if is_heldout(path) == heldout:

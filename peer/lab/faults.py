@@ -1,4 +1,4 @@
-"""When learners of a lab are away: a plan drawn from the seed before anything runs, which baselines can follow too."""
+"""Absences of a lab's learners: a plan drawn from the seed before the run, so that baselines can follow it, too."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from coordinator.simulator.simulation import World
 from peer.lab.lab_context import LabContext
 from peer.lab.options import STEP_SECONDS, LabOptions
 
-CHECKPOINT_STEPS = 40  # how often learners that may die save themselves; real ones do every 30 seconds
-GOODBYE_STEPS = 1.0  # a learner that leaves has this long to finish its rounds
+CHECKPOINT_STEPS = 40  # between saves of learners that may die; real ones save every 30 seconds
+GOODBYE_STEPS = 1.0  # for a leaving learner to finish its rounds
 
 Absences = tuple[tuple[tuple[float, float], ...], ...]
-"""Per learner, in order, from when to when it is away, in steps."""
+"""Each learner's absences in order, as start and end in steps."""
 
 
 def plan_absences(options: LabOptions) -> Absences:
-    """Exponentially distributed lives, then a fixed absence; scavengers are away outside their time."""
+    """Draw exponentially distributed lives, then a fixed absence; scavengers are absent outside their time."""
     failures, found = options.failures, []
     for number in range(options.learners):
         draw, away = random.Random(f"{options.config.seed} {number}"), []
@@ -38,7 +38,7 @@ def plan_absences(options: LabOptions) -> Absences:
 
 
 class Faults:
-    """Carries the plan out in a world."""
+    """The execution of the plan in a world."""
 
     def __init__(self, world: World, context: LabContext, options: LabOptions, absences: Absences) -> None:
         self.counts: Counter[str] = Counter()

@@ -1,4 +1,4 @@
-"""What all learners of a lab share: threads, bytes and states by their digests, sums, and the tape."""
+"""The shared context of all learners of a lab: threads, bytes and states by their digests, sums, and the tape."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from peer.rounds.tape import Record, version_line
 from peer.storage.anchors import Anchors, genesis_states, layouts_of
 from peer.storage.blobs import BlobStore
 
-BLOB_ROUNDS = 2  # rounds whose bytes are kept, per round in flight: every contribution and the result
+BLOB_ROUNDS = 2  # of bytes kept, per round in flight: every contribution and the result
 BLOB_BYTES_MIN = 64 << 20
-STATES_KEPT = 16  # newest states per fragment that a peer which is behind can still get
+STATES_KEPT = 16  # newest states per fragment that a late peer can still get
 
 
 class LabPeer(Protocol):
-    """One life of one peer of the lab, as the others see it (`peer.lab.tensors.LabTensors`)."""
+    """One life of one peer of the lab, as other peers see it (`peer.lab.tensors.LabTensors`)."""
 
     learner: VirtualLearner
     lazy: LazyLearner
@@ -46,7 +46,7 @@ class LabPeer(Protocol):
 
 @dataclass
 class LabContext:
-    """What all peers of one lab share. Bytes and states are named by their digests, so sharing them changes nothing."""
+    """State shared by all peers of one lab. Digests name bytes and states, so sharing them changes nothing."""
 
     config: RunConfig
     learners: int
@@ -57,12 +57,12 @@ class LabContext:
     record: Record
     device: str = "cpu"
     values: Named | None = None  # of version 0, unless they are seeded
-    jitter: float = 0.0  # of the length of learners' steps
-    compiles: bool = False  # learners' models, until the compiler fails
-    compiling: str = ""  # what came of that, in words
+    jitter: float = 0.0  # of the lengths of learners' steps
+    compiles: bool = False  # whether learners' models are compiled, until the compiler fails
+    compiling: str = ""  # the result of compiling, in words
     attacks: dict[PeerId, AttackChoice] = field(default_factory=dict)
-    placements: dict[PeerId, Placement] = field(default_factory=dict)  # where it is not the lab's
-    founders: frozenset[PeerId] = frozenset()  # as soon as the run has a manifest
+    placements: dict[PeerId, Placement] = field(default_factory=dict)  # where it differs from the lab's
+    founders: frozenset[PeerId] = frozenset()  # set once the run has a manifest
     tally: Tally = field(default_factory=Tally)
     delays_steps: list[int] = field(default_factory=list)
     active: dict[PeerId, LabPeer] = field(default_factory=dict)
@@ -75,24 +75,24 @@ class LabContext:
         self.blobs = BlobStore(max(BLOB_BYTES_MIN, rounds * (self.learners + 1) * largest_bytes))
         self.states: list[OrderedDict[bytes, OuterState]] = [OrderedDict() for _ in self.layouts]
         self._recorded: set[bytes] = set()
-        self.worker = ThreadPoolExecutor(1)  # what `TensorWorker` would do beside an event loop; here it stays idle
+        self.worker = ThreadPoolExecutor(1)  # for work that `TensorWorker` does beside an event loop; idle here
 
     def compile(self, learner: Learner) -> None:
-        """Have torch compile its steps; if it cannot, those of nobody from now on."""
+        """Have torch compile the learner's steps; if that fails, compile for no learner from now on."""
         found = compile_steps(learner)
         self.compiles = learner.placement.compiled
         if not (self.compiling and self.compiles):
             self.compiling = found
 
     def keep(self, fragment: int, digest: bytes, state: OuterState) -> None:
-        """Remember a state for all others that adopt it, or fetch it because they are behind."""
+        """Keep a state for all other peers that adopt it, or fetch it because they are late."""
         known = self.states[fragment]
         known.setdefault(digest, state)
         while len(known) > STATES_KEPT:
             known.popitem(last=False)
 
     def retire(self, peer: PeerId, now: float) -> None:
-        """A life ends: what it did counts as done."""
+        """End a life; its work so far counts."""
         one = self.active.pop(peer, None)
         if one is not None:
             self.record({"event": "end", "peer": peer, "step": one.learner.steps(now)})
@@ -100,33 +100,33 @@ class LabContext:
             one.lazy.settle()
 
     def is_believed(self, peer: PeerId) -> bool:
-        """Whether it keeps to the protocol, else what it holds may be a branch of its own."""
+        """Whether this peer keeps to the protocol; otherwise its states may be on a branch of its own."""
         choice = self.attacks.get(peer)
         return choice is None or not is_lab_attack(choice.name)
 
     def honest_steps(self, now: float) -> dict[PeerId, int]:
-        """Steps made by now by everybody who contributes what it did."""
+        """Return the steps made by `now` by each peer that contributes its true work."""
         return {peer: one.learner.steps(now) for peer, one in self.active.items() if one.attack is None}
 
     def record_version(self, certificate: Certificate) -> None:
-        """Once per version: who went into it, with which counters."""
+        """Record each version once: its contributors, with their counters."""
         if certificate.digest in self._recorded:
             return
         self._recorded.add(certificate.digest)
         self.record(version_line(certificate))
 
     def end_tape(self) -> None:
-        """What everybody who is there ends with; all steps are made."""
+        """Record the final parameters of every live peer, once all steps are made."""
         for peer, one in self.active.items():
             self.record({"event": "final", "peer": peer, "step": one.lazy.steps, "parameters": one.lazy.digest().hex()})
 
     def bring_all(self, now: float) -> None:
-        """Begin the steps of everybody up to now, so that all cores have something to do."""
+        """Begin the steps of all live peers up to now, so that all cores are busy."""
         for one in self.active.values():
             one.lazy.bring(one.learner.steps(now))
 
     def settle_all(self, now: float) -> None:
-        """Have everybody's steps made up to now."""
+        """Make the steps of all live peers up to now, and wait for them."""
         self.bring_all(now)
         for one in self.active.values():
             one.lazy.settle()

@@ -1,4 +1,4 @@
-"""One lab run: virtual peers with real learners, their faults on schedule, evaluations."""
+"""One lab run: virtual peers with real learners, planned faults, and evaluations."""
 
 from __future__ import annotations
 
@@ -35,17 +35,17 @@ from peer.numerics.core_pool import one_core_each
 from peer.rounds.tape import Record, TapeLine, keep_no_tape, told_line
 from peer.storage.genesis_file import digests_of
 
-LINKS = LinkFaults(delay_min_seconds=0.001, delay_max_seconds=0.004)  # next to nothing: the delay is in the adoptions
+LINKS = LinkFaults(delay_min_seconds=0.001, delay_max_seconds=0.004)  # almost none: adoptions have a delay of their own
 DRAIN_STEPS = 200
 
 
 class Laboratory:
-    """Use as a context manager; `run` once, then look at everything."""
+    """One lab run, as a context manager: call `run` once, then read the results."""
 
     def __init__(
         self, options: LabOptions, data: TokenData, record: Record = keep_no_tape, values: Named | None = None
     ) -> None:
-        """`values`: version 0 where it is given. Raises UsageError if options and text do not go together."""
+        """`values` are version 0, if given. Raises UsageError if options and text do not go together."""
         torch.set_num_threads(1)  # so that a result does not depend on the number of cores
         config = options.config
         self.options = options
@@ -101,23 +101,23 @@ class Laboratory:
     # -- who reads what, and who lies
 
     def windows(self, peer: PeerId) -> Batches:
-        """A learner's endless data."""
+        """Return a learner's endless data."""
         text = self._texts[self._numbers[peer]]
         return training_windows(text, self.options.config, self.world.manifest.run_id, peer)
 
     def draws(self, peer: PeerId) -> Batches:
-        """What a learner would draw, for comparisons without versions that could deal out windows."""
+        """Return a learner's drawn windows, for comparisons that have no versions to assign windows by."""
         text = self._texts[self._numbers[peer]]
         return TrainingWindows(text, self.options.config.data, self.world.manifest.run_id, peer)
 
     def _acts(self, peer: VirtualPeer, action: Action) -> None:
-        """Count what a peer does; the tape has each version as it tells of it, with how long it would wait, and why."""
+        """Count a peer's action; record the version of each `certified` event, with its waiting time and reason."""
         self.traffic.acts(peer, action)
         if isinstance(action, Tell) and action.event == "certified":
             self._record(told_line(peer.me, action))
 
     def _lateness_seconds(self, sender: PeerId, message: Message) -> float:
-        """A learner reports after a step (DiLoCo 2604.21428 Alg. 1), so the quorum and the grace window matter."""
+        """Delay joins to a step boundary (DiLoCo 2604.21428 Alg. 1), so that quorum and grace window matter."""
         if not isinstance(message, Statement) or message.context.kind != "join" or sender not in self.context.active:
             return 0.0
         return self.context.active[sender].learner.boundary_in(self.world.clock.now)
@@ -142,7 +142,7 @@ class Laboratory:
             peer.mischief = mischief_of(self.context.attacks[peer.me], peer.signer, honest)
 
     def _head(self) -> TapeLine:
-        """The first line of the tape: everything that does not happen in time."""
+        """Return the first line of the tape: everything that does not happen at a time."""
         return {
             "event": "lab",
             "manifest": self.world.manifest.to_wire().hex(),
@@ -157,7 +157,7 @@ class Laboratory:
     # -- the run
 
     def run(self, show: Callable[[int], None] = lambda _step: None) -> None:
-        """Train to the end, calling `show` after every step; one that diverges ends there, and `diverged` says why."""
+        """Train to the end, calling `show` after every step; on divergence, stop and set `diverged` to the reason."""
         try:
             self._evaluate(0)
             for step in range(1, self.options.steps + 1):
@@ -174,13 +174,13 @@ class Laboratory:
             self.diverged = str(error)
 
     def _is_shown(self, step: int) -> bool:
-        """Whether to evaluate after this step: regularly, and when the sides of a partition are about to meet."""
+        """Whether to evaluate after this step: regularly, and just before the sides of a partition meet."""
         cut = self.options.partition
         regular = step % self.options.eval_every_steps == 0
         return step < self.options.steps and (regular or (cut is not None and step == cut.last_step))
 
     def _drain(self) -> None:
-        """Take in what the last step made due; then make no more steps, and finish the rounds under way."""
+        """Process the events due after the last step, then make no more steps and finish the rounds in progress."""
         self.world.run(STEP_SECONDS / 2)
         now = self.world.clock.now
         self.context.settle_all(now)
@@ -191,7 +191,7 @@ class Laboratory:
         self.context.end_tape()
 
     def _evaluate(self, step: int) -> None:
-        """Add a point to the curve, unless nobody is alive."""
+        """Add a point to the curve, unless no believed peer is alive."""
         self.context.settle_all(self.world.clock.now)
         if not self.believed:
             return
@@ -212,10 +212,10 @@ class Laboratory:
 
     @property
     def believed(self) -> list[VirtualPeer]:
-        """The living that keep to the protocol."""
+        """The live peers that keep to the protocol."""
         return [peer for peer in self.world.peers if peer.alive and self.context.is_believed(peer.me)]
 
     def newest(self) -> LabPeer:
-        """The tensors of the believed peer that holds most versions."""
+        """Return the tensors of the believed peer that holds the most versions."""
         believed = (one for peer, one in self.context.active.items() if self.context.is_believed(peer))
         return max(believed, key=lambda one: one.versions)

@@ -1,8 +1,8 @@
-"""A real learner whose steps are made when somebody needs their result (design §3: the learner of `lab` is in-process).
+"""A real learner whose steps are made once a result is needed (design §3: the learner of `lab` is in-process).
 
-Virtual time says how many steps a learner has made, and before which of them a version was adopted. The steps
-themselves run later, on worker threads, all learners side by side: so the result cannot depend on how many threads
-there are, as long as each computes with one.
+Virtual time determines how many steps a learner has made, and before which step it adopted a version. The steps
+themselves run later, on worker threads, all learners in parallel. The result therefore cannot depend on the number of
+threads, as long as each computes with one.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from peer.model.flat_parameters import parameters_digest
 from peer.rounds.adoption import Adoption
 
 Operation = Callable[[Learner], None]
-"""What happens to a learner between two steps."""
+"""An operation on a learner between two steps."""
 
 
 class DivergedError(LocalError):
@@ -32,7 +32,7 @@ class DivergedError(LocalError):
 
 @dataclass(frozen=True, slots=True)
 class SavedLearner:
-    """A learner's checkpoint, with the adoptions that had been decided but not come into effect."""
+    """A learner's checkpoint, with adoptions that were decided but had not taken effect."""
 
     state: dict[str, Tensor]
     pending: tuple[tuple[int, Operation], ...]
@@ -40,7 +40,7 @@ class SavedLearner:
 
 @dataclass(slots=True)
 class Tally:
-    """What all learners have done, in all lives."""
+    """Totals of all learners' work, over all lives."""
 
     steps: int = 0
     tokens: int = 0
@@ -48,13 +48,13 @@ class Tally:
     recent_losses: list[float] = field(default_factory=list)  # since the last evaluation
 
     def take_mean_loss(self) -> float | None:
-        """Mean training loss since the last call; None without steps."""
+        """Return the mean training loss since the last call; None without steps."""
         losses, self.recent_losses = self.recent_losses, []
         return sum(losses) / len(losses) if losses else None
 
 
 class LazyLearner:
-    """One learner in one life. Not for several threads: only its steps run elsewhere."""
+    """One learner in one life. Not thread-safe: only its steps run on other threads."""
 
     def __init__(self, learner: Learner, pool: Executor, tally: Tally) -> None:
         self._learner = learner
@@ -67,24 +67,24 @@ class LazyLearner:
 
     @property
     def steps(self) -> int:
-        """Steps that are made or being made."""
+        """Number of steps that are made or in progress."""
         return self._promised
 
     def digest(self) -> bytes:
-        """Names the parameters after `steps` steps and what was to follow on them, bit for bit."""
+        """Return a digest of the parameters after all steps and operations so far, bit for bit."""
         self.bring(self._promised)
         self.settle()
         return parameters_digest(self._learner.export_state())
 
     def after(self, step: int, operation: Operation) -> None:
-        """Do this once exactly `step` steps are made; raises ValueError if more have been promised already."""
+        """Apply an operation after exactly `step` steps; raises ValueError if more have been promised already."""
         if step < self._promised:
             raise ValueError(f"step {self._promised} is made, it is too late to do something after step {step}")
         self._arrived += 1
         heapq.heappush(self._todo, (step, self._arrived, operation))
 
     def adopt(self, step: int, adoption: Adoption) -> None:
-        """Take a new anchor over once `step` steps are made."""
+        """Adopt a new anchor after `step` steps."""
         self.after(step, lambda learner: learner.adopt(adoption.fragment, adoption.new, *adoption.terms()))
 
     def bring(self, step: int) -> None:
@@ -99,7 +99,7 @@ class LazyLearner:
             self._working = self._pool.submit(self._work, due, step)
 
     def settle(self) -> None:
-        """Wait until what was begun is done; raises DivergedError."""
+        """Wait for the work in progress; raises DivergedError."""
         working, self._working = self._working, None
         if working is None:
             return
@@ -113,27 +113,27 @@ class LazyLearner:
         self._tally.recent_losses += [loss for loss, _ in made if loss is not None]
 
     def snapshot(self, fragment: int, step: int) -> tuple[Tensor, Counters]:
-        """The fragment after `step` steps, float32[elements], and what it holds beyond its anchor."""
+        """Return the fragment after `step` steps, float32[elements], and the work in it since its anchor."""
         self.bring(step)
         self.settle()
         out = torch.empty(self._learner.fragments[fragment].elements)
         return out, self._learner.snapshot(fragment, out)
 
     def save(self, step: int) -> SavedLearner:
-        """Everything that `restore` needs to go on from `step` with the same bits."""
+        """Return everything that `restore` needs to continue from `step` with the same bits."""
         self.bring(step)
         self.settle()
         return SavedLearner(self._learner.export_state(), tuple((at, what) for at, _, what in sorted(self._todo)))
 
     def restore(self, saved: SavedLearner) -> None:
-        """Go on from a checkpoint; for a learner that has made no step."""
+        """Continue from a checkpoint; for a learner that has made no step."""
         self._learner.import_state(saved.state)
         self._promised = self._learner.step_count
         for at, operation in saved.pending:
             self.after(at, operation)
 
     def _work(self, due: list[tuple[int, Operation]], step: int) -> tuple[list[tuple[float | None, int]], float]:
-        """Loss and tokens of every step made, and the processor time that took."""
+        """Make the steps; returns loss and tokens of each, and the CPU seconds they took."""
         started, made = time.thread_time(), list[tuple[float | None, int]]()
         for at, operation in [*due, (step, None)]:
             while self._learner.step_count < at:

@@ -1,4 +1,4 @@
-"""What a lab run is: the run itself, who takes part, how fast, and what goes wrong."""
+"""The options of a lab run: the run itself, its learners, their speeds, and the faults."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ NAMED_SPEEDS: Mapping[str, tuple[float, ...]] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class Failures:
-    """Learners die after exponentially distributed times and come back with their last checkpoint."""
+    """Deaths of learners after exponentially distributed times; they return with their last checkpoint."""
 
     mean_steps_between: float  # of one learner
     absence_steps: float
 
     @classmethod
     def parse(cls, text: str) -> Failures:
-        """`MTBI:RETURN`; raises UsageError."""
+        """Parse `MTBI:RETURN`; raises UsageError."""
         between, absence = _numbers("--failures", text, "MTBI:RETURN", 2)
         if between < 1:
             raise UsageError("--failures: learners must live for at least one step on average")
@@ -43,7 +43,7 @@ class Failures:
 
 @dataclass(frozen=True, slots=True)
 class Scavenge:
-    """Learners that take part for a while only."""
+    """Learners that take part only for a while."""
 
     learners: int
     first_step: float
@@ -51,7 +51,7 @@ class Scavenge:
 
     @classmethod
     def parse(cls, text: str) -> Scavenge:
-        """`N:FROM:TO`; raises UsageError."""
+        """Parse `N:FROM:TO`; raises UsageError."""
         count, first, last = _numbers("--scavenge", text, "N:FROM:TO", 3)
         if count != int(count) or first >= last:
             raise UsageError(f"--scavenge {text!r} is not of the form N:FROM:TO with FROM before TO, as in 4:100:500")
@@ -59,22 +59,22 @@ class Scavenge:
 
 
 Reunion = Literal["carry", "drop", "uncut"]
-"""What becomes of the losing side's versions; `carry` is what peers do, `uncut` never parts the sides."""
+"""What happens to the losing side's versions; peers do `carry`, and `uncut` never separates the sides."""
 
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """The last learners are cut off from the others for a while."""
+    """A partition that cuts the last learners off from the others for a while."""
 
     learners: int
     first_step: int
     last_step: int
     reunion: Reunion = "carry"
-    own_text: bool = False  # each side reads, and is evaluated on, packages that the other never sees
+    own_text: bool = False  # each side reads, and is evaluated on, packages that the other never reads
 
     @classmethod
     def parse(cls, text: str, reunion: Reunion, own_text: bool) -> Partition:
-        """`N:FROM:TO`; raises UsageError."""
+        """Parse `N:FROM:TO`; raises UsageError."""
         numbers = _numbers("--partition", text, "N:FROM:TO", 3)
         count, first, last = map(int, numbers)
         if count + first + last != sum(numbers) or not 0 < first < last:
@@ -84,9 +84,9 @@ class Partition:
 
 @dataclass(frozen=True, slots=True)
 class LabOptions:
-    """One lab run. `config` is complete; `speeds` are relative, and cyclic by learner.
+    """The options of one lab run. `config` is complete; `speeds` are relative, and repeat over the learners.
 
-    Steps, wherever they measure time, are those of the learner that sets the pace (design §6.2 step 1).
+    Wherever steps measure time, they are those of the learner that sets the pace (design §6.2 step 1).
     """
 
     config: RunConfig
@@ -100,12 +100,12 @@ class LabOptions:
     partition: Partition | None = None
     attacks: tuple[AttackOrder, ...] = ()
     dirichlet_alpha: float | None = None
-    late_joins: bool = False  # a learner says that it takes part at its next step boundary, as in the paper's Alg. 1
+    late_joins: bool = False  # learners join at their next step boundary, as in the paper's Alg. 1
     eval_every_steps: int = 100
     workers: int = 0  # threads that make inner steps; 0: one per core
-    device: str = "cpu"  # where they are made, by torch's name
+    device: str = "cpu"  # torch's name of the device that makes steps
     compiled: bool | None = None  # as `join --compile`; None: on a GPU
-    cache: str = ""  # where tokens of text are kept for the next time
+    cache: str = ""  # where tokens of text are kept between runs
 
     def __post_init__(self) -> None:
         if not 1 <= self.total_learners <= PEERS_PER_GROUP_MAX:
@@ -137,7 +137,7 @@ class LabOptions:
 
     @property
     def second_side(self) -> int:
-        """How many of the last learners have text of their own."""
+        """Number of the last learners that have text of their own."""
         return self.partition.learners if self.partition is not None and self.partition.own_text else 0
 
     @property
@@ -163,14 +163,14 @@ class LabOptions:
         return self.device != "cpu" if self.compiled is None else self.compiled
 
     def rates(self) -> list[float]:
-        """Steps per virtual second, by learner. The one that sets the pace makes one step per `STEP_SECONDS`."""
+        """Return steps per virtual second, by learner. The pace setter makes one step per `STEP_SECONDS`."""
         speeds = [self.speeds[number % len(self.speeds)] for number in range(self.total_learners)]
         pace_setter = sorted(speeds[: self.learners], reverse=True)[(self.learners - 1) // 2]  # as in `due_time`
         return [speed / pace_setter / STEP_SECONDS for speed in speeds]
 
 
 def lab_config(base: RunConfig, learners: int, steps: int, changes: Mapping[str, object]) -> RunConfig:
-    """`base` for a lab of this size, with `changes` by dotted key (None: no change); raises UsageError."""
+    """Return `base` for a lab of this size, with `changes` by dotted key (None: no change); raises UsageError."""
     values = changed_values(base, changes)
     pace = values["pace"]
     values["versions"] = max(1, round(steps * pace["fragments"] / max(pace["steps_per_version"], 1)))
@@ -182,7 +182,7 @@ def lab_config(base: RunConfig, learners: int, steps: int, changes: Mapping[str,
 
 
 def sequences_per_step(config: RunConfig, batch_tokens: int) -> int:
-    """How many sequences make this batch of one learner; raises UsageError."""
+    """Return how many sequences make up this batch of one learner; raises UsageError."""
     context = config.data.context_tokens
     if batch_tokens < context or batch_tokens % context:
         raise UsageError(f"--batch-tokens must be a multiple of the context of {context} tokens")
@@ -190,7 +190,7 @@ def sequences_per_step(config: RunConfig, batch_tokens: int) -> int:
 
 
 def parse_speeds(text: str) -> tuple[float, ...]:
-    """A name of `NAMED_SPEEDS`, or rates separated by commas; raises UsageError."""
+    """Parse a name in `NAMED_SPEEDS`, or rates separated by commas; raises UsageError."""
     if text in NAMED_SPEEDS:
         return NAMED_SPEEDS[text]
     try:

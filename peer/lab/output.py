@@ -1,4 +1,4 @@
-"""Files that a lab run leaves beside its report."""
+"""Files that a lab run writes beside its report."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from peer.plan.plots import write
 
 
 def write_curve(report: LabReport, path: Path) -> None:
-    """Every evaluation of the lab and its baselines, one JSON object per line; raises LocalError."""
+    """Write every evaluation of the lab and its baselines, one JSON object per line; raises LocalError."""
     try:
         path.write_text("".join(point.model_dump_json() + "\n" for point in report.curve), encoding="utf-8")
     except OSError as error:
@@ -19,17 +19,17 @@ def write_curve(report: LabReport, path: Path) -> None:
 
 
 def write_plot(report: LabReport, path: Path) -> None:
-    """Held-out loss against time in steps, one line per method and rate; raises LocalError.
+    """Plot held-out loss against time in steps, one line per method and rate; raises LocalError.
 
-    A web page (.html) holds the numbers and takes the script that draws them from the web; a picture (.png) needs
-    nothing. Raises UsageError for another format.
+    A web page (.html) contains the numbers and loads its drawing script from the web; a picture (.png) needs nothing.
+    Raises UsageError for another format.
     """
     import altair
 
     rows = [
         {"step": point.step, "held-out loss (nats)": point.eval_loss, "run": f"{point.method} {point.inner_lr:g}"}
         for point in report.curve
-        if math.isfinite(point.eval_loss)  # a run that diverged ends where it did
+        if math.isfinite(point.eval_loss)  # a diverged run ends at its last finite loss
     ]
     chart = (
         altair.Chart({"values": rows}, width=720, height=420)

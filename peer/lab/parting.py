@@ -1,4 +1,4 @@
-"""A lab's partition: when the sides part and meet, and how good each side's model is."""
+"""A lab's partition: when the sides separate and meet, and the loss of each side's model."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ class Side:
 
 
 class Parting:
-    """Parts the sides of a world, and lets them meet again."""
+    """The separation and reunion of the two sides of a world."""
 
     def __init__(self, world: World, context: LabContext, partition: Partition, evaluator: Evaluator) -> None:
-        """`evaluator` judges on all held-out text."""
+        """`evaluator` uses all held-out text."""
         self.points: list[SidePoint] = []
         self._world = world
         self._context = context
@@ -41,7 +41,7 @@ class Parting:
         self._apart = False
 
     def after(self, step: int) -> None:
-        """Do what is due after a step."""
+        """Separate or reunite the sides, if that is due after this step."""
         if self._partition.reunion == "uncut":
             return
         if step == self._partition.first_step:
@@ -52,7 +52,7 @@ class Parting:
             self._apart = False
 
     def evaluate(self, step: int) -> None:
-        """Add what both sides hold, or what everybody does."""
+        """Add a point for each side, or one for all peers while they are together."""
         sides = self._sides if self._apart else (Side("both", self._world.peers),)
         for side in sides:
             newest = _newest(self._context, side)
@@ -71,7 +71,7 @@ class Parting:
 
 
 def _newest(context: LabContext, side: Side) -> LabPeer | None:
-    """The tensors of the believed peer of a side that holds most versions; None if nobody is."""
+    """Return the tensors of the believed peer of a side with the most versions; None if there is none."""
     living = [
         context.active[peer.me] for peer in side.peers if peer.me in context.active and context.is_believed(peer.me)
     ]

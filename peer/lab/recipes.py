@@ -1,4 +1,4 @@
-"""Which settings suit which lines; docs/research/results.md has what was measured of each."""
+"""Recommended settings by speed of line; docs/research/results.md has their measurements."""
 
 from __future__ import annotations
 

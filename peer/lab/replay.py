@@ -1,8 +1,9 @@
-"""The same parameters again, from an event tape and without the protocol (DiLoCo 2604.21428 §E.1).
+"""A replay of the same parameters from an event tape, without the protocol (DiLoCo 2604.21428 §E.1).
 
-The tape says who trained how many steps before which snapshot, what went into every version, and after which step who
-adopted it. Steps, encoding, merging and the outer step are made again; every state must be the certified one. A tape of
-the lab and one of real processes differ in three things: how a learner begins, computes, and is told of progress.
+The tape records the steps before each snapshot, the contributions to each version, and the step at which each peer
+adopted it. Steps, encoding, merging and the outer step are computed again; every state must be the certified one.
+Tapes of the lab and of real processes differ in three ways: how a learner begins, how it computes, and how it gets
+progress.
 """
 
 from __future__ import annotations
@@ -40,7 +41,10 @@ from peer.rounds.tape import TapeLine, keep_no_tape, read_tape
 
 
 def replay_tape(path: Path, data: TokenData | None = None, base: str = "") -> TapePlayer:
-    """Play a whole tape; raises UsageError if it is none or of other text, LocalError if it comes out differently."""
+    """Play a whole tape.
+
+    Raises UsageError if it is not a tape or was made with other text, LocalError if a result differs.
+    """
     lines = read_tape(path)
     head = next(lines, None)
     if head is None or head["event"] not in ("lab", "swarm"):
@@ -64,10 +68,10 @@ def replay_tape(path: Path, data: TokenData | None = None, base: str = "") -> Ta
 
 
 class TapePlayer:
-    """One tape being played."""
+    """The replay of one tape."""
 
     def __init__(self, head: TapeLine, manifest: Manifest, data: TokenData, stack: ExitStack, base: str = "") -> None:
-        """`stack` ends the threads that make steps; `base` is where an adapter's base lies here."""
+        """`stack` closes the threads that make steps; `base` is the folder of an adapter's base here."""
         torch.set_num_threads(1)
         config, peers = located(manifest.config, base), [PeerId(peer) for peer in head["peers"]]
         hostile = {number for number, peer in enumerate(peers) if peer in head["attacks"]}
@@ -81,17 +85,17 @@ class TapePlayer:
         self._stack = stack
         self._is_real = head["event"] == "swarm"
         self.context = LabContext(config, len(peers), windows, self._thread(1), STEP_SECONDS, 0.0, keep_no_tape)
-        if not self._is_real:  # else the peer says, too, from where on the founders read
+        if not self._is_real:  # in a real run, the tape also says from which window the founders read
             self.context.founders = manifest.founder_ids
         for peer, (name, strength) in head["attacks"].items():
             self.context.attacks[PeerId(peer)] = AttackChoice(name, strength)
         self.versions = 0
-        self.learners: set[PeerId] = set()  # whose parameters were compared
+        self.learners: set[PeerId] = set()  # with compared parameters
         self._manifest = manifest
         self._disks: dict[PeerId, SavedTensors] = {}
         self._lives: dict[PeerId, LabTensors] = {}
         self._encoded: dict[tuple[bytes, PeerId], Encoded] = {}
-        self._expected: dict[bytes, int] = {}  # members of a roster, if nobody had been missing
+        self._expected: dict[bytes, int] = {}  # members of a roster, with none missing
         self._certificates: dict[str, Certificate] = {}
         self._bench = Bench(self.context, manifest.genesis)
         self._parts: Mapping[str, Callable[[TapeLine], None]] = {
@@ -107,11 +111,11 @@ class TapePlayer:
         }
 
     def play(self, lines: Iterable[TapeLine]) -> None:
-        """Do what the lines say, in order; raises LocalError where the outcome differs.
+        """Carry out the lines in order; raises LocalError where the outcome differs.
 
-        Raises UsageError where they say what cannot have followed.
+        Raises UsageError at a line that cannot follow from those before it.
         """
-        for number, line in enumerate(lines, 2):  # the head is the first
+        for number, line in enumerate(lines, 2):  # the head is line 1
             part = self._parts.get(line["event"])
             try:
                 if part is not None:
@@ -123,7 +127,7 @@ class TapePlayer:
                 ) from None
 
     def _thread(self, threads: int) -> Executor:
-        """What makes one step after the other, with so many threads of torch's."""
+        """Return an executor that makes one step at a time, with this many torch threads."""
         return self._stack.enter_context(ThreadPoolExecutor(1, "learner", partial(torch.set_num_threads, threads)))
 
     def _tensors(self, line: TapeLine) -> LabTensors:
@@ -139,7 +143,7 @@ class TapePlayer:
         self._lives[peer] = make_tensors(self.context, learner, Disk([], digests, [], saved=saved))
 
     def _begin_real_life(self, line: TapeLine) -> None:
-        """With the same threads, and the batch in the same pieces: the sums depend on both."""
+        """Begin a life with the recorded threads and pieces of a batch: the sums depend on both."""
         peer, manifest = PeerId(line["peer"]), self._manifest
         if line["step"]:
             raise UsageError(f"{peer} came back from a checkpoint, which is in no tape of a swarm")
@@ -174,7 +178,7 @@ class TapePlayer:
         honest = {PeerId(peer): step for peer, step in line["honest_steps"].items()}
         self._expected[key.roster_id] = line["expected"]
         encoded = self._tensors(line).encode_at(Encode(key, line["partitions"]), line["step"], honest)
-        if encoded is not None:  # else an attacker's, that nothing could carry
+        if encoded is not None:  # None: an attacker's work that no message could carry
             self._encoded[key.roster_id, PeerId(line["peer"])] = encoded
 
     def _make_version(self, line: TapeLine) -> None:
@@ -183,7 +187,7 @@ class TapePlayer:
         members = [(outcome.roster_id, PeerId(one.peer)) for one in outcome.contributors]
         encoded = [self._encoded[member] for member in members]
         for at, one in enumerate(outcome.contributors):
-            if not self.context.is_believed(PeerId(one.peer)):  # it may have claimed to other work than it did
+            if not self.context.is_believed(PeerId(one.peer)):  # its claim may differ from its work
                 encoded[at] = replace(encoded[at], tokens=one.tokens, steps=one.steps)
         self._bench.make(certificate, encoded, self._expected[outcome.roster_id])
         self._certificates[line["digest"]] = certificate
@@ -223,7 +227,7 @@ class TapePlayer:
 
 
 def _own_part(line: TapeLine, snapshot: RoundKey) -> OwnPart:
-    """What of a peer's work its tape says is in a version."""
+    """Return which of a peer's work is in a version, according to its tape."""
     if line["included"]:
         return Included(snapshot, tuple(line["counted"]))
     if any(line["counted"]):

@@ -1,4 +1,4 @@
-"""What a lab run comes to: the report of design §11, with baselines and loss curves."""
+"""The results of a lab run: the report of design §11, with baselines and loss curves."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ Show = Callable[[str, int, list[CurvePoint]], None]
 
 @dataclass(frozen=True, slots=True)
 class Comparisons:
-    """Baselines to train, each at every one of these rates."""
+    """The baselines to train, each at every one of these rates."""
 
     methods: tuple[Method, ...]
     learning_rates: tuple[float, ...]
@@ -42,7 +42,7 @@ class Comparisons:
 def run_session(
     options: LabOptions, compared: Comparisons, show: Show, tape: Path | None = None, loading: Loading = LOADING
 ) -> LabReport:
-    """Run everything; `loading` is how text becomes tokens before the first step.
+    """Run the lab and its baselines; `loading` says how text becomes tokens before the first step.
 
     Raises UsageError if the options do not go together.
     """
@@ -76,7 +76,7 @@ def run_session(
 
 
 def _compare(lab: Laboratory, compared: Comparisons, show: Show) -> tuple[Mapping[str, Baseline], list[CurvePoint]]:
-    """All baselines at all rates, as many at once as there are threads."""
+    """Train all baselines at all rates, as many at once as there are threads."""
     running: dict[Method, tuple[BaselinePlan, list[Future[list[CurvePoint]]]]] = {}
     for method in compared.methods:
         plan = _plan(lab, method)

@@ -1,4 +1,4 @@
-"""The report of a lab run (design §11) from what is left of it."""
+"""The report of a lab run (design §11), built from its final state."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from peer.rounds.counters import RunCounters
 from peer.swarm.report import delays
 
 Seconds = tuple[float, float]
-"""Wall time, and processor time of the whole process."""
+"""Wall time, and CPU time of the whole process, in seconds."""
 
 
 def bans_of(lab: Laboratory) -> tuple[ReportedBan, ...]:
-    """Every key that some believed peer has banned, once."""
+    """Return every key that a believed peer has banned, once."""
     living = [peer.engine for peer in lab.believed if peer.engine is not None]
     guilts = {ban.guilt.peer: ban.guilt for engine in living for ban in engine.core.bans.held.values()}
     return tuple(
@@ -31,7 +31,7 @@ def bans_of(lab: Laboratory) -> tuple[ReportedBan, ...]:
 
 
 def lineage(lab: Laboratory) -> list[Certificate]:
-    """What counts in the end: the certificates that led to where most versions are, without branches that were left."""
+    """Return the certificates that led to the peer with the most versions, without abandoned branches."""
     living = (peer.engine.chains for peer in lab.believed if peer.engine is not None)
     newest = max(living, key=lambda chains: sum(chain.version for chain in chains), default=[])
     return [certificate for chain in newest for certificate in lab.world.watcher.lineage(chain)]
@@ -40,7 +40,7 @@ def lineage(lab: Laboratory) -> list[Certificate]:
 def report_of(
     lab: Laboratory, used: Seconds, baseline: Mapping[str, Baseline], curves: Sequence[CurvePoint] = ()
 ) -> LabReport:
-    """Sum up a run that has ended; `curves` are those of the baselines."""
+    """Return the report of a run that has ended; `curves` are those of the baselines."""
     config, tally, world = lab.options.config, lab.context.tally, lab.world
     counters = RunCounters(config.pace.fragments)
     for certificate in lineage(lab):
@@ -89,7 +89,7 @@ def report_of(
 
 
 def state_digests(lab: Laboratory) -> dict[str, dict[str, tuple[int, str]]]:
-    """Per believed peer: version and digest of each fragment, hashed from the tensors now."""
+    """Return version and digest of each fragment by believed peer, hashed from the tensors now."""
     return {
         peer.me: {
             str(machine.index): (machine.held, lab.context.active[peer.me].anchors.digest(machine.index).hex())
@@ -101,7 +101,7 @@ def state_digests(lab: Laboratory) -> dict[str, dict[str, tuple[int, str]]]:
 
 
 def agreement(lab: Laboratory, digests: Mapping[str, Mapping[str, tuple[int, str]]]) -> bool:
-    """Whether all the believed hold one digest of one version of every fragment, and no version ever had two."""
+    """Whether all believed peers hold the same certified state of every fragment, and no version ever had two."""
     certified = {
         str(machine.index): (machine.chain.version, machine.chain.state.hex())
         for peer in lab.believed

@@ -1,7 +1,7 @@
-"""Real tensors behind a virtual peer: the learner and round work of real peers, at the steps that virtual time says.
+"""Real tensors behind a virtual peer: the learner and round work of real peers, at steps set by virtual time.
 
-A snapshot holds the steps made by the moment at which it is asked for. An adoption comes into effect
-`adoption_delay_steps` after that snapshot (τ of DiLoCo 2604.21428 §3.2), however quickly the virtual round ended.
+A snapshot holds the steps made by the moment it is requested. An adoption takes effect `adoption_delay_steps` after
+that snapshot (τ of DiLoCo 2604.21428 §3.2), however quickly the virtual round ended.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ from peer.storage.anchors import Anchors
 
 @dataclass(frozen=True, slots=True)
 class SavedTensors:
-    """What a lab peer's checkpoint holds beside the digests."""
+    """The contents of a lab peer's checkpoint beside the digests."""
 
     learner: SavedLearner
     states: tuple[OuterState, ...]
@@ -62,7 +62,7 @@ class SavedTensors:
 
 
 class LabTensors:
-    """Implements `coordinator.simulator.tensors.Tensors` for one life of one peer."""
+    """The tensors of one life of one peer; implements `coordinator.simulator.tensors.Tensors`."""
 
     def __init__(
         self,
@@ -85,24 +85,27 @@ class LabTensors:
         self._local_work = StaleWork(len(context.layouts), context.config.pace.max_stale)
         self._open_rounds: set[RoundKey] = set()
         self._snapshot_at: dict[RoundKey, float] = {}
-        self._free_at = [0.0] * len(context.layouts)  # when the last adoption of each fragment is in effect
+        self._free_at = [0.0] * len(context.layouts)  # when the last adoption of each fragment takes effect
         self._versions = [0] * len(context.layouts)
-        self._window: int | None = None  # from which one on to read, by the newest version of this life
+        self._window: int | None = None  # to read on from, by the newest version of this life
 
     @property
     def versions(self) -> int:
-        """Versions of all fragments together."""
+        """Number of versions of all fragments together."""
         return sum(self._versions)
 
     # -- a round
 
     def snapshot_in(self, action: Encode, now: float, draw: Callable[[float, float], float]) -> float:
-        """At once, or when the version before has been adopted: nothing counts twice."""
+        """Return 0, or the seconds until the previous version is adopted, so that no work counts twice."""
         self._open_rounds.add(action.key)
         return max(0.0, self._free_at[action.key.fragment] - now)
 
     def encode(self, action: Encode, now: float) -> Encoded | None:
-        """Make the steps up to now, and encode the outer gradient; nothing without new steps, or if it is over."""
+        """Make the steps up to now, and encode the outer gradient.
+
+        Returns None without new steps, or if the round is over.
+        """
         if action.key not in self._open_rounds:
             return None
         self._context.bring_all(now)
@@ -111,7 +114,7 @@ class LabTensors:
         return self.encode_at(action, self.learner.steps(now), honest)
 
     def encode_at(self, action: Encode, step: int, honest_steps: Mapping[PeerId, int]) -> Encoded | None:
-        """`encode` after `step` steps; an attacker sees the honest learners after `honest_steps`."""
+        """Encode after `step` steps; an attacker sees the honest learners after `honest_steps`."""
         key = action.key
         vector, counters = self.lazy.snapshot(key.fragment, step)
         if counters.steps == 0:
@@ -132,7 +135,7 @@ class LabTensors:
         return self.attack.commit(encoded, self._context.blobs, self._work.leaf_bytes[0])
 
     def _scene(self, key: RoundKey, own: Tensor, honest_steps: Mapping[PeerId, int]) -> Scene:
-        """What an omniscient attacker sees: the outer gradients of the honest learners that hold its anchor."""
+        """Return the view of an omniscient attacker: the outer gradients of honest learners that hold its anchor."""
 
         def honest() -> dict[str, Tensor]:
             found: dict[str, Tensor] = {}
@@ -168,26 +171,26 @@ class LabTensors:
         return self._work.inspector.inspect(action)
 
     def apply(self, action: Apply) -> Applied | None:
-        """Take the outer step on the side."""
+        """Compute the outer step without adopting it."""
         applied = self._work.apply(action)
         if applied is not None:
             self.applied[action.key] = applied.state
         return applied
 
     def adopt(self, action: Adopt, now: float) -> None:
-        """Hold the certified state from now on; the learner takes it over after its delay."""
+        """Hold the certified state from now on; the learner adopts it after its delay."""
         fragment = action.certificate.fragment
         taken_at = now if action.snapshot is None else self._snapshot_at[action.snapshot]
         delayed = taken_at + self._context.delay_steps * self._context.step_seconds
-        # never before an earlier version has been taken over
+        # never before an earlier version has been adopted
         self._free_at[fragment] = max(now, self._free_at[fragment], delayed)
         self.adopt_at(action, self.learner.steps(now), self.learner.steps(self._free_at[fragment]))
         self.follow(self.learner.steps(now))
 
     def adopt_at(self, action: Adopt, step: int, effective_step: int, dropped: bool | None = None) -> None:
-        """`adopt` decided after `step` steps, to come into effect after `effective_step`.
+        """Adopt as decided after `step` steps, with effect after `effective_step`.
 
-        `dropped`: whether what is held beyond the anchor goes, if a tape says so.
+        `dropped`: whether work beyond the anchor is discarded, if a tape says so.
         """
         certificate = action.certificate
         fragment = certificate.fragment
@@ -203,15 +206,15 @@ class LabTensors:
         self.lazy.adopt(effective_step, adoption)
 
     def _install(self, action: Adopt, dropped: bool) -> Adoption:
-        """Make the certified state the anchor; returns what the learner does, as `RoundDriver` has a real one do."""
+        """Make the certified state the anchor; returns the learner's adoption, as `RoundDriver` gives to a real one."""
         fragment, state = action.certificate.fragment, action.certificate.state
-        kept = self._context.states[fragment].get(state)  # equal bytes: memory need not hold them once per peer
+        kept = self._context.states[fragment].get(state)  # equal bytes, which memory need not hold once per peer
         done = self._work.adopt(action if kept is None else replace(action, applied=None), kept)
         self._context.keep(fragment, state, self.anchors.current(fragment))
         self.states[fragment] = state
         if done.counted is not None:
             self._local_work.included(fragment)
-        # what an attacker sent was not its snapshot, so it begins anew from every anchor
+        # an attacker did not send its snapshot, so it begins anew from every anchor
         return done if self.attack is None and not dropped else done.dropping()
 
     def _count(self, action: Adopt, effective_step: int) -> None:
@@ -228,12 +231,12 @@ class LabTensors:
                 pass
 
     def follow(self, step: int) -> None:
-        """The learning rate follows certified progress: mean version times H (design §8); so may the windows."""
+        """Set certified progress for the learning rate: mean version times H (design §8); in passes also the window."""
         pace, window = self._context.config.pace, self._window
         self.follow_at(step, self.versions * pace.steps_per_version // pace.fragments, window)
 
     def follow_at(self, step: int, progress_steps: int, window: int | None) -> None:
-        """`follow` with what somebody else has found."""
+        """Set progress and window that were computed elsewhere, after `step` steps."""
         self.lazy.after(step, lambda learner: learner.set_progress(progress_steps, window))
 
     def hold(self, certificate: Certificate) -> None:
@@ -243,7 +246,7 @@ class LabTensors:
         self.states[fragment] = state
 
     def discard(self, key: RoundKey) -> None:
-        """A round is over."""
+        """Forget a round that is over."""
         self._work.discard(key)
         self._open_rounds.discard(key)
         for kept in (self.snapshots, self.applied, self._snapshot_at):
@@ -252,11 +255,11 @@ class LabTensors:
     # -- what mischief makes of it
 
     def garbled(self, encoded: Encoded) -> Encoded:
-        """Parts that no codec reads."""
+        """Return parts that no codec can read."""
         return NotANumber(1.0).commit(encoded, self._context.blobs, self._work.leaf_bytes[0])
 
     def falsified(self, action: Reduce, reduced: Reduced) -> Reduced:
-        """The negative of what was merged."""
+        """Return the negative of the merged result."""
         partitioning = Partitioning.of(self._context.layouts[action.key.fragment], action.partitions)
         codec = CODECS[self._context.config.outer.result_codec]
         return falsified(reduced, partitioning.elements(action.partition), codec, self._context.blobs)
@@ -264,17 +267,17 @@ class LabTensors:
     # -- checkpoints
 
     def save(self, now: float) -> SavedTensors:
-        """Learner, states and versions of this moment."""
+        """Return learner, states and versions at this moment."""
         return self.save_at(self.learner.steps(now))
 
     def save_at(self, step: int) -> SavedTensors:
-        """`save` after `step` steps."""
+        """Return the state of `save` after `step` steps."""
         self._context.record({"event": "checkpoint", "peer": self.learner.peer, "step": step})
         states = tuple(self.anchors.current(fragment) for fragment in range(len(self.states)))
         return SavedTensors(self.lazy.save(step), states, tuple(self.states), tuple(self._versions))
 
     def restore(self, saved: SavedTensors) -> None:
-        """Go on from a checkpoint; what the learner holds may be in versions that we have missed."""
+        """Continue from a checkpoint; versions that this peer missed may contain the learner's work."""
         self.lazy.restore(saved.learner)
         if saved.learner.pending:
             self._free_at = [self.learner.made_at(saved.learner.pending[-1][0])] * len(self.states)
@@ -285,7 +288,7 @@ class LabTensors:
 
 
 def make_tensors(context: LabContext, learner: VirtualLearner, disk: Disk) -> LabTensors:
-    """Tensors of one life of a peer, from what its checkpoint holds."""
+    """Return the tensors of one life of a peer, from its checkpoint if it has one."""
     if context.jitter > 0:
         learner = UnevenLearner.of(learner, context.jitter, context.config.seed)
     attack = lies_of(context.attacks.get(learner.peer))

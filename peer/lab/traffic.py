@@ -1,4 +1,4 @@
-"""What every peer of a world has sent and lived through: bytes as real frames would have them, and void rounds."""
+"""Counts of every peer's traffic in a world, in bytes as real frames would have them, and of void rounds."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from peer.storage.blobs import BlobStore
 
 
 class LabTraffic:
-    """Listens to a world."""
+    """A listener on a world that counts bytes and void rounds."""
 
     def __init__(self, blobs: BlobStore) -> None:
         self.sent: Counter[str] = Counter()
         self.received: Counter[str] = Counter()
         self.void_rounds: Counter[str] = Counter()
         self._blobs = blobs
-        self._last: tuple[Message, int] | None = None  # what goes to many comes many times in a row
+        self._last: tuple[Message, int] | None = None  # a message to many peers comes many times in a row
 
     def acts(self, peer: VirtualPeer, action: Action) -> None:
         """Count one action of a peer."""

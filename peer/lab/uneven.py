@@ -1,4 +1,4 @@
-"""A learner whose steps take now longer, now less: the variance beside which DiLoCo 2604.21428 Table 5 was measured."""
+"""A learner with steps of varying length: the variance with which DiLoCo 2604.21428 Table 5 was measured."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from coordinator.simulator.tensors import VirtualLearner
 
 @dataclass(slots=True)
 class UnevenLearner(VirtualLearner):
-    """Steps of log-normal lengths, as the jitter of `muster plan`, with a mean of one step at its rate.
+    """A learner with steps of log-normal lengths, as the jitter of `muster plan`, with a mean of one step at its rate.
 
-    They are drawn once, in order, so that steps remain a function of time alone. `ends` says after how many mean steps
-    each step of this life is made.
+    They are drawn once, in order, so that steps remain a function of time alone. `ends` lists the end of each step of
+    this life, in mean steps.
     """
 
     jitter: float  # standard deviation of a step's length, as a share of the mean
@@ -24,7 +24,7 @@ class UnevenLearner(VirtualLearner):
 
     @classmethod
     def of(cls, steady: VirtualLearner, jitter: float, seed: int) -> UnevenLearner:
-        """The same learner; every life of it draws its own lengths."""
+        """Return the same learner with uneven steps; every life draws its own lengths."""
         life = steady.births[-1][1]
         return cls(
             steady.peer,
@@ -39,18 +39,18 @@ class UnevenLearner(VirtualLearner):
         )
 
     def steps(self, now: float) -> int:
-        """Inner steps so far, without those that crashes undid."""
+        """Return inner steps so far, without those that crashes undid."""
         return int(self.steps_before) + self._made((now - self.started) * self.steps_per_second)
 
     def boundary_in(self, now: float) -> float:
-        """Seconds until the step under way is made; 0 at rest."""
+        """Return seconds until the current step is made; 0 at rest."""
         if self.steps_per_second == 0:
             return 0.0
         passed = (now - self.started) * self.steps_per_second
         return (self.ends[self._made(passed) + 1] - passed) / self.steps_per_second
 
     def made_at(self, step: int) -> float:
-        """When this many steps are made."""
+        """Return the time at which this many steps are made."""
         count = step - int(self.steps_before)
         while len(self.ends) <= count:
             self._draw()
@@ -60,7 +60,7 @@ class UnevenLearner(VirtualLearner):
         return moment
 
     def _made(self, passed: float) -> int:
-        """Steps of this life, after as much time as so many mean steps take."""
+        """Return the steps of this life after the time of `passed` mean steps."""
         while self.ends[-1] <= passed:
             self._draw()
         return bisect_right(self.ends, passed) - 1
