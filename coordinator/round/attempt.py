@@ -1,6 +1,6 @@
 """One member's attempt at a round, from the accepted roster to a certificate or an abstention (design §6.2).
 
-The shared reduction (4–7), with `Leader` (the leader's part) and `Voting` (8–9). `_remind` repeats what was lost.
+It adds `Leader` (the leader's part) and `Voting` (steps 8–9) to the joint reduction (steps 4–7).
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from dht.identity import PeerId
 from dht.statement import Statement
 
 NEEDS_INPUTS = frozenset({"result", "check", "redo", "proposal"})
-LAST_WORDS = frozenset({"result", "proposal", "vote", "abstain"})  # what still matters after abstaining
+LAST_WORDS = frozenset({"result", "proposal", "vote", "abstain"})  # messages that still matter after we abstained
 
 
 @dataclass(slots=True)
 class Attempt(JointReduction):
-    """A member's part in a group whose results all look into and vote about."""
+    """A member's part in a group, in which all voters inspect the results and vote on them."""
 
     verdict: Voting = field(init=False)
     leader_role: Leader = field(init=False)
     retry_at: float = field(init=False)
-    stage: tuple[bool, bool] = (False, False)  # whether there is an input set, and a proposal that we follow
-    moment: float = math.inf  # when a stage ends for members that have only a moment
-    deserted: bool = False  # others have gone on without it, who may never have been shown its roster
+    stage: tuple[bool, bool] = (False, False)  # whether we have an input set, and a proposal that we follow
+    moment: float = math.inf  # when a stage ends for members that get only a brief wait
+    deserted: bool = False  # others have gone on to another group, perhaps without ever seeing this roster
 
     def __post_init__(self) -> None:
         self.compose(NEEDS_INPUTS)
@@ -46,7 +46,7 @@ class Attempt(JointReduction):
         self.leader_role = Leader(self.core, self.group, self.timeline, self.exchange, self.refutations)
         self.retry_at = self.timeline.at(RETRY_SHARE)
 
-    # -- what the attempt amounts to
+    # -- the state of the attempt
 
     @property
     def certificate(self) -> Certificate | None:
@@ -58,30 +58,31 @@ class Attempt(JointReduction):
 
     @property
     def over(self) -> bool:
-        """We have abstained: nothing that we send here after this can be a vote."""
+        """Whether we have abstained, so that we can no longer vote here."""
         return self.verdict.phase is VotePhase.ABSTAINED
 
     @property
     def silent(self) -> frozenset[PeerId]:
-        """Voters that have said nothing here, though they knew of it."""
+        """Voters that have said nothing here, although they knew of the group."""
         return frozenset() if self.deserted else self.group.voters - self.heard - {self.core.me}
 
     def locked(self, now: float) -> bool:
-        """We voted here and a certificate may still come of it: no other attempt yet (step 9).
+        """Whether our vote here may still make a certificate, so that we may enter no other attempt yet (step 9).
 
-        On probation we wait as long for what we would have voted for: elsewhere nobody would be free to lead us.
+        On probation we wait as long for the outcome that we would have voted for: the voters are bound meanwhile and
+        could lead no other attempt.
         """
         waits = self.voted or (self.core.me in self.group.probation and self.verdict.outcome is not None)
         return waits and now < self.timeline.lock_end and not self.verdict.ballot.hopeless()
 
     def pointless(self, now: float) -> bool:
-        """No certificate can come of this group: too many abstained, or its leader was lost before the input set."""
+        """Whether no certificate can come: too many abstained, or the leader was lost before the input set."""
         lost_at = self.gone.get(self.group.leader)
         stranded = lost_at is not None and now >= lost_at + GONE_SHARE * self.timeline.deadline_seconds
         return (stranded and self.exchange.inputs is None) or self.verdict.ballot.hopeless()
 
     def adoption(self, certificate: Certificate) -> Adopt | None:
-        """How to adopt this certificate, if it is this group's and we contributed to it or hold its state."""
+        """Return how to adopt this certificate, with our part in it; None if it is not of this group."""
         if certificate.outcome.roster_id != self.group.key.roster_id:
             return None
         return Adopt(
@@ -93,7 +94,7 @@ class Attempt(JointReduction):
 
     def _own_part(self, certificate: Certificate) -> OwnPart:
         counted = certificate.outcome.included_in(self.core.me)
-        is_cells = self.brought is not None  # our own work, if any, is in there
+        is_cells = self.brought is not None  # then our own work, if any, is in the cell's input
         if is_cells or not any(counted):
             return NotIncluded()
         return IncludedUnseen() if self.exchange.commit is None else Included(self.group.key, counted)
@@ -102,15 +103,15 @@ class Attempt(JointReduction):
 
     def start(self, now: float) -> list[Action]:
         if not self.exchange.suffices(self.group.contributors):
-            return self.abstain()  # whatever they commit, its leader has left out too many
+            return self.abstain()  # the leader has left out too many contributors for an input set
         return self.bring() + self.settle(now)
 
     def heeds(self, kind: str) -> bool:
-        """All until we have abstained; then only what may still make a version."""
+        """Whether a message of this kind matters: all kinds until we abstain, then only those of LAST_WORDS."""
         return not self.over or kind in LAST_WORDS
 
     def hear(self, sender: PeerId, statement: Statement, now: float) -> list[Action]:
-        """What is said on the way to a certificate."""
+        """Take a member's statement other than a result; raises PeerError if it is false or out of place."""
         kind = statement.context.kind
         if kind == "commit":
             if self.leader_role.leads and sender not in self.leader_role.commits:
@@ -146,22 +147,22 @@ class Attempt(JointReduction):
         if now >= self.retry_at:
             self.retry_at = now + RETRY_SHARE * self.timeline.deadline_seconds
             if self.retry_at >= self.timeline.lock_end:
-                self.retry_at = math.inf  # nobody is bound by this group any more: no more reminders
+                self.retry_at = math.inf  # this group binds nobody any more: no more reminders
             actions += self._remind()
         return actions
 
     def next_deadline(self) -> float:
-        """When to tick next. All times of the timeline are met at this resolution, or sooner by messages."""
+        """Return when to tick next. Times of the timeline are met at this resolution, or sooner if messages come."""
         return min(self.retry_at, self.moment)
 
     def judge_members(self, void: bool) -> None:
-        """The group is over for us: members that had something to say here, but did not, are not waited for."""
+        """Note, at the end of the group for us, the members that were silent and whether the leader led."""
         if self.exchange.inputs is not None:
             self.core.presence.miss(self.silent)
         self._judge_leader(void)
 
     def _judge_leader(self, void: bool) -> None:
-        """Whether the leader has led: else we ask past its attempts for a while."""
+        """Note whether the leader has led: if not, we skip its attempts for a while."""
         followed = self.verdict.followed
         if void or (followed is not None and followed.statement.sender != self.group.leader):
             self.core.tardiness.miss([self.group.leader], LEADING)
@@ -169,13 +170,13 @@ class Attempt(JointReduction):
             self.core.tardiness.come(self.group.leader, LEADING)
 
     def give_up(self) -> list[Action]:
-        """No certificate has come of this group."""
+        """Give up the group, as it has made no certificate."""
         self.judge_members(void=True)
         self.early_messages.close()
         return self.abstain()
 
     def abstain(self) -> list[Action]:
-        """Let this group go, unless we have voted."""
+        """Leave this group with an abstention, unless we have voted."""
         return self.verdict.abstain()
 
     def settle(self, now: float) -> list[Action]:
@@ -183,14 +184,14 @@ class Attempt(JointReduction):
         actions = self._advance(now)
         self.moment = self.exchange.waits.next_moment(now)
         stage = (self.exchange.inputs is not None, self.verdict.followed is not None)
-        if stage != self.stage:  # for all members at once, and all would remind all others
+        if stage != self.stage:  # it changes for all members at once, and each would remind all others
             self.stage = stage
             self.retry_at = max(self.retry_at, now + QUIET_SHARE * self.timeline.deadline_seconds)
         return actions
 
     def _advance(self, now: float) -> list[Action]:
         if self.over:
-            return self.verdict.judge()  # should the others certify it, we hold the state already
+            return self.verdict.judge()  # apply it all the same: if the others certify it, we hold the state already
         leaderless = self.group.leader in self.gone or now >= self.timeline.at(SECOND_PROPOSE_SHARE)
         proposers, progress = self.group.proposers(), self.exchange.progress
         actions = self.exchange.decide(now)

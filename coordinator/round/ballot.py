@@ -1,4 +1,4 @@
-"""Votes and abstentions of one group, and the certificate they add up to (design §6.2 step 9, §6.3)."""
+"""Votes and abstentions of one group, and the certificate that they make (design §6.2 step 9, §6.3)."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from dht.statement import Statement
 
 @dataclass(slots=True)
 class Ballot:
-    """Counts each voter once: its first vote, or its abstention."""
+    """The ballot of one group; it counts each voter once: its first vote, or its abstention."""
 
     group: Group
     votes: dict[PeerId, tuple[Vote, Statement]] = field(default_factory=dict)
     abstained: set[PeerId] = field(default_factory=set)
     outcomes: dict[bytes, Outcome] = field(default_factory=dict)
-    _judged: tuple[int, int, int] = (0, 0, 0)  # how many votes, abstentions and outcomes what follows is based on
+    _judged: tuple[int, int, int] = (0, 0, 0)  # votes, abstentions and outcomes counted for the two fields below
     _hopeless: bool = False
     _certificate: Certificate | None = None
 
     def know(self, outcome: Outcome) -> None:
-        """An outcome that was proposed; votes name it by digest only."""
+        """Remember a proposed outcome: votes name it by digest only."""
         self.outcomes.setdefault(outcome.digest, outcome)
 
     def add_vote(self, statement: Statement) -> None:
@@ -38,7 +38,7 @@ class Ballot:
         self.votes[sender] = (vote, statement)
 
     def add_abstention(self, statement: Statement) -> None:
-        """Count an abstention, which any member may say; raises PeerError if it does not belong here."""
+        """Count an abstention, which any member may send; raises PeerError if it does not belong here."""
         sender = self._sender(statement, self.group.members)
         if sender in self.abstained:
             return
@@ -55,16 +55,16 @@ class Ballot:
         return sender
 
     def hopeless(self) -> bool:
-        """True once no certificate can come of this group any more, whatever silent voters do.
+        """Return whether this group can make no certificate any more, whatever silent voters do.
 
-        Voters are taken at their word: an abstention rules out a vote and a vote rules out another one, or else a
-        key has signed two statements that contradict each other and is convicted by them.
+        It takes voters at their word: an abstention rules out a vote, and a vote rules out another one. A key that
+        signs two contradicting statements is convicted by them.
         """
         self._judge()
         return self._hopeless
 
     def certificate(self) -> Certificate | None:
-        """The certificate, once enough voters signed one outcome and one state that we know."""
+        """Return the certificate once enough voters have signed one state and one outcome that we know, else None."""
         self._judge()
         return self._certificate
 
@@ -87,7 +87,7 @@ class Ballot:
         return None
 
     def _tally(self) -> dict[tuple[bytes, bytes], set[PeerId]]:
-        """Who voted for which outcome and state."""
+        """Return the voters by the outcome and state that they voted for."""
         tally: dict[tuple[bytes, bytes], set[PeerId]] = {}
         for sender, (vote, _) in self.votes.items():
             tally.setdefault((vote.outcome, vote.state), set()).add(sender)

@@ -1,4 +1,4 @@
-"""What a cell brings to the group, or to the cell above it (docs/adr/0011)."""
+"""The input of a cell to the group, or to the cell above it (docs/adr/0011)."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from coordinator.wire.messages import CellYield
 
 @dataclass(frozen=True, slots=True)
 class CellInput:
-    """Whose work is in it, and the step that it amounts to."""
+    """A cell's contributors, and the step that their work makes."""
 
     cell: CellYield
     merged: Apply
 
     def claim(self, encoded: Encoded) -> Encoded:
-        """As the cell's leader commits it: the work of all of them, and whose it is."""
+        """Return `encoded` with the claim of the cell's leader: the work of all contributors, and the cell's digest."""
         tokens, steps = total(self.cell.contributors)
         return replace(encoded, tokens=tokens, steps=steps, window_first=0, window_count=steps, cell=self.cell.digest)
 
 
 def total(contributors: Sequence[Contributor]) -> tuple[int, int]:
-    """Tokens and steps that a cell brings, as far as a commitment can say so: the sums, but of no line too much.
+    """Return the tokens and steps of a cell as one commitment claims them: sums, with each contributor's part limited.
 
-    Of none more tokens than 16 × the (upper) median are counted, nor more steps than twice what these took the median
-    line: weights are T²/S, so one claim of many steps for hardly any tokens would take away that of the whole cell.
+    No contributor counts with more tokens than 16 × the (upper) median, nor with more than twice the (lower) median
+    of steps per token. Weights are T²/S, so one claim of many steps for few tokens would ruin the whole cell's weight.
     """
     worked = [(one.tokens, one.steps) for one in contributors if one.tokens > 0 and one.steps > 0]
     if not worked:

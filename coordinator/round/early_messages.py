@@ -1,4 +1,4 @@
-"""What comes before its turn in a group or a cell: kept within a bound, and taken up once it can be judged."""
+"""Messages that come too early in a group or a cell: kept within limits, and read once they can be judged."""
 
 from __future__ import annotations
 
@@ -13,15 +13,19 @@ from dht.identity import PeerId
 from dht.statement import Statement
 
 EARLY_MESSAGES_MAX = 256
-EARLY_OF_ONE_MAX = 32  # from one sender, so that nobody fills the room of all: several times what an honest one sends
-EARLY_BYTES_OF_ONE_MAX = 2 << 20  # likewise
+EARLY_OF_ONE_MAX = 32  # per sender, so that none fills the room of all: several times what an honest peer sends
+EARLY_BYTES_OF_ONE_MAX = 2 << 20  # per sender, likewise
 
 Receive = Callable[[PeerId, Statement | PartNote, bytes | None, float], list[Action]]
 
 
 @dataclass(slots=True)
 class EarlyMessages:
-    """`kinds`: statements that cannot be read without the input set. Parts and results of a second turn wait for it."""
+    """Early messages of one group or cell.
+
+    Statements of `kinds` wait for the input set, without which we cannot read them. Parts and results of a second turn
+    wait until we know of that turn.
+    """
 
     exchange: Exchange
     kinds: frozenset[str]
@@ -32,7 +36,7 @@ class EarlyMessages:
         return len(self.kept)
 
     def holds_back(self, sender: PeerId, message: Statement | PartNote, root: bytes | None) -> bool:
-        """Whether this has to wait; it is kept if there is room."""
+        """Return whether this message has to wait; keep it if there is room."""
         waits = self._is_early(message)
         if waits and not self.closed and len(self.kept) < EARLY_MESSAGES_MAX and self._has_room(sender, message):
             self.kept.append((sender, message, root))
@@ -43,7 +47,7 @@ class EarlyMessages:
         return len(sizes) < EARLY_OF_ONE_MAX and sum(sizes) + _body_bytes(message) <= EARLY_BYTES_OF_ONE_MAX
 
     def close(self) -> None:
-        """The turn of what waits here will never come."""
+        """Drop all waiting messages and keep no more, as their turn will never come."""
         self.kept, self.closed = [], True
 
     def _is_early(self, message: Statement | PartNote) -> bool:
@@ -55,7 +59,7 @@ class EarlyMessages:
         return not exchange.redone and not exchange.awaits(message, message.read(Result))
 
     def replay(self, receive: Receive, now: float) -> list[Action]:
-        """Take up what was kept; a message that is still early is kept again."""
+        """Deliver the kept messages again; a message that is still too early is kept once more."""
         actions: list[Action] = []
         kept, self.kept = self.kept, []
         for sender, message, root in kept:

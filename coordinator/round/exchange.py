@@ -1,6 +1,6 @@
-"""Steps 4–7 of a round as one member lives them: commit, scatter, reduce, return (design §6.2).
+"""Steps 4–7 of a round for one member: commit, scatter, reduce, return (design §6.2).
 
-Sans-IO and idempotent: messages may come twice and in any order within what `PlannedAttempt` hands on.
+Sans-IO and idempotent: the messages that `JointReduction` passes on may come twice and in any order.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from dht.errors import PeerError
 from dht.identity import PeerId
 from dht.statement import Statement
 
-GIVEN_MAX = 16  # times that a member gets the same part or result: reminders ask for what is on its way, too
+GIVEN_MAX = 16  # how often a member gets the same part or result: reminders also ask for bytes that are on their way
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,10 +38,10 @@ class HeldResult:
 
 @dataclass(slots=True)
 class Exchange:
-    """What a member has given and got so far.
+    """The commitments, parts and results that a member has sent and received so far.
 
-    `redone`: partitions that are in their second turn. `named`: results that a proposal rests on, by statement digest.
-    `left_out`: how many of the active set have asked and would have a seat, but are not in the roster.
+    `redone` are the partitions in their second turn. `named` are the results in a proposal, by statement digest.
+    `left_out` is the number of active members that asked and would have a seat, but are not in the roster.
     """
 
     core: Core
@@ -57,7 +57,7 @@ class Exchange:
     results: dict[tuple[int, int], HeldResult] = field(default_factory=dict)
     redone: frozenset[int] = frozenset()
     named: frozenset[bytes] = frozenset()
-    given: Counter[tuple[PeerId, NeedNote]] = field(default_factory=Counter)  # answers that members were sent
+    given: Counter[tuple[PeerId, NeedNote]] = field(default_factory=Counter)  # answers sent, by member and request
     waits: Waits = field(init=False)
 
     def __post_init__(self) -> None:
@@ -65,13 +65,13 @@ class Exchange:
         self.nonces = Nonces((self.core.random_bytes(NONCE_BYTES), self.core.random_bytes(NONCE_BYTES)))
 
     def start(self, merged: Apply | None = None) -> list[Action]:
-        """Ask for our contribution, if we bring one: of our own, or what a cell of ours brings."""
+        """Ask the shell for our contribution, if we make one: our own, or the merged work of our cell."""
         if self.core.me not in self.group.contributors:
             return []
         return [Encode(self.group.key, self.group.partitions, merged, self.group.expected)]
 
     def on_encoded(self, event: Encoded) -> list[Action]:
-        """Commit to what was encoded."""
+        """Commit to our encoded contribution."""
         if self.commit is not None or event.steps == 0:
             return []
         self.encoded = event
@@ -93,8 +93,8 @@ class Exchange:
     def on_bundle(self, statement: Statement, gone: Set[PeerId]) -> list[Action]:
         """Accept the first valid input set: scatter our parts, take up our reducer's duties.
 
-        None follows from one that is valid and lacks too many, or that fewer than a third could outweigh: no result of
-        it could be taken.
+        A valid input set is ignored if too many contributors are missing in it, or if a leader and others, fewer than
+        a third, could have half of its weight. No result of it could be accepted.
         """
         if self.inputs is not None:
             return []
@@ -108,7 +108,7 @@ class Exchange:
         return self._take_up(range(self.group.partitions), 0, gone)
 
     def suffices(self, peers: Collection[PeerId]) -> bool:
-        """Whether the commitments of these make an input set."""
+        """Whether the commitments of these peers make an input set."""
         enough = self.group.counted(peers) >= self.group.inputs_needed(self.left_out)
         return enough and len(peers) >= self.core.pace.min_group
 
@@ -116,12 +116,12 @@ class Exchange:
         return self.group.merged_needed(len(inputs.peers), self.left_out)
 
     def on_redo(self, partitions: tuple[int, ...], gone: Set[PeerId]) -> list[Action]:
-        """These partitions are reduced again, by others."""
+        """Begin the second turn of these partitions, with other reducers."""
         self.redone = frozenset(partitions)
         return self._take_up(partitions, 1, gone)
 
     def _take_up(self, partitions: Sequence[int], turn: int, gone: Set[PeerId]) -> list[Action]:
-        """Begin a turn of these partitions; nothing is to be waited for from members that are `gone`."""
+        """Begin a turn of these partitions; do not wait for members that are `gone`."""
         assert self.inputs is not None
         deadline = self.timeline.at(REDO_INPUTS_SHARE if turn else INPUTS_SHARE)
         actions: list[Action] = []
@@ -141,14 +141,14 @@ class Exchange:
         return self.group.reducer(partition, self.redone if turn else ())
 
     def _part(self, partition: int, turn: int) -> list[Action]:
-        """Our part of a partition, to its reducer; nothing if the input set is without us."""
+        """Send our part of a partition to its reducer; nothing if the input set lacks our commitment."""
         if self.inputs is None or self.encoded is None or self.inputs.index(self.core.me) is None:
             return []
         note = PartNote(group=self.group.key.roster_id, partition=partition, turn=turn)
         return [Send(self._reducer(partition, turn), note, self.encoded.part_roots[partition])]
 
     def on_part(self, sender: PeerId, note: PartNote, root: bytes | None) -> None:
-        """A contributor's part for a partition that we reduce."""
+        """Take a contributor's part of a partition that we reduce; raises PeerError if it is not one."""
         duty = self.duties.get((note.partition, note.turn))
         member = self.inputs.index(sender) if self.inputs is not None else None
         if duty is None or member is None:
@@ -161,7 +161,7 @@ class Exchange:
         return [action for duty in self.duties.values() if (action := duty.decide(now)) is not None]
 
     def on_reduced(self, event: Reduced) -> list[Action]:
-        """Return our merged partition to all who use it, ourselves included."""
+        """Send our merged partition to all its receivers, including ourselves."""
         if event.root is None or self.inputs is None:
             return []
         body = Result(
@@ -177,7 +177,7 @@ class Exchange:
         return list(self.core.to_all(self.group.receivers(self.core.me), statement, event.root))
 
     def on_result(self, statement: Statement, root: bytes | None) -> None:
-        """Keep the first valid result of each partition and turn."""
+        """Keep the first valid result of each partition and turn; raises PeerError if it is not valid."""
         result = statement.read(Result)
         slot = (result.partition, result.turn)
         if slot not in self.results:
@@ -187,9 +187,9 @@ class Exchange:
         self.waits.come_with(("result", result.turn), held.reducer, held.statement.digest)
 
     def _check_result(self, statement: Statement, result: Result, root: bytes | None) -> None:
-        """Raises PeerError if it does not belong to this group.
+        """Raise PeerError if the result does not belong to this group or is not valid.
 
-        Of one that a proposal names more than two thirds of the voters know that its reducer was to make it.
+        If a proposal names it, more than two thirds of the voters know that its sender was the reducer to make it.
         """
         if result.partition >= self.group.partitions or self.inputs is None:
             raise PeerError("a result of another group")
@@ -211,17 +211,17 @@ class Exchange:
             raise PeerError("result bytes that do not match their signed root")
 
     def awaits(self, statement: Statement, result: Result) -> bool:
-        """Whether we can judge a result by now: one of a second turn once we follow its order, or a proposal has it."""
+        """Whether we can judge a result yet: in a second turn only once we follow the redo or a proposal names it."""
         return result.turn <= self.turn_of(result.partition) or statement.digest in self.named
 
     @property
     def progress(self) -> tuple[bool, frozenset[int], frozenset[bytes]]:
-        """What has to change before messages that came too early can be read."""
+        """The state that has to change before messages that came too early can be read."""
         return self.inputs is not None, self.redone, self.named
 
     @property
     def roots(self) -> frozenset[bytes]:
-        """What has to be kept for this group: our parts, the parts that we reduce, the results that we have taken."""
+        """Roots of the bytes to keep for this group: our parts, the parts that we reduce, the accepted results."""
         own = () if self.encoded is None else self.encoded.part_roots
         commits = () if self.inputs is None else self.inputs.commits
         parts = (commits[member].part_roots[duty.partition] for duty in self.duties.values() for member in duty.arrived)
@@ -229,26 +229,26 @@ class Exchange:
 
     @property
     def phase(self) -> int:
-        """1 once a redo has been ordered."""
+        """1 once a redo has been ordered, else 0."""
         return 1 if self.redone else 0
 
     def turn_of(self, partition: int) -> int:
         return 1 if partition in self.redone else 0
 
     def held(self) -> tuple[HeldResult | None, ...]:
-        """Per partition the result of its current turn."""
+        """Return, per partition, the result of its current turn, if we hold it."""
         return tuple(map(self.held_of, range(self.group.partitions)))
 
     def held_of(self, partition: int) -> HeldResult | None:
-        """The result of its current turn."""
+        """Return the result of the partition's current turn, if we hold it."""
         return self.results.get((partition, self.turn_of(partition)))
 
     def by_digest(self) -> dict[bytes, HeldResult]:
-        """Results of both turns by the digest of their statement."""
+        """Return the results of both turns by the digest of their statement."""
         return {held.statement.digest: held for held in self.results.values()}
 
     def known_results(self) -> dict[bytes, Result]:
-        """`by_digest` without what surrounds the results."""
+        """Return the results of both turns by statement digest, without reducer and statement."""
         return {digest: held.result for digest, held in self.by_digest().items()}
 
     def lose(self, peer: PeerId) -> None:
@@ -256,7 +256,7 @@ class Exchange:
             duty.lose(peer)
 
     def remind(self, results: bool = True) -> list[Action]:
-        """Ask again for whatever is late, repeat what nobody may have heard; for `results` if we are to get them."""
+        """Ask again for late parts, and for late `results` if we are to get them; repeat our commitment before that."""
         if self.inputs is None:
             return [Send(self.group.leader, self.commit)] if self.commit is not None else []
         actions: list[Action] = []
@@ -273,7 +273,7 @@ class Exchange:
         return NeedNote(what=what, group=self.group.key.roster_id, partition=partition, turn=turn)
 
     def answer(self, sender: PeerId, need: NeedNote) -> list[Action]:
-        """Give a member of the group what it asks for, if we have it; not without end, for a question is short."""
+        """Send a member the part or result that it asks for, if we have it; at most GIVEN_MAX times."""
         if need.partition >= self.group.partitions or self.given[sender, need] >= GIVEN_MAX:
             return []
         self.given[sender, need] += 1
@@ -289,10 +289,11 @@ class Exchange:
 
 
 def _outweighed(group: Group, left_out: int, inputs: InputSet, partition: int, merged: Collection[int]) -> bool:
-    """Where somebody is left out: whether its leader and others, fewer than a third, could have half of the weight.
+    """Whether the roster leaves peers out and its leader and others, fewer than a third, could have half of the weight.
 
-    Only a hostile leader leaves out: beside an honest one that somebody asked is no reason to refuse anything, or who
-    asks a moment too late on purpose would stop a swarm of unlike machines (docs/adr/0046).
+    Only the leader's weight counts as suspect in full, as only a hostile leader leaves peers out. Under an honest one
+    a left-out peer is no reason to refuse anything: else a peer that asks a moment too late on purpose would stop a
+    swarm of unlike machines (docs/adr/0046).
     """
     if not left_out:
         return False

@@ -1,7 +1,7 @@
-"""What members of a group do together up to its results: commit, scatter, reduce, return, look into results.
+"""The joint reduction of a group, up to its results: commit, scatter, reduce, return, inspect.
 
-Sans-IO. An `Attempt` and a `Cell` are this with two policies. An attempt's results go to all, who look into them and
-vote; a cell's go to its leader alone, who looks into them and brings what they come to into the group.
+Sans-IO. `Attempt` and `Cell` are two policies on top of it. An attempt's results go to all members, which inspect them
+and vote. A cell's results go to its leader only, which inspects them and contributes the merged work to the group.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from dht.statement import Statement
 
 @dataclass(slots=True)
 class JointReduction(ABC):
-    """Everything one member knows of one group, but for what becomes of the results.
+    """One member's state in one group, except for the use of the results.
 
-    `brought`: what we bring of a cell of ours; None: our own outer gradient. `gone`: members that the transport lost,
-    and when, or that were silent in the group before; nobody waits for these.
+    `brought` is the merged work of our cell, if we contribute that; None for our own outer gradient. `gone` are members
+    that the transport lost, and when, or that were silent in the group before; we do not wait for them.
     """
 
     core: Core
@@ -41,7 +41,7 @@ class JointReduction(ABC):
     group: Group
     timeline: Timeline
     brought: CellInput | None = None
-    left_out: int = 0  # who asked in vain, as far as we know (`Exchange`)
+    left_out: int = 0  # peers that asked in vain, as far as we know (`Exchange`)
     exchange: Exchange = field(init=False)
     early_messages: EarlyMessages = field(init=False)
     opener: OpeningServer = field(init=False)
@@ -51,7 +51,7 @@ class JointReduction(ABC):
     heard: set[PeerId] = field(init=False, default_factory=set)  # members that said anything here
 
     def compose(self, needs_inputs: frozenset[str]) -> None:
-        """The parts. Statements of these kinds cannot be read without the input set."""
+        """Make the parts. Statements of the kinds in `needs_inputs` cannot be read without the input set."""
         self.exchange = Exchange(self.core, self.chain, self.group, self.timeline, self.left_out)
         self.early_messages = EarlyMessages(self.exchange, needs_inputs)
         self.opener = OpeningServer(self.core, self.group, self.exchange)
@@ -66,20 +66,20 @@ class JointReduction(ABC):
 
     @abstractmethod
     def hear(self, sender: PeerId, statement: Statement, now: float) -> list[Action]:
-        """What a member says that is no result; raises PeerError if it is false."""
+        """Take a member's statement other than a result; raises PeerError if it is false."""
 
     def heeds(self, kind: str) -> bool:
-        """Whether this kind of news still changes anything here."""
+        """Whether messages or events of this kind still change anything here."""
         return True
 
     # -- events
 
     def bring(self) -> list[Action]:
-        """Ask for what we bring, if we bring anything."""
+        """Ask the shell for our contribution, if we make one."""
         return self.exchange.start(None if self.brought is None else self.brought.merged)
 
     def receive(self, sender: PeerId, message: Statement | PartNote, root: bytes | None, now: float) -> list[Action]:
-        """A statement or part of this group; raises PeerError if it does not belong or is false."""
+        """Take a statement or part of this group; raises PeerError if it is false or does not belong here."""
         if sender not in self.group.members:
             raise PeerError("comes from somebody outside the group")
         kind = "part" if isinstance(message, PartNote) else message.context.kind
@@ -103,7 +103,7 @@ class JointReduction(ABC):
         return self.hear(sender, message, now)
 
     def on_encoded(self, event: Encoded, now: float) -> list[Action]:
-        """What we bring is ready."""
+        """Take our encoded contribution."""
         claimed = event if self.brought is None else self.brought.claim(event)
         return self.exchange.on_encoded(claimed) + self.settle(now) if self.heeds("encoded") else []
 
@@ -119,11 +119,11 @@ class JointReduction(ABC):
         return actions + self.settle(now)
 
     def on_opening(self, sender: PeerId, note: OpeningNote, now: float) -> list[Action]:
-        """A member has opened what we asked for."""
+        """Take the leaves that a member has opened for us."""
         return self.inspection.on_opening(sender, note) + self.settle(now) if self.heeds("opening") else []
 
     def lose(self, peer: PeerId, now: float) -> list[Action]:
-        """The transport lost a member: wait for nothing of its."""
+        """Stop waiting for a member that the transport lost."""
         if peer not in self.group.members:
             return []
         self.gone[peer] = now
@@ -131,7 +131,7 @@ class JointReduction(ABC):
         return self.settle(now)
 
     def answer(self, sender: PeerId, need: NeedNote | OpenNote) -> list[Action]:
-        """Serve a member's request for something of this group; only voters look into results."""
+        """Answer a member's request for bytes of this group; openings are for voters only, which inspect results."""
         if isinstance(need, OpenNote):
             return self.opener.answer(sender, need) if sender in self.group.voters else []
         return self.exchange.answer(sender, need) if sender in self.group.members else []

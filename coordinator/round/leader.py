@@ -1,4 +1,4 @@
-"""The leader's role in a group, which the member that proposes once has if the leader is silent (design §6.2)."""
+"""The leader's role in a group; the second proposer takes it, once, if the leader is silent (design §6.2)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from dht.statement import Statement
 
 @dataclass(slots=True)
 class Leader:
-    """Collects commitments into the bundle (leader only), then checks into a redo or a proposal."""
+    """The leader's work: a bundle from commitments (leader only), then a redo or a proposal from checks."""
 
     core: Core
     group: Group
@@ -31,7 +31,7 @@ class Leader:
     refutations: Refutations
     commits: dict[PeerId, Statement] = field(default_factory=dict)
     bundle: Statement | None = None
-    checks: dict[PeerId, Checked] = field(default_factory=dict)  # the newest of each member
+    checks: dict[PeerId, Checked] = field(default_factory=dict)  # the newest check of each member
     redo: Statement | None = None
     proposal: Statement | None = None
     for_commits: StageWaits = field(init=False)
@@ -45,12 +45,12 @@ class Leader:
         return self.group.leader == self.core.me
 
     def add_commit(self, statement: Statement) -> None:
-        """A valid commitment of a contributor; late ones are not part of the round."""
+        """Add a contributor's valid commitment; after the bundle it is too late for the round."""
         if self.bundle is None:
             self.commits.setdefault(PeerId(statement.sender), statement)
 
     def add_check(self, checked: Checked) -> None:
-        """A member's check; one from before a redo, overtaken by the one after it, says nothing any more."""
+        """Add a member's check; ignore one from before a redo if the one after it has come already."""
         known = self.checks.get(checked.sender)
         if known is None or known.check.phase < checked.check.phase:
             self.checks[checked.sender] = checked
@@ -66,7 +66,7 @@ class Leader:
         checks = [checked for checked in self.checks.values() if checked.check.phase == phase]
         if self.leads and phase == 0:
             if self.redo is not None:
-                return []  # it is on its way to us
+                return []  # the redo is on its way to us
             again = partitions_to_redo(self.group, inputs, checks, self.exchange.known_results())
             again |= self.refutations.partitions
             urgent = self._most_checked(checks) and bool(missed_partitions(self.group, checks))
@@ -76,13 +76,16 @@ class Leader:
         return self._propose(inputs, checks) if enough else []
 
     def _most_checked(self, checks: list[Checked]) -> bool:
-        """Whether so many have checked that what all honest members miss is missed by more than a third of these."""
+        """Whether more than two thirds of the voters have checked.
+
+        A partition that all honest members miss is then missed in the checks of more than a third.
+        """
         return self.group.more_than_two_thirds(frozenset(checked.sender for checked in checks))
 
     def _heard_enough(self, checks: list[Checked], phase: int, share: float, gone: Set[PeerId], now: float) -> bool:
-        """Whether everybody has checked, or time is up, and every refutation that they announce has been looked into.
+        """Whether all have checked, or time is up, and we have examined all refutations that they announced.
 
-        For one that does not come we wait once, and not long: anybody can announce.
+        We wait only once, and briefly, for a refutation that does not come: any member can announce one.
         """
         checkers = frozenset(checked.sender for checked in checks)
         awaited, end = self.group.voters - checkers - gone, self.timeline.at(share)
@@ -116,7 +119,7 @@ class Leader:
         return self._show_refutations() + list(self.core.to_all(self.group.members, self.proposal))
 
     def _show_refutations(self) -> list[Action]:
-        """What is proven false, to everybody: its finder may have told only us."""
+        """Send all proven refutations to all members: their authors may have told only us."""
         return list(self.refutations.spread(list(self.refutations.proven.values())))
 
     def _order_redo(self, inputs: InputSet, again: tuple[int, ...], checks: list[Checked]) -> list[Action]:
@@ -125,7 +128,7 @@ class Leader:
         return self._show_refutations() + list(self.core.to_all(self.group.members, self.redo))
 
     def remind(self) -> list[Action]:
-        """Send again what silent members may have missed before the proposal; after it, voters repeat it."""
+        """Repeat statements that silent members may have missed; from the proposal on the voters do that."""
         if self.proposal is not None:
             return []
         others = [member for member in self.group.members if member != self.core.me]
@@ -138,7 +141,7 @@ class Leader:
             silent = member in self.group.contributors and member not in self.commits
             return [self.group.statement] if silent else []
         if member not in self.group.voters:
-            return []  # whether it has the bundle, no check of its will tell
+            return []  # it sends no checks, so we cannot tell whether it has the bundle
         checked = self.checks.get(member)
         if self.redo is not None and (checked is None or checked.check.phase == 0):
             return [self.group.statement, self.bundle, *self.refutations.proven.values(), self.redo]

@@ -1,4 +1,4 @@
-"""The nonces of one member in one group: committed to before any result exists, shown one by one in its checks."""
+"""The nonces of one member in one group: committed before any result exists, revealed one by one in its checks."""
 
 from __future__ import annotations
 
@@ -9,28 +9,28 @@ from coordinator.round.outcome import nonce_hash
 
 @dataclass(slots=True)
 class Nonces:
-    """One for the check before a redo, one for that after it. What a member draws follows from both."""
+    """Two nonces: one for the check before a redo, one for the check after it. A member draws leaves by both."""
 
     by_phase: tuple[bytes, bytes]
     shown: set[int] = field(default_factory=set)
 
     @property
     def hashes(self) -> tuple[bytes, bytes]:
-        """What a commitment holds of them."""
+        """Hashes of the nonces, for the commitment."""
         before, after = self.by_phase
         return nonce_hash(before), nonce_hash(after)
 
     def show(self, phase: int) -> bytes:
-        """What a check of this phase reveals for the coin."""
+        """Return the nonce that a check of this phase reveals for the coin."""
         self.shown.add(phase)
         return self.by_phase[phase]
 
     @property
     def joined(self) -> bytes:
-        """What leaves are drawn by: one of them may be in a check by the time a result comes."""
+        """The seed for drawing leaves, from both nonces: one of them may be public by the time a result comes."""
         return b"".join(self.by_phase)
 
     @property
     def all_shown(self) -> bool:
-        """Whether anybody may know by now what this member draws."""
+        """Whether both nonces are public, so that any peer may know which leaves this member draws."""
         return len(self.shown) == len(self.by_phase)

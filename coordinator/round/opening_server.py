@@ -1,4 +1,4 @@
-"""Serving openings: a reducer shows the inputs of its results, a contributor what it committed (design §6.2 step 8)."""
+"""Answers to opening requests: a reducer opens its results' inputs, a contributor its own (design §6.2 step 8)."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from coordinator.round.exchange import Exchange
 from coordinator.wire.openings import OpenNote
 from dht.identity import PeerId
 
-ANSWERS_MAX = 4  # times that one request is answered: messages get lost, but nobody is a file server
+ANSWERS_MAX = 4  # answers to one request: messages get lost, but nobody may use us as a file server
 
 
 @dataclass(slots=True)
 class OpeningServer:
-    """Answers every member for one seed per partition and turn, the first that it names."""
+    """Openings for every member, for one seed per partition and turn: the first that it names."""
 
     core: Core
     group: Group
@@ -25,7 +25,7 @@ class OpeningServer:
     answers: dict[tuple[PeerId, int, int, bool], tuple[bytes, int]] = field(default_factory=dict)
 
     def answer(self, sender: PeerId, note: OpenNote) -> list[Action]:
-        """Open what a member asks for, if it is ours to open."""
+        """Open the inputs that a member asks for, if we reduced the partition or own the input."""
         members = self._members(sender, note)
         place = (sender, note.partition, note.turn, note.own)
         seed, times = self.answers.get(place, (note.seed, 0))
@@ -47,7 +47,7 @@ class OpeningServer:
         ]
 
     def _members(self, sender: PeerId, note: OpenNote) -> list[int] | None:
-        """Whose inputs to open; None if we did not reduce this, or bring nothing."""
+        """Return the members whose inputs to open; None if we did not reduce this result, or have no input."""
         inputs = self.exchange.inputs
         if inputs is None or note.partition >= self.group.partitions:
             return None
@@ -61,5 +61,5 @@ class OpeningServer:
         return [member for member in held.result.included if member != theirs]
 
     def on_opened(self, event: Opened) -> list[Action]:
-        """Give what was opened to who asked."""
+        """Send the opened leaves to the member that asked."""
         return [] if event.note is None else [Send(event.to, event.note)]

@@ -1,4 +1,4 @@
-"""From checks to an outcome: a pure function that proposer and voters compute alike (design §6.2 steps 8–9)."""
+"""Outcomes from checks: pure functions that proposer and voters compute alike (design §6.2 steps 8–9)."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from dht.errors import PeerError
 from dht.identity import PeerId, Verifier
 from dht.statement import Statement, digest_of
 
-DROPPED_IN_MIN = 3  # who is left out of more than one partition in three was too slow for the others, too
+DROPPED_IN_MIN = 3  # a member left out of more than one partition in three was slow itself: it causes no redo
 
 
 def nonce_hash(nonce: bytes) -> bytes:
-    """What a commitment holds of a nonce that is revealed later."""
+    """Return the hash of a nonce for a commitment; the nonce is revealed later."""
     return digest_of(b"muster-nonce", nonce)
 
 
@@ -38,7 +38,7 @@ class Checked:
 
 
 def read_check(statement: Statement, group: Group, inputs: InputSet, verifier: Verifier) -> Checked:
-    """A member's check; raises PeerError with the reason it does not count."""
+    """Return a member's check; raises PeerError with the reason if it does not count."""
     context, sender = statement.context, PeerId(statement.sender)
     place = ("check", group.key.fragment, group.key.version, inputs.digest)
     if (context.kind, context.fragment, context.version, context.group) != place or sender not in group.voters:
@@ -53,7 +53,7 @@ def read_check(statement: Statement, group: Group, inputs: InputSet, verifier: V
         if nonce is None or nonce_hash(nonce) != inputs.commits[member].nonce_hashes[check.phase]:
             raise PeerError("reveals another nonce than committed")
     elif check.nonce is not None:
-        raise PeerError("reveals a nonce that nobody committed")  # the coin could be ground with it
+        raise PeerError("reveals a nonce that nobody committed")  # a free choice of nonce would bias the coin
     if not statement.verify(verifier):
         raise PeerError("is not signed by its sender")
     return Checked(sender, check, statement)
@@ -62,7 +62,7 @@ def read_check(statement: Statement, group: Group, inputs: InputSet, verifier: V
 def read_checks(
     statements: Sequence[Statement], group: Group, inputs: InputSet, verifier: Verifier
 ) -> tuple[Checked, ...]:
-    """The checks of different members that a leader's statement carries; raises PeerError if one does not count."""
+    """Return the checks in a leader's statement, one per member; raises PeerError if one does not count."""
     checks = tuple(read_check(statement, group, inputs, verifier) for statement in statements)
     if len({checked.sender for checked in checks}) != len(checks):
         raise PeerError("two checks of one member")
@@ -72,7 +72,10 @@ def read_checks(
 def read_proposal(
     statement: Statement, group: Group, inputs: InputSet, verifier: Verifier
 ) -> tuple[Proposal, tuple[Checked, ...]]:
-    """A proposal that follows from its checks, if whatever it leaves out is refuted; raises PeerError otherwise."""
+    """Return a proposal and its checks; raises PeerError unless it follows from them.
+
+    It may lack agreed results; the caller has to check that these are refuted.
+    """
     proposal = statement.read(Proposal)
     checks = read_checks(proposal.checks, group, inputs, verifier)
     if not group.more_than_two_thirds(frozenset(checked.sender for checked in checks)):
@@ -88,7 +91,7 @@ def read_proposal(
 def agreed_results(
     group: Group, checks: Sequence[Checked], refuted: Set[bytes] = frozenset()
 ) -> tuple[bytes | None, ...]:
-    """Per partition the result that more than two thirds of the voters hold and do not doubt; None is void."""
+    """Return, per partition, the result that more than two thirds of the voters hold without doubt; None is void."""
     agreed: list[bytes | None] = []
     for partition in range(group.partitions):
         sure = (checked.check for checked in checks if partition not in checked.check.doubts)
@@ -101,25 +104,25 @@ def agreed_results(
 
 
 def follows(results: Sequence[bytes | None], agreed: Sequence[bytes | None], refuted: Set[bytes | None]) -> bool:
-    """Whether a proposal has what was agreed, and lacks of it only what is refuted."""
+    """Whether a proposal has the agreed results and lacks only refuted ones."""
     return len(results) == len(agreed) and all(
         named == one or (named is None and one in refuted) for named, one in zip(results, agreed, strict=True)
     )
 
 
 def missed_partitions(group: Group, checks: Sequence[Checked]) -> frozenset[int]:
-    """Partitions of which more than a third of the voters have no result."""
+    """Return the partitions of which more than a third of the voters have no result."""
     return _named_by_a_third(group, checks, lambda check: check.complaints)
 
 
 def partitions_to_redo(
     group: Group, inputs: InputSet, checks: Sequence[Checked], results: Mapping[bytes, Result]
 ) -> frozenset[int]:
-    """What these checks alone have reduced once more: missed or doubted by many, or without a committed input.
+    """Return the partitions to reduce again by these checks: missed or doubted by many, or without a committed input.
 
-    Who misses it and who doubts it count together: what some do not get and others are not shown might convince no more
-    than a third, and nobody could follow these (docs/adr/0055). `results` by statement digest: of a result that is not
-    among them nobody can say whom it left out.
+    Voters that miss a result and voters that doubt it count together. Else a reducer that withholds the result from
+    some and the openings from others could leave so few convinced that nobody may follow them (docs/adr/0055).
+    `results` are by statement digest: of a result that is not among them nobody can say whom it left out.
     """
     unsure = _named_by_a_third(group, checks, lambda check: (*check.complaints, *check.doubts))
     dropped = (_dropped(group, inputs, checked, results) for checked in checks)
@@ -137,7 +140,7 @@ def _named_by_a_third(
 
 
 def _dropped(group: Group, inputs: InputSet, checked: Checked, results: Mapping[bytes, Result]) -> set[int]:
-    """Partitions from which a member was really left out. One that is missing in many was slow, or says so in vain."""
+    """Return the partitions that really lack a member's input; none if it claims too many: then it was slow itself."""
     member, claimed = inputs.index(checked.sender), set(checked.check.dropped)
     if member is None or len(claimed) * DROPPED_IN_MIN > group.partitions:
         return set()
@@ -153,7 +156,7 @@ def build_outcome(
     accepted: Sequence[bytes | None],
     results: Mapping[bytes, tuple[PeerId, Result]],
 ) -> Outcome:
-    """The outcome of these checks with the `accepted` results; `results` must hold each, by statement digest."""
+    """Return the outcome of these checks with the `accepted` results; `results` must hold each, by statement digest."""
     partitions: list[PartitionOutcome | None] = []
     for digest in accepted:
         if digest is None:
@@ -181,7 +184,7 @@ def build_outcome(
 
 
 def contributor(peer: PeerId, commit: Commit) -> Contributor:
-    """What a certificate, or a cell's yield, says of a commitment."""
+    """Return the entry for a commitment in a certificate or a cell's yield."""
     return Contributor(peer=peer, tokens=commit.tokens_counted, steps=commit.steps, cell=commit.cell)
 
 

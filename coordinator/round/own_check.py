@@ -1,4 +1,4 @@
-"""Step 8 of a round: what one member tells the proposer of the results that it holds (design §6.2)."""
+"""Step 8 of a round: one member's check, its report to the proposer on the results that it holds (design §6.2)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from dht.statement import Statement
 
 @dataclass(slots=True)
 class OwnCheck:
-    """Our check of the first results, and another one once some were ordered anew."""
+    """Our check of the first results, and a second one after a redo."""
 
     core: Core
     group: Group
@@ -27,10 +27,10 @@ class OwnCheck:
     inspection: SpotChecks
     statement: Statement | None = None
     told: set[PeerId] = field(default_factory=set)
-    said_in: int = -1  # the phase of the statement
+    said_in: int = -1  # phase of `statement`
 
     def decide(self, inputs: InputSet, gone: Set[PeerId], proposers: tuple[PeerId, ...], now: float) -> list[Action]:
-        """Sign it once it can be complete or time is up; send it to whichever of the proposers has not got it."""
+        """Sign the check once it can be complete or time is up; send it to the proposers that do not have it yet."""
         phase = self.exchange.phase
         if phase > self.said_in and self._is_due(phase, gone, now):
             self.statement, self.said_in, self.told = self._sign(phase, inputs), phase, set()
@@ -41,7 +41,7 @@ class OwnCheck:
         return [Send(peer, self.statement) for peer in untold]
 
     def repeat(self) -> list[Action]:
-        """To whom we have told it: it may have been lost."""
+        """Send the check again to all that we sent it to, as it may be lost."""
         return [] if self.statement is None else [Send(peer, self.statement) for peer in sorted(self.told)]
 
     def _is_due(self, phase: int, gone: Set[PeerId], now: float) -> bool:

@@ -1,4 +1,4 @@
-"""The duty of a reducer: gather one partition of every contribution, then have it merged (design §6.2 step 6)."""
+"""The reducer's duty: gather one partition of every contribution, then have it merged (design §6.2 step 6)."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from dht.identity import PeerId
 class ReducerDuty:
     """One partition in one turn. Inputs that are missing or do not match their commitment are left out.
 
-    `needed` are how many inputs, and how many with weight, it takes at least. `hopeless` are inputs not worth waiting
-    for; should they come all the same, they count.
+    `needed` is the least number of inputs, and of inputs with weight. `hopeless` are inputs not worth waiting for;
+    they count if they come all the same.
     """
 
     group: Group
@@ -30,25 +30,25 @@ class ReducerDuty:
     started: bool = False
 
     def arrive(self, member: int, root: bytes | None) -> None:
-        """A part came; it counts if its bytes are those that the member committed."""
+        """Take a part; it counts if its bytes match the member's commitment."""
         if root == self.inputs.commits[member].part_roots[self.partition]:
             self.arrived.add(member)
         else:
             self.hopeless.add(member)
 
     def lose(self, peer: PeerId) -> None:
-        """The transport lost a contributor: its part will not come in time."""
+        """Stop waiting for a contributor that the transport lost: its part will not come in time."""
         member = self.inputs.index(peer)
         if member is not None and member not in self.arrived:
             self.hopeless.add(member)
 
     def missing(self) -> list[PeerId]:
-        """Contributors whose part may still come."""
+        """Return the contributors whose part may still come."""
         outstanding = set(range(len(self.inputs.peers))) - self.arrived - self.hopeless
         return [self.inputs.peers[member] for member in sorted(outstanding)]
 
     def decide(self, now: float) -> Reduce | None:
-        """Reduce once everything that can come has come, or time is up and enough is there."""
+        """Reduce once all parts that can come are here, or time is up and enough are here."""
         if self.started or self.patience.lasts(frozenset(self.missing()), self.deadline, now):
             return None
         if len(self.arrived) < self._needed:
@@ -66,7 +66,7 @@ class ReducerDuty:
 
     @property
     def _needed(self) -> int:
-        """So many that enough of them have weight, `min_group` at least (design §6.2 step 6, docs/adr/0038)."""
+        """Least number of inputs: `min_group`, and enough of them with weight (design §6.2 step 6, docs/adr/0038)."""
         least, counted = self.needed
         weightless = len(self.arrived) - self.group.counted(self.inputs.peers[member] for member in self.arrived)
         return max(least, counted + weightless)

@@ -1,7 +1,7 @@
-"""Results that are proven false, in one group: by ourselves, or by others and repeated by us (design §6.2 step 8).
+"""Results proven false in one group: by ourselves, or by others and then by us, too (design §6.2 step 8).
 
-A refutation is believed by nobody: every member recomputes the leaf that it shows. The sender of a false one has signed
-that, too, and is not heard again in this group.
+No member takes a refutation on trust: each one recomputes the leaf that it shows. A false refutation is signed, too;
+members ignore further ones from its sender in this group.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from dht.errors import PeerError
 from dht.identity import PeerId
 from dht.statement import Statement
 
-REPEATS_MAX = 3  # times that refutations of ours are sent again
+REPEATS_MAX = 3  # how often we repeat our refutations
 
 
 @dataclass(frozen=True, slots=True)
 class ReadRefutation:
-    """Somebody's refutation, read once: it may be half a megabyte."""
+    """A member's refutation, parsed only once: it may be half a megabyte."""
 
     statement: Statement
     body: Refutation
@@ -31,15 +31,19 @@ class ReadRefutation:
 
 @dataclass(slots=True)
 class Refutations:
-    """`proven`: by the digest of the false result, the refutation that shows it, with the bundle and the result."""
+    """The refutations of one group.
+
+    `proven` has the refutation of each false result by the result's digest. Together with the bundle and the result it
+    is a proof.
+    """
 
     core: Core
     group: Group
     exchange: Exchange
     proven: dict[bytes, Statement] = field(default_factory=dict)
-    false: dict[PeerId, Statement] = field(default_factory=dict)  # by sender: what it signed does not refute
-    claims: dict[PeerId, ReadRefutation] = field(default_factory=dict)  # not repeated by us yet; one of each member
-    examined: set[PeerId] = field(default_factory=set)  # whose claim is being recomputed
+    false: dict[PeerId, Statement] = field(default_factory=dict)  # by sender: a refutation that refutes nothing
+    claims: dict[PeerId, ReadRefutation] = field(default_factory=dict)  # not recomputed by us yet; one per member
+    examined: set[PeerId] = field(default_factory=set)  # members whose claims are being recomputed
     repeats: int = 0
 
     @property
@@ -49,18 +53,18 @@ class Refutations:
         return frozenset(partition for partition, one in held if one and one.statement.digest in self.proven)
 
     def resolved(self, peer: PeerId) -> bool:
-        """Whether what this member announced has come and been recomputed."""
+        """Whether this member's announced refutation has come and been recomputed."""
         known = peer in self.false or any(statement.sender == peer for statement in self.proven.values())
         return known and peer not in self.claims
 
     def tell(self, held: HeldResult, refutation: Refutation) -> list[Action]:
-        """Show everybody that a result is false."""
+        """Show all members that a result is false."""
         assert self.exchange.inputs is not None
         statement = self.core.say("refutation", self.group.key, self.exchange.inputs.digest, refutation)
         return self._prove(held, statement) + self.spread([statement])
 
     def spread(self, statements: list[Statement]) -> list[Action]:
-        """These refutations, to all others."""
+        """Send these refutations to all other members."""
         others = tuple(member for member in self.group.members if member != self.core.me)
         return [send for statement in statements for send in self.core.to_all(others, statement)]
 
@@ -70,7 +74,7 @@ class Refutations:
         return [Tell("result_refuted", self.group.key.fragment, self.group.key.version, details)]
 
     def hear(self, statement: Statement) -> list[Action]:
-        """A member says that a result is false; raises PeerError if it cannot be about one of ours."""
+        """Take a member's refutation; raises PeerError if it cannot be about a result of this group."""
         sender, inputs = PeerId(statement.sender), self.exchange.inputs
         if inputs is None or statement.context.group != inputs.digest or sender not in self.group.voters:
             raise PeerError("a refutation of no result here")
@@ -83,7 +87,7 @@ class Refutations:
         return self.examine()
 
     def examine(self) -> list[Action]:
-        """Have the claims recomputed whose result we hold."""
+        """Start recomputing the claims about results that we hold."""
         actions: list[Action] = []
         held = self.exchange.by_digest()
         for sender, claim in [(sender, one.body) for sender, one in self.claims.items()]:
@@ -100,10 +104,10 @@ class Refutations:
         return actions
 
     def on_inspected(self, event: Inspected) -> list[Action]:
-        """A claim has been recomputed."""
+        """Accept or reject a claim, now that it has been recomputed."""
         claim = self.claims.get(event.accuser)
         if claim is None or event.accuser not in self.examined or event.result != claim.body.result:
-            return []  # or about an earlier claim, whose result somebody else has proven false meanwhile
+            return []  # unknown, or about an earlier claim whose result another member has refuted meanwhile
         held = self.exchange.by_digest()[claim.body.result]
         if event.finding is not Finding.REFUTED:
             return self._disbelieve(event.accuser)
@@ -120,7 +124,7 @@ class Refutations:
         self.examined.discard(sender)
 
     def remind(self) -> list[Action]:
-        """Repeat what we have shown, a few times."""
+        """Repeat our own refutations, at most REPEATS_MAX times."""
         own = [statement for statement in self.proven.values() if statement.sender == self.core.me]
         if not own or self.repeats >= REPEATS_MAX:
             return []
@@ -137,7 +141,7 @@ def inspection_of(
     seed: bytes = b"",
     leaf: int | None = None,
 ) -> Inspect:
-    """Recompute leaves of a result from what was opened: those of our `seed`, or one `leaf`."""
+    """Return the request to recompute opened leaves of a result: the leaves drawn by `seed`, or one `leaf`."""
     assert exchange.inputs is not None
     group, result = exchange.group, held.result
     return Inspect(

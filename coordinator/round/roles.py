@@ -1,4 +1,4 @@
-"""Whose part it is to say what in a group: only that may fill the room in which what somebody says there is kept."""
+"""Roles in a group: which member may make which statement. Only such statements may take room in memory."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dht.statement import Statement
 
 
 def has_say(exchange: Exchange, statement: Statement) -> bool:
-    """Whether a member says what is its part in this group, as far as we know by now."""
+    """Whether the sender's role in this group allows this statement, as far as we know by now."""
     context, sender, group = statement.context, PeerId(statement.sender), exchange.group
     if context.group == group.key.roster_id:
         leader = frozenset({group.leader})
@@ -25,7 +25,7 @@ def has_say(exchange: Exchange, statement: Statement) -> bool:
 
 
 def _reduces(exchange: Exchange, statement: Statement) -> bool:
-    """In the second turn nobody does before we know what is redone."""
+    """Whether the sender reduces this result's partition; nobody does in the second turn before we know of the redo."""
     try:
         result = statement.read(Result)
     except PeerError:

@@ -1,7 +1,7 @@
-"""How a member looks into what reducers returned, before anything of it is applied (design §6.2 step 8).
+"""Spot checks: a member inspects the reducers' results before it applies any of them (design §6.2 step 8).
 
-Of every result that it holds it asks the reducer to open a few leaves, drawn by both its committed nonces
-(docs/adr/0008, 0054); if the reducer does not, the contributors open what they committed. Sans-IO.
+For every result that it holds it asks the reducer to open a few leaves, drawn by both its committed nonces
+(docs/adr/0008, 0054). If the reducer does not, the contributors open their committed inputs. Sans-IO.
 """
 
 from __future__ import annotations
@@ -26,11 +26,12 @@ Slot = tuple[int, int]
 
 @dataclass(slots=True)
 class CheckedResult:
-    """One result that we look into.
+    """One result that we inspect.
 
-    `by_owners`: its reducer was passed over, contributors are asked, and `opened` is what they showed. `overdue`: none
-    of them has opened in time, but still may. What the reducer, and what they opened is recomputed once (`…_tried`).
-    `foreseen`: its maker may have known which leaves we draw, so it convicts, but does not convince.
+    `by_owners`: we passed over its reducer and ask the contributors instead; `opened` holds their leaves. `overdue`:
+    some of these have not come in time, but still may. We recompute once from the reducer's leaves and once from the
+    contributors' (`…_tried`). `foreseen`: the reducer may have known which leaves we draw, so a match proves nothing,
+    though a mismatch still convicts.
     """
 
     held: HeldResult
@@ -47,13 +48,13 @@ class CheckedResult:
 
     @property
     def conclusive(self) -> bool:
-        """Whether we have recomputed what was opened, whatever came of it."""
+        """Whether we have recomputed opened leaves, with any finding."""
         return self.finding is not None and self.finding is not Finding.UNOPENED
 
 
 @dataclass(slots=True)
 class SpotChecks:
-    """What we have found out about the results that we hold."""
+    """Our inspections of the results that we hold."""
 
     core: Core
     group: Group
@@ -62,10 +63,10 @@ class SpotChecks:
     refutations: Refutations
     cases: dict[Slot, CheckedResult] = field(default_factory=dict)
 
-    # -- what it has come to
+    # -- findings
 
     def settled(self, partition: int) -> bool:
-        """Whether there is nothing more to wait for about the result that we hold of a partition."""
+        """Whether our inspection of a partition's current result is over, or not needed."""
         held = self.exchange.held_of(partition)
         if held is None or self._needs_no_look(held):
             return True
@@ -74,10 +75,10 @@ class SpotChecks:
 
     @property
     def doubts(self) -> tuple[int, ...]:
-        """Partitions of whose current result we could not convince ourselves.
+        """Partitions of whose current result we are not convinced.
 
-        One that is still looked into is doubted where most others have been: its reducer may be late on purpose. Where
-        most have not, all are late, and we look on until we vote (`convinced`).
+        A result still under inspection is doubted if most others are done: its reducer may be late on purpose. If most
+        are not done, all are late, and we go on inspecting until we vote (`convinced`).
         """
         doubtful = self._found(Finding.DOUBTFUL, Finding.UNOPENED)
         cases = {partition: self._case(partition) for partition in range(self.group.partitions)}
@@ -87,7 +88,7 @@ class SpotChecks:
         return tuple(sorted({*doubtful, *overdue, *(running if len(running) <= seen else ())}))
 
     def convinced(self, held: HeldResult) -> bool | None:
-        """Whether we know a result to be what its inputs give; None while we may still find out."""
+        """Return whether we know that a result follows from its inputs; None while we may still find out."""
         if held.reducer == self.core.me:
             return True
         case = self.cases.get((held.result.partition, held.result.turn))
@@ -115,13 +116,13 @@ class SpotChecks:
         return self.cases.get((partition, self.exchange.turn_of(partition)))
 
     def _needs_no_look(self, held: HeldResult) -> bool:
-        """We reduced it ourselves, or know already that it is false."""
+        """Whether inspection is needless: we reduced it ourselves, or know already that it is false."""
         return held.reducer == self.core.me or held.statement.digest in self.refutations.proven
 
-    # -- looking
+    # -- inspection
 
     def decide(self, gone: Set[PeerId], now: float) -> list[Action]:
-        """Look into whatever we have come to hold, and pass over who does not open: also once it is reduced anew."""
+        """Inspect new results, and pass over peers that do not open; also for results that are being reduced again."""
         if self.core.me not in self.group.voters:
             return self.refutations.examine()
         actions: list[Action] = []
@@ -135,7 +136,7 @@ class SpotChecks:
         return actions + self.refutations.examine()
 
     def _hurry(self, case: CheckedResult, gone: Set[PeerId], now: float) -> list[Action]:
-        if now >= self.timeline.at(SECOND_PROPOSE_SHARE):  # who looks on now keeps its vote from those who voted
+        if now >= self.timeline.at(SECOND_PROPOSE_SHARE):  # to inspect any longer would withhold our vote from others
             case.overdue = True
             return []
         late = now >= case.asked_at + OPEN_SHARE * self.timeline.deadline_seconds
@@ -153,7 +154,7 @@ class SpotChecks:
         return case
 
     def _ask(self, case: CheckedResult, own: bool) -> list[Action]:
-        """The reducer for all, or the owners for their `own` inputs; nobody of whom we expect nothing."""
+        """Ask the reducer for all inputs, or the owners for their `own`, unless we recomputed from these before."""
         assert self.exchange.inputs is not None
         peers, result = self.exchange.inputs.peers, case.held.result
         if own:
@@ -166,16 +167,16 @@ class SpotChecks:
         return [Send(peer, note) for peer in asked]
 
     def _asked_for(self, case: CheckedResult) -> frozenset[int]:
-        """Included inputs, but ours."""
+        """Return the included inputs except ours."""
         assert self.exchange.inputs is not None
         return frozenset(case.held.result.included) - {self.exchange.inputs.index(self.core.me)}
 
     def _lacking(self, case: CheckedResult) -> list[int]:
-        """Those of its leaves that their owner has not opened for us."""
+        """Return the members whose inputs are included but that have not opened them for us."""
         return sorted(self._asked_for(case) - case.opened.keys())
 
     def _pass_over(self, case: CheckedResult, now: float) -> list[Action]:
-        """The reducer has not opened: ask the owners of the inputs. Nor have they: a doubt remains."""
+        """Ask the inputs' owners, as the reducer has not opened; if the owners have not either, a doubt remains."""
         case.overdue = case.by_owners
         if case.overdue:
             return []
@@ -183,12 +184,12 @@ class SpotChecks:
         return self._ask(case, own=True)
 
     def on_opening(self, sender: PeerId, note: OpeningNote) -> list[Action]:
-        """Somebody has opened what we asked for; once all is there, have it recomputed."""
+        """Take opened leaves; once all are here, start to recompute them."""
         case, inputs = self.cases.get((note.partition, note.turn)), self.exchange.inputs
         if case is None or inputs is None or note.seed != case.seed:
             return []
         if sender == case.held.reducer:
-            self.exchange.waits.come(OPENING, sender)  # however late: on slow lines that is all it can do
+            self.exchange.waits.come(OPENING, sender)  # even if late: on a slow link it cannot do more
         if case.finding is not None:
             return []
         opened = {one.member: one for one in note.inputs}
@@ -208,14 +209,14 @@ class SpotChecks:
         return [inspection_of(self.exchange, case.held, self.core.me, shown, seed=case.seed)]
 
     def _recompute_owners(self, case: CheckedResult) -> list[Action]:
-        """What the owners opened, once all have."""
+        """Recompute from the owners' leaves once all owners have opened."""
         if case.working or case.owners_tried or not case.by_owners or self._lacking(case):
             return []
         case.owners_tried = True
         return self._recompute(case, case.opened)
 
     def on_inspected(self, event: Inspected, now: float) -> list[Action]:
-        """What a recomputation of ours has shown."""
+        """Take the finding of a recomputation; tell all members if it refutes the result."""
         case = self.cases.get((event.partition, event.turn))
         if case is None or not case.working or event.result != case.held.statement.digest:
             return []

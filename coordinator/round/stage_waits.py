@@ -1,4 +1,4 @@
-"""How long the stages of a round wait for members that are silent (docs/adr/0030, 0043)."""
+"""Waits of a round's stages for silent members (docs/adr/0030, 0043)."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from dht.identity import PeerId
 
 @dataclass(slots=True)
 class StageWaits:
-    """One stage's waits: all have until its end, who is `hurried` or `late` only a moment more than the others take.
+    """The wait of one stage: members have until its end; `hurried` or `late` ones only a moment after all others.
 
-    Keys cost nothing; if each could hold a stage up until its end by silence, new ones would slow every round down.
+    Keys cost nothing. If each could delay a stage until its end by silence, new keys would slow every round down.
     """
 
     timeline: Timeline
     hurried: Set[PeerId]
-    tell_late: Callable[[Set[PeerId]], None] | None = None  # once, of the others who were awaited in vain
-    spent: set[PeerId] = field(default_factory=set)  # had their time in this group: no second moment for the hurried
-    late: Set[PeerId] = frozenset()  # were awaited in vain at an earlier stage of this group
+    tell_late: Callable[[Set[PeerId]], None] | None = None  # called once, with the others that did not come
+    spent: set[PeerId] = field(default_factory=set)  # hurried members get no second moment in this group
+    late: Set[PeerId] = frozenset()  # members that did not come at an earlier stage of this group
     since: float | None = None  # when we began to wait
-    alone_since: float | None = None  # when nobody else was waited for any more
+    alone_since: float | None = None  # when only hurried or late members were missing
 
     @property
     def moment_seconds(self) -> float:
@@ -34,11 +34,11 @@ class StageWaits:
 
     @property
     def moment_ends(self) -> float:
-        """When those who are hurried have had their moment."""
+        """When the moment of the hurried members ends."""
         return math.inf if self.alone_since is None else self.alone_since + self.moment_seconds
 
     def lasts(self, awaited: Set[PeerId], end: float, now: float) -> bool:
-        """Whether to wait on for `awaited`, in a stage that ends at `end`."""
+        """Return whether to go on waiting for `awaited` in a stage that ends at `end`."""
         awaited = awaited - (self.spent & self.hurried)
         if not awaited:
             return False
@@ -54,7 +54,7 @@ class StageWaits:
         return False
 
     def _tell(self, late: Set[PeerId], end: float) -> None:
-        """Unless we have hardly waited, as a peer that came to this stage late itself."""
+        """Report late members, unless we have hardly waited because we came to this stage late ourselves."""
         if self.tell_late is not None and self.since is not None and self.since + self.moment_seconds <= end:
             self.tell_late(late)
         self.tell_late = None
@@ -62,45 +62,45 @@ class StageWaits:
 
 @dataclass(slots=True)
 class Waits:
-    """All stages of one group at which we wait for members, and what we learn there about who is tardy."""
+    """The waits at all stages of one group, and a record of the members that were late there."""
 
     me: PeerId
     tardiness: Lateness
     group: Group
     stages: dict[tuple[Stage, int], StageWaits] = field(default_factory=dict)
     spent: set[PeerId] = field(default_factory=set)
-    given_by: dict[PeerId, bytes] = field(default_factory=dict)  # the last result that each reducer gave us itself
+    given_by: dict[PeerId, bytes] = field(default_factory=dict)  # the last result that each reducer sent us itself
 
     def hurried(self, stage: Stage) -> frozenset[PeerId]:
-        """Members that have only a moment at this stage."""
+        """Return the members that have only a moment at this stage."""
         number = round_number(self.group.key.fragment, self.group.key.version)
         return self.tardiness.hurried(frozenset(self.group.members) - {self.me}, stage, number)
 
     def at(self, stage: Stage, timeline: Timeline, partition: int = 0) -> StageWaits:
-        """Our patience at a stage, from when we first ask for it."""
+        """Return the wait of a stage, made when we first ask for it."""
         if (stage, partition) not in self.stages:
             hurried = self.group.probation | self.hurried(stage)
-            late = frozenset[PeerId]() if stage[0] == "part" else self.spent  # whose part does not count loses work
+            late = frozenset[PeerId]() if stage[0] == "part" else self.spent  # a part left out would cost real work
             tell_late = partial(self._miss_in_turn, stage)
             self.stages[stage, partition] = StageWaits(timeline, hurried, tell_late, self.spent, late)
         return self.stages[stage, partition]
 
     def give_up(self, peers: Set[PeerId]) -> None:
-        """These let us wait in vain: they have a moment at later stages, and we note it where they miss that, too."""
+        """Give these members only a moment at later stages, as we waited for them in vain; misses there count, too."""
         self.spent |= peers - {self.me}
 
     def come(self, stage: Stage, peer: PeerId) -> None:
-        """What we awaited of a member is here, in time or not: it is waited for again."""
+        """Wait for this member again: what we awaited from it is here, in time or not."""
         self.spent.discard(peer)
         self.tardiness.come(peer, stage)
 
     def see_giver(self, reducer: PeerId, result: bytes) -> None:
-        """It gives us this result itself; whether that is one of this group, we may not know yet."""
+        """Note that a reducer sent us this result itself; we may not know yet whether it belongs to this group."""
         if reducer in self.group.reducers:
             self.given_by[reducer] = result
 
     def come_with(self, stage: Stage, reducer: PeerId, result: bytes) -> None:
-        """We have its result; if others show it to us, that does not say that it comes."""
+        """Wait for a reducer again, as we have its result, but only if it sent the result itself."""
         if self.given_by.get(reducer) == result:
             self.come(stage, reducer)
 
@@ -109,9 +109,9 @@ class Waits:
         self.give_up(peers)
 
     def miss(self, stage: Stage, peers: Set[PeerId]) -> None:
-        """The stage is at its end, and these did not come."""
+        """Count a miss of these members: the stage is over and they did not come."""
         self.tardiness.miss(peers - {self.me}, stage)
 
     def next_moment(self, now: float) -> float:
-        """When the next stage ends for those who are hurried."""
+        """Return when the next stage ends for hurried members."""
         return min((one.moment_ends for one in self.stages.values() if one.moment_ends > now), default=math.inf)

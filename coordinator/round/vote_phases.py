@@ -1,7 +1,7 @@
-"""What a member has said in a group about its outcome: every phase, and all that leads from one to another.
+"""The phases of a member's vote in a group, and all transitions between them.
 
-A vote is written to disk before anybody hears it, so that no later life of this peer says anything else (design §6.2
-step 9). What is not in the table does not happen: nobody votes twice, and nobody votes and abstains.
+A vote is on disk before it is sent, so that this peer cannot contradict it after a restart (design §6.2 step 9). No
+transition outside the table happens: no member votes twice, or votes and abstains.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from types import MappingProxyType
 
 
 class VotePhase(Enum):
-    """Where we are."""
+    """The phase of our vote."""
 
     SILENT = auto()
     WRITING = auto()  # the vote is on its way to the disk
@@ -21,11 +21,11 @@ class VotePhase(Enum):
 
 
 class VoteStep(Enum):
-    """What moves us on."""
+    """An event that changes the phase."""
 
-    VOTE = auto()  # we know the state that the proposal leads to, and take it for right
+    VOTE = auto()  # we know the state after the proposal and agree with it
     WRITTEN = auto()
-    NOT_WRITTEN = auto()  # the disk does not take it
+    NOT_WRITTEN = auto()  # the vote could not be written to disk
     ABSTAIN = auto()
 
 

@@ -1,4 +1,4 @@
-"""Steps 8–9 of a round as one member lives them: check, judge the proposal, vote or abstain (design §6.2)."""
+"""Steps 8–9 of a round for one member: check, judge the proposal, vote or abstain (design §6.2)."""
 
 from __future__ import annotations
 
@@ -30,23 +30,23 @@ from dht.errors import PeerError
 from dht.identity import PeerId
 from dht.statement import Statement
 
-SHOWN_MAX = 3  # times that roster and bundle are handed on with a proposal: messages get lost, but bundles are large
+SHOWN_MAX = 3  # how often we pass on roster and bundle with a proposal: messages get lost, but bundles are large
 
 
 @dataclass(frozen=True, slots=True)
 class Followed:
-    """A proposal that follows from its checks, and how far we have come with it."""
+    """A proposal that follows from its checks, and our progress with it."""
 
     proposal: Proposal
     statement: Statement  # as its proposer signed it
     checks: tuple[Checked, ...]
-    outcome: Outcome | None = None  # once we hold every byte that it names, and apply it
-    state: bytes | None = None  # that this leads to
+    outcome: Outcome | None = None  # set once we hold every byte that it names and begin to apply it
+    state: bytes | None = None  # digest of the applied state, once known
 
 
 @dataclass(slots=True)
 class Voting:
-    """What we have checked, followed and said (`phase`); `said` is our vote or abstention as it was sent."""
+    """Our check, the proposal that we follow, and the `phase` of our vote; `said` is the vote or abstention we sent."""
 
     core: Core
     group: Group
@@ -55,36 +55,36 @@ class Voting:
     inspection: SpotChecks
     ballot: Ballot = field(init=False)
     check: OwnCheck = field(init=False)
-    waiting: dict[str, Statement] = field(default_factory=dict)  # a redo or proposal whose refutations we lack yet
-    waited_with: tuple[int, int] = (0, 0)  # how much we knew when we last looked at these
+    waiting: dict[str, Statement] = field(default_factory=dict)  # redo or proposal that we cannot follow yet, by kind
+    waited_with: tuple[int, int] = (0, 0)  # refutations and results known when we last tried these
     followed: Followed | None = None
     phase: VotePhase = VotePhase.SILENT
     said: Statement | None = None
-    reminded: int = 0  # times that we have handed the proposal on, and asked for what we lack
+    reminded: int = 0  # how often we have passed on the proposal and asked for missing bytes
 
     def __post_init__(self, timeline: Timeline) -> None:
         self.ballot = Ballot(self.group)
         self.check = OwnCheck(self.core, self.group, timeline, self.exchange, self.inspection)
 
     def _step(self, step: VoteStep) -> bool:
-        """Go on to the next phase; False where this step leads nowhere."""
+        """Go on to the next phase; return False if the table has no such transition."""
         after = TRANSITIONS.get((self.phase, step))
         self.phase = after or self.phase
         return after is not None
 
     @property
     def voted(self) -> bool:
-        """Whether there is a vote of ours, of which others may not have heard yet."""
+        """Whether we have voted, even if the vote has not been sent yet."""
         return self.phase in (VotePhase.WRITING, VotePhase.VOTED)
 
     @property
     def outcome(self) -> Outcome | None:
-        """What is certified if the proposal that we follow is."""
+        """The outcome of the proposal that we follow, if we have all its bytes."""
         return None if self.followed is None else self.followed.outcome
 
     @property
     def _votes(self) -> bool:
-        """Whether we have a vote here. Without one we check nothing and hold the state when it is certified."""
+        """Whether we have a vote here. Without one we check nothing, but still apply the proposal."""
         return self.core.me in self.group.voters
 
     # -- checking
@@ -97,17 +97,17 @@ class Voting:
         return actions + self.check.decide(inputs, gone, check_to, now)
 
     def _try_waiting(self, gone: Set[PeerId]) -> list[Action]:
-        """A redo or proposal that we could not follow, once we know more."""
+        """Try again to follow a waiting redo or proposal, if we know more refutations or results than before."""
         known = (len(self._refuted), len(self.exchange.results))
         if not self.waiting or known == self.waited_with:
             return []
         self.waited_with = known
         return [action for held in self.waiting.copy().values() for action in self.on_leader_statement(held, gone)]
 
-    # -- the leader's words
+    # -- the leader's statements
 
     def on_leader_statement(self, statement: Statement, gone: Set[PeerId]) -> list[Action]:
-        """A redo or a proposal."""
+        """Take a redo or a proposal; raises PeerError if it is false or out of place."""
         inputs = self.exchange.inputs
         if inputs is None or statement.context.group != inputs.digest:
             raise PeerError("a statement about another input set")
@@ -121,7 +121,7 @@ class Voting:
 
     @property
     def _refuted(self) -> Set[bytes]:
-        """Results that we know to be false."""
+        """Digests of the results that we know to be false."""
         return self.inspection.refutations.proven.keys()
 
     def _on_redo(self, statement: Statement, inputs: InputSet, gone: Set[PeerId]) -> list[Action]:
@@ -133,7 +133,7 @@ class Voting:
             raise PeerError("a redo that is not the leader's, or of nothing here")
         justified = partitions_to_redo(self.group, inputs, checks, self.exchange.known_results())
         if not set(redo.partitions) <= justified | self.inspection.refutations.partitions:
-            self.waiting["redo"] = statement  # for the refutation, or the result, that justifies it
+            self.waiting["redo"] = statement  # until we know the refutation or result that justifies it
             return []
         self.waiting.pop("redo", None)
         return self.exchange.on_redo(redo.partitions, gone)
@@ -152,12 +152,12 @@ class Voting:
 
     @property
     def open(self) -> bool:
-        """Whether there is no proposal yet, or only one that we refused before doing anything about it."""
+        """Whether we may follow a proposal: there is none yet, or only a false one that we have not begun to apply."""
         followed = self.followed
         return followed is None or (followed.outcome is None and self._is_false(followed))
 
     def _is_false(self, followed: Followed) -> bool:
-        """Whether the proposal holds a result that has been refuted: then it does not get our vote."""
+        """Whether the proposal holds a refuted result, so that we do not vote for it."""
         return not self._refuted.isdisjoint(followed.proposal.results)
 
     def judge(self) -> list[Action]:
@@ -181,14 +181,14 @@ class Voting:
     # -- voting
 
     def on_applied(self, event: Applied) -> list[Action]:
-        """We know the state that the proposal leads to: have the vote written down."""
+        """Take the digest of the applied state, and have our vote written to disk."""
         if self.followed is None or self.followed.outcome is None or self.followed.state is not None:
             return []
         self.followed = replace(self.followed, state=event.state)
         return self._vote()
 
     def _vote(self) -> list[Action]:
-        """Have our vote written down, unless the proposal holds what nobody honest may know to be true."""
+        """Have our vote written to disk, unless the proposal holds a false result or one that we may not vouch for."""
         followed = self.followed
         if followed is None or followed.state is None or self.phase is not VotePhase.SILENT or not self._votes:
             return []
@@ -211,10 +211,10 @@ class Voting:
         return [RecordVote(record)]
 
     def _is_strange(self, held: HeldResult, followed: Followed) -> bool:
-        """Whether we do not know this result to be true, nor could follow who does.
+        """Whether we neither know this result to be true nor may rely on the votes of others.
 
-        More than a third have voted, and so somebody honest: the first of these knew all results to be true
-        (docs/adr/0054). Who may still find out follows nobody, unless it has told all that it doubts this one.
+        If more than a third have voted, one of them is honest, and the first honest voter knew all results to be true
+        (docs/adr/0054). While we may still find out ourselves, we rely on nobody, unless our check doubts the result.
         """
         convinced = self.inspection.convinced(held)
         if convinced:
@@ -226,17 +226,17 @@ class Voting:
         return looks_on or not self.group.more_than_a_third(voters)
 
     def on_vote_recorded(self) -> list[Action]:
-        """The vote is on disk: send it to all members."""
+        """Send our vote, now on disk, to all members."""
         if self.followed is None or not self._step(VoteStep.WRITTEN):
             return []
         return self._say("vote", _vote_for(self.followed))
 
     def on_vote_not_written(self) -> list[Action]:
-        """The disk does not take our vote, and nobody has heard it: say that none will come, so that nobody waits."""
+        """Abstain, as our vote could not be written to disk and was not sent, so that no member waits for it."""
         return self.abstain() if self._step(VoteStep.NOT_WRITTEN) else []
 
     def abstain(self) -> list[Action]:
-        """Let this group go, unless we have voted."""
+        """Leave this group with an abstention, unless we have voted."""
         return self._say("abstain", Abstain(attempt=self.group.attempt)) if self._step(VoteStep.ABSTAIN) else []
 
     def _say(self, kind: str, body: Vote | Abstain) -> list[Action]:
@@ -244,11 +244,11 @@ class Voting:
         return list(self.core.to_all(self.group.members, self.said))
 
     def holds(self, certificate: Certificate) -> bool:
-        """Whether the state that we applied on the side is the one that this certificate names."""
+        """Whether our applied state is the one that this certificate names."""
         return self._follows(certificate) and self.followed is not None and certificate.state == self.followed.state
 
     def applying(self, certificate: Certificate) -> bool:
-        """Whether we shall know shortly if we hold the state of this certificate."""
+        """Whether we are still applying the outcome of this certificate."""
         return self._follows(certificate) and self.followed is not None and self.followed.state is None
 
     def _follows(self, certificate: Certificate) -> bool:
@@ -257,7 +257,7 @@ class Voting:
     # -- repeating
 
     def remind(self) -> list[Action]:
-        """Repeat our last word, hand on the proposal, ask for the bytes that we cannot vote without."""
+        """Repeat our vote or abstention, pass on the proposal, and ask for the bytes that we need to vote."""
         others = tuple(member for member in self.group.members if member != self.core.me)
         actions: list[Action] = [] if self.said is None else list(self.core.to_all(others, self.said))
         if self.phase is VotePhase.ABSTAINED:
@@ -268,14 +268,14 @@ class Voting:
         return actions + self._hand_on(self.followed.statement, others) + self._ask_for_missing(self.followed)
 
     def _hand_on(self, proposed: Statement, others: tuple[PeerId, ...]) -> list[Action]:
-        """The proposal, and a few times what has to be known before it, to members that may not have it."""
+        """Send the proposal to members that may lack it; the first SHOWN_MAX times with roster and bundle."""
         silent = tuple(peer for peer in others if peer not in self.ballot.votes and peer not in self.ballot.abstained)
         inputs = self.exchange.inputs
         first = (self.group.statement, inputs.statement) if inputs is not None and self.reminded <= SHOWN_MAX else ()
         return [action for one in (*first, proposed) for action in self.core.to_all(silent, one)]
 
     def _ask_for_missing(self, followed: Followed) -> list[Action]:
-        """Results that the proposal names, from the proposer and from another one each time who has voted for them."""
+        """Ask the proposer, and a different voter each time, for the results that the proposal names."""
         proposer = PeerId(followed.statement.sender)
         voters = [
             peer for peer in _behind(self.core.me, self.group.members) if peer in self.ballot.votes.keys() - {proposer}
@@ -291,7 +291,7 @@ class Voting:
 
 
 def _behind(peer: PeerId, members: tuple[PeerId, ...]) -> tuple[PeerId, ...]:
-    """The others in the order of the roster, beginning behind this one: whose key sorts first may be hostile."""
+    """Return the others in roster order, beginning after this peer: the peer whose key sorts first may be hostile."""
     place = members.index(peer)
     return members[place + 1 :] + members[:place]
 
