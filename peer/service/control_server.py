@@ -1,7 +1,7 @@
-"""The peer's side of the control socket: only its owner can open it, and no request is large or stays for long.
+"""The server of the peer's control socket. Only its owner can open it, and requests are bounded in size and time.
 
-The client is `coordinator.views.control`. One JSON line each way: `{"command": …}`, then an object with the answer or
-an `error`, with `usage` where the asker is to blame, and `starting` or `ending` where the peer is not ready for it.
+The client is `coordinator.views.control`. There is one JSON line each way: `{"command": …}`, then an object with the
+answer or an `error`. An error has `usage` if the client is to blame, `starting` or `ending` if the peer is not ready.
 """
 
 from __future__ import annotations
@@ -34,20 +34,20 @@ log = structlog.get_logger()
 
 
 class ControlServer:
-    """Answers commands until it is closed."""
+    """A server that answers commands until it is closed."""
 
     def __init__(self, data_directory: Path, handler: Handler) -> None:
         self._path = data_directory / SOCKET_NAME
         self._handler = handler
         self._conversations: set[asyncio.Task[None]] = set()
         self._server: asyncio.Server | None = None
-        self._directory = -1  # open as long as the server: its address leads through it
+        self._directory = -1  # open as long as the server, whose address leads through it
 
     @classmethod
     async def start(cls, data_directory: Path, handler: Handler) -> ControlServer:
-        """Listen in this directory, on which the caller has an exclusive claim: a socket that lies there is stale.
+        """Listen in this directory and replace a stale socket there.
 
-        Raises UsageError if a process answers there nevertheless, LocalError if no socket can be made.
+        Raises UsageError if another process answers there, LocalError if no socket can be made.
         """
         server = cls(data_directory, handler)
         try:
@@ -59,18 +59,18 @@ class ControlServer:
         return server
 
     async def close(self) -> None:
-        """Let the conversations under way end, within a bound, and remove the socket."""
+        """Wait for the conversations under way, within a bound, and remove the socket."""
         if self._server is None:
             return
         self._server.close()
-        with suppress(OSError):  # on a disk that takes nothing any more; the next that listens here removes it
+        with suppress(OSError):  # the disk may refuse; the next server here removes the socket
             self._path.unlink(missing_ok=True)
         await self.settle()
         self._server = None
         os.close(self._directory)
 
     async def settle(self) -> None:
-        """Let the conversations under way end, within a bound."""
+        """Wait for the conversations under way, within a bound."""
         if self._conversations:
             _, late = await asyncio.wait(self._conversations, timeout=CLOSE_SECONDS_MAX)
             for conversation in late:
@@ -91,7 +91,7 @@ class ControlServer:
             async with asyncio.timeout(REQUEST_SECONDS_MAX):
                 await writer.drain()
         except (OSError, TimeoutError):
-            pass  # the asker has gone
+            pass  # the client has gone
         finally:
             writer.close()
 
@@ -117,7 +117,7 @@ class ControlServer:
 
 
 def _parse(line: bytes) -> Request | None:
-    """What is asked for, None if no such command is known; raises ValueError if the line is not a request."""
+    """Parse a request; None if its command is not known. Raises ValueError if the line is not a request."""
     try:
         request = json.loads(line)
     except RecursionError:
@@ -132,9 +132,10 @@ def _parse(line: bytes) -> Request | None:
 
 
 def _listen(path: Path, short: str) -> socket.socket:
-    """A socket for its owner only: until it listens, nobody can connect whatever its mode. Raises OSError.
+    """Make a listening socket for its owner only; raises OSError.
 
-    `short` is another name of `path`: a socket's address has room for 107 bytes only.
+    Before it listens nobody can connect, so the mode that `bind` gives it does no harm. `short` is another name of
+    `path`: a socket's address has room for only 107 bytes.
     """
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:

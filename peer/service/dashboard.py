@@ -1,4 +1,4 @@
-"""The dashboard beside a host: `muster dashboard` as a process of its own, watched, and ended with the host."""
+"""The dashboard beside a host: runs `muster dashboard` in its own process, restarts it, and ends it with the host."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from dht.daemon import tether
 from dht.daemon.ports import check_ports_free
 from dht.errors import LocalError, UsageError
 
-REST_SECONDS = 10.0  # before it is started again; longer each time
+REST_SECONDS = 10.0  # before a restart; doubles each time
 REST_SECONDS_MAX = 600.0
-END_SECONDS_MAX = 15.0  # it has two processes of its own to end
+END_SECONDS_MAX = 15.0  # the dashboard has two child processes to end
 
 Say = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
 class PagesAt:
-    """Where the pages are. Beyond this machine nobody gets any controls (`dashboard.serve`)."""
+    """The address of the pages. They show controls to this machine only (`dashboard.serve`)."""
 
     port: int
     listen: str = "127.0.0.1"
 
     def check(self) -> None:
-        """Raise UsageError if nobody can listen there, or somebody else does."""
+        """Raise UsageError if the address is no IP address, or its port cannot be listened on."""
         try:
             ipaddress.ip_address(self.listen)
         except ValueError:
@@ -40,22 +40,22 @@ class PagesAt:
         check_ports_free((tcp_endpoint(self.listen, self.port),))
 
     def arguments(self) -> list[str]:
-        """For `muster dashboard`."""
+        """Return the arguments for `muster dashboard`."""
         return ["--port", str(self.port), "--listen", self.listen]
 
     @property
     def is_local(self) -> bool:
-        """Whether only this machine reaches them."""
+        """Whether only this machine can reach the pages."""
         return ipaddress.ip_address(self.listen).is_loopback
 
     @property
     def url(self) -> str:
-        """What to type into a browser here."""
+        """The URL of the pages."""
         return f"http://[{self.listen}]:{self.port}" if ":" in self.listen else f"http://{self.listen}:{self.port}"
 
 
 def pages_at(port: int | None, listen: str) -> PagesAt | None:
-    """Where pages are served, if a port is named; raises UsageError if they cannot be there."""
+    """Return the address of the pages, None without a port; raises UsageError if they cannot be served there."""
     if port is None:
         return None
     pages = PagesAt(port, listen)
@@ -65,19 +65,19 @@ def pages_at(port: int | None, listen: str) -> PagesAt | None:
 
 @dataclass(frozen=True, slots=True)
 class PublicPage:
-    """Where the page for everybody goes: into a folder, to a port, or both."""
+    """The destination of the public page: a folder, a port, or both."""
 
     folder: Path | None = None
     at: PagesAt | None = None
 
     def arguments(self) -> list[str]:
-        """For `muster dashboard`; none if there is to be no page."""
+        """Return the arguments for `muster dashboard`; none if there is no page."""
         words = [] if self.folder is None else ["--page", str(self.folder)]
         return words if self.at is None else [*words, "--page-port", str(self.at.port), "--page-listen", self.at.listen]
 
 
 def packages_folder() -> Path:
-    """The folder that holds the packages; raises LocalError if the dashboard is not among them."""
+    """Return the folder that holds Muster's packages; raises LocalError if the dashboard is not among them."""
     found = importlib.util.find_spec("dashboard")
     if found is None or not found.submodule_search_locations:
         raise LocalError("the dashboard is not installed; set Muster up again with: make install")
@@ -85,18 +85,18 @@ def packages_folder() -> Path:
 
 
 def tethered(module: Sequence[str]) -> list[str]:
-    """The command line that runs a module, with its arguments, until it ends or this process does.
+    """Return a command line that runs a module with its arguments until it ends or this process does.
 
-    Run it in `packages_folder`: there `-m` looks first, whatever else is called so where the user is.
+    Run it in `packages_folder`, where `-m` looks first: a module of this name in the user's folder is not taken.
     """
     return [sys.executable, "-I", "-S", tether.__file__, str(os.getpid()), sys.executable, "-m", *module]
 
 
 @asynccontextmanager
 async def dashboard_beside(data_directory: Path, arguments: Sequence[str], say: Say) -> AsyncIterator[None]:
-    """Run `muster dashboard` with these arguments for the peer with this folder while the block runs.
+    """Run `muster dashboard` with these arguments for the peer in this folder, as long as the block runs.
 
-    What it says is passed on. Raises LocalError if the dashboard is not installed.
+    Its output goes to `say`. Raises LocalError if the dashboard is not installed.
     """
     command = tethered(["peer.cli", "dashboard", "--headless", "--data", str(data_directory), *arguments])
     keeping = asyncio.create_task(keep_running(command, packages_folder(), say))
@@ -108,7 +108,7 @@ async def dashboard_beside(data_directory: Path, arguments: Sequence[str], say: 
 
 
 async def keep_running(command: Sequence[str], folder: Path, say: Say, rest_seconds: float = REST_SECONDS) -> None:
-    """Run it until cancelled, again and again if it ends; then it is ended."""
+    """Run the command and restart it whenever it ends, until cancelled; ends it then."""
     while True:
         await _run(command, folder, say)
         say(f"the dashboard has ended; it starts again in {rest_seconds:g} seconds")
@@ -124,7 +124,7 @@ async def _run(command: Sequence[str], folder: Path, say: Say) -> None:
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.STDOUT,
-            start_new_session=True,  # Ctrl-C is for us, and we end it
+            start_new_session=True,  # Ctrl-C reaches only this process, which ends it
         )
     except OSError as error:
         return say(f"the dashboard cannot be started: {error.strerror}")

@@ -1,4 +1,4 @@
-"""How many files and sockets this process may have open."""
+"""The limit on open files and sockets of this process."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ DESCRIPTORS_MAX = 1 << 16
 
 
 def allow_more_descriptors() -> None:
-    """As many as the system lets us have: a peer has two sockets for each that it talks to, and shells allow 1024."""
+    """Raise the limit as far as the system allows: a peer has two sockets per peer it talks to; shells allow 1024."""
     with suppress(OSError, ValueError):
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         wanted = DESCRIPTORS_MAX if hard == resource.RLIM_INFINITY else min(hard, DESCRIPTORS_MAX)

@@ -1,4 +1,4 @@
-"""A peer's log for people: its lines in words, and new ones as they come."""
+"""A peer's log for people: its lines in words, and new lines as they come."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from datetime import datetime
 from pathlib import Path
 
 LOOK_SECONDS = 0.5
-DIGITS = 6  # of a fraction; for people more say nothing
+DIGITS = 6  # significant digits of a fraction; more tell people nothing
 NOT_SHOWN = frozenset({"timestamp", "level", "event", "logger", "exception"})
 
 
 def in_words(line: str) -> str:
-    """One line of JSON as time, level if it is a warning or worse, event and values; another line as it is."""
+    """Turn a JSON line into time, level from warning up, event and values; other lines stay unchanged."""
     try:
         said = json.loads(line)
         when = datetime.fromisoformat(said["timestamp"]).astimezone()
@@ -35,7 +35,7 @@ def _short(value: object) -> str:
 
 
 def following(path: Path, ended: threading.Event) -> Iterator[str]:
-    """Lines that are added from now on, also after the log has begun a new file, until `ended` is set."""
+    """Yield the lines added from now on until `ended` is set; follows the log into a new file."""
     file = path.open(encoding="utf-8", errors="replace")
     try:
         file.seek(0, 2)

@@ -1,4 +1,4 @@
-"""A Prometheus endpoint on this machine: the peer's snapshot as metrics, read afresh at every scrape.
+"""A Prometheus endpoint on this machine, which takes a new snapshot of the peer at every scrape.
 
 `docs/grafana/muster.json` is a dashboard of these metrics.
 """
@@ -23,14 +23,14 @@ from dht.errors import UsageError
 
 ADDRESS = "127.0.0.1"
 SNAPSHOT_SECONDS_MAX = 5.0
-REQUEST_SECONDS_MAX = 10.0  # without a byte of a scraper that has called; it holds a thread for so long
+REQUEST_SECONDS_MAX = 10.0  # a silent scraper holds a thread for so long
 STATES = ("starting", "training", "catching up", "paused", "draining", "hosting", "finished")
 
 Look = Callable[[], PeerSnapshot]
 
 
 def check_free(port: int, address: str) -> None:
-    """Raise UsageError if nobody can listen there, or somebody does: before anything is started or shown."""
+    """Raise UsageError if this address cannot be listened on. Called before anything is started or shown."""
     try:
         check_ports_free((tcp_endpoint(address, port),))
     except UsageError as error:
@@ -39,7 +39,7 @@ def check_free(port: int, address: str) -> None:
 
 @asynccontextmanager
 async def serve_metrics(port: int, look: Look, address: str = ADDRESS) -> AsyncIterator[None]:
-    """Answer scrapes at http://ADDRESS:PORT/metrics; raises UsageError if nobody can listen there."""
+    """Answer scrapes at http://ADDRESS:PORT/metrics; raises UsageError if the address cannot be listened on."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(SnapshotCollector(asyncio.get_running_loop(), look))
     try:
@@ -57,19 +57,19 @@ async def serve_metrics(port: int, look: Look, address: str = ADDRESS) -> AsyncI
 
 
 class _Impatient(BaseRequestHandler):
-    """Leaves a scraper that says nothing, as one whose machine has vanished."""
+    """A request handler that drops a silent scraper, such as one whose machine has vanished."""
 
     def setup(self) -> None:
         self.request.settimeout(REQUEST_SECONDS_MAX)
         super().setup()
 
     def handle(self) -> None:
-        with suppress(OSError):  # a TimeoutError is one
+        with suppress(OSError):  # includes TimeoutError
             super().handle()
 
 
 class SnapshotCollector(Collector):
-    """Takes a snapshot in the peer's event loop whenever Prometheus asks, from a thread of its own."""
+    """Takes a snapshot in the peer's event loop at every scrape, which comes in another thread."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, look: Look) -> None:
         self._loop = loop
@@ -85,10 +85,10 @@ class SnapshotCollector(Collector):
 
 
 def metrics_of(snapshot: PeerSnapshot, most: dict[str, float]) -> Iterator[Metric]:
-    """Everything in a snapshot that is a number. `most` is what each counter has shown at most so far.
+    """Yield every number in a snapshot as a metric. `most` holds the highest value that each counter has shown.
 
-    Certified sums shrink when a branch is left. Prometheus takes a counter that shrinks for one that began anew, and
-    would count all of it again, so a counter stands still until there is more.
+    Certified sums shrink when a branch is left. Prometheus takes a shrinking counter for one that restarted, and would
+    count all of it again. So a counter stands still until its value is higher.
     """
     yield InfoMetricFamily(
         "muster_peer",

@@ -1,4 +1,4 @@
-"""What the owner of a peer asks of it over its control socket."""
+"""The commands that the owner of a peer sends over its control socket."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from peer.service.shutdown import ShutdownRequests
 
 @dataclass(slots=True)
 class Desk:
-    """Where the owner's commands come in. `node` is None until it can obey; `ending` says what it does last."""
+    """Answers the owner's commands. `node` is None until it can obey; `ending` says what an ending peer still does."""
 
     requests: ShutdownRequests
     doing: Callable[[], str]
@@ -23,7 +23,7 @@ class Desk:
     ending: str = ""
 
     async def answer(self, request: Request) -> Answer:
-        """Raises MusterError, which the asker is told."""
+        """Obey a command and return the answer; raises MusterError, which the client is told."""
         is_end = request.command in ("drain", "stop")
         if self.ending:
             if is_end:
@@ -70,14 +70,14 @@ def _key(request: Request) -> PeerId:
 
 
 def _subject(request: Request) -> tuple[str, str, bool]:
-    """The peer or the invite that an order is about, why, and whether everybody goes who came by that invite."""
+    """Return the peer or invite that an order names, the reason, and whether all who came by the invite go too."""
     if len(request.changes) not in (2, 3):
         raise UsageError("name the peer, and why")
     return request.changes[0], request.changes[1], request.changes[2:] == ("everybody",)
 
 
 async def _told(node: Served, request: Request) -> Answer:
-    """What somebody only wants to know."""
+    """Answer a command that asks for data."""
     command = request.command
     if command == "final":
         return {"snapshot": (await node.final_snapshot()).model_dump(mode="json")}

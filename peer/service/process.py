@@ -1,7 +1,7 @@
-"""One peer as a process: started, served on its control socket, and ended on request or by a signal (design §8, Leave).
+"""Runs one peer as a process: starts it, serves its control socket, and ends it on request or by a signal.
 
-Ctrl-C or SIGTERM once drains and then stops, twice stops now. A peer that must not outlive its parent gets SIGTERM from
-the kernel when that dies, and stops now, without saving.
+Ctrl-C or SIGTERM once drains and then stops, twice stops now (design §8, Leave). A peer that must not outlive its
+parent gets SIGTERM from the kernel when that dies, and stops now, without saving.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ from peer.service.trackers import Tracking
 from peer.service.tracking import tracked
 
 STOP_SECONDS_MAX = 20.0
-SAVE_SECONDS_QUIET = 5.0  # then the user is told what takes so long
-LEAVING_SECONDS = 3.0  # between two lines on what a peer that leaves waits for
+SAVE_SECONDS_QUIET = 5.0  # after so long the user is told what takes the time
+LEAVING_SECONDS = 3.0  # between two lines about what a leaving peer waits for
 SWEEPS_MAX = 20
 PARENT_SECONDS_MAX = 2.0
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
-_SIGNALS = (*ENDING, signal.SIGHUP)  # also that the terminal has gone
+_SIGNALS = (*ENDING, signal.SIGHUP)  # SIGHUP: the terminal has gone
 
 Say = Callable[[str], None]
 
@@ -51,26 +51,26 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class ServiceOptions:
-    """How a peer is served. `parent` is the process without which it must not go on."""
+    """How to serve a peer. `parent` is the id of a process that the peer must not outlive."""
 
     data_directory: Path
-    stay: bool = False  # also after the run is over, until told to stop
+    stay: bool = False  # go on after the run is over, until told to stop
     show_invite: bool = False
     listens_at: str = ""
     status_seconds: float = 15.0
     parent: int | None = None
     metrics_port: int | None = None
     metrics_listen: str = "127.0.0.1"
-    pages: PagesAt | None = None  # of the dashboard
+    pages: PagesAt | None = None  # address of the dashboard
     page: PublicPage = field(default_factory=PublicPage)
     tracking: Tracking | None = None
-    doing: Callable[[], str] = str  # what a start does, in words; empty where nobody says
+    doing: Callable[[], str] = str  # the current stage of a start, in words; empty if unknown
 
 
 def run(prepare: Callable[[], Start], options: ServiceOptions, say: Say) -> None:
-    """Serve one peer until it is over; `prepare` imports what is heavy, `say` shows a line to the user.
+    """Serve one peer until it ends; `prepare` does the heavy imports, `say` shows a line to the user.
 
-    Raises whatever starting or running the node raises.
+    Raises what starting or running the node raises.
     """
     requests = ShutdownRequests(tethered=options.parent is not None)
     log.info("peer_begins", process=os.getpid())
@@ -78,7 +78,7 @@ def run(prepare: Callable[[], Start], options: ServiceOptions, say: Say) -> None
     give_back_large_pieces()
 
     def try_to_say(line: str) -> None:
-        with suppress(OSError):  # a full disk behind our output, or nobody left to read it, is no reason to end
+        with suppress(OSError):  # a full disk or a closed output is no reason to end
             say(line)
 
     try:
@@ -96,15 +96,15 @@ def run(prepare: Callable[[], Start], options: ServiceOptions, say: Say) -> None
 
 
 def remove_abandoned(parent: Path) -> None:
-    """Remove what killed processes of this user left in `parent`: making a runtime directory does so."""
+    """Remove the files that killed processes of this user left in `parent`: making a runtime directory does so."""
     for _ in range(SWEEPS_MAX):
-        with suppress(FileNotFoundError):  # somebody else has removed at the same time
+        with suppress(FileNotFoundError):  # another process has removed them at the same time
             RuntimeDirectory(parent).close()
             return
 
 
 def _wait_for_end(process: int) -> None:
-    """Wait until this process has let go of its locks; not for long, if it only looked as if it were dying."""
+    """Wait until this process has ended and released its locks; the wait is bounded, in case it is not dying."""
     with suppress(ProcessLookupError):
         descriptor = os.pidfd_open(process)
         wait_for(descriptor, PARENT_SECONDS_MAX)
@@ -113,7 +113,7 @@ def _wait_for_end(process: int) -> None:
 
 @contextmanager
 def _interruptible(parent: int | None) -> Iterator[None]:
-    """While there is nothing to save, every signal is a KeyboardInterrupt, and so is the parent's death."""
+    """Turn every signal, and the parent's death, into a KeyboardInterrupt while there is nothing to save."""
     for number in _SIGNALS:
         signal.signal(number, signal.default_int_handler)
     if parent is not None:
@@ -124,7 +124,7 @@ def _interruptible(parent: int | None) -> Iterator[None]:
 
 
 def _ignore_signals() -> None:
-    """What an abandoned peer has left to do is short and bounded, and a late signal must not leave it undone."""
+    """Ignore signals, so that a late one does not interrupt an abandoned peer's short and bounded clean-up."""
     for number in _SIGNALS:
         signal.signal(number, signal.SIG_IGN)
 
@@ -149,11 +149,11 @@ async def _serve_started(node: Served, desk: Desk, control: ControlServer, optio
     goodbye, requests = list[str](), desk.requests
     try:
         try:
-            async with _metrics(node, options):  # before an invite is shown, since its port may be taken
+            async with _metrics(node, options):  # before an invite is shown: the port may be taken
                 goodbye = await _show_and_live(node, options, requests, say)
         finally:
             desk.ending = "writes its last checkpoint"
-            await control.settle()  # so that nobody waits for an answer in vain
+            await control.settle()  # so that no client waits for an answer in vain
     finally:
         try:
             if not requests.abandoned:  # its folder may be gone already
@@ -163,12 +163,12 @@ async def _serve_started(node: Served, desk: Desk, control: ControlServer, optio
             if requests.hurried:
                 signal.alarm(ALARM_SECONDS)
             await _stop(node)
-    for line in goodbye:  # once nothing is left to do, and to say
+    for line in goodbye:  # the last lines, once nothing is left to do
         say(line)
 
 
 async def _show_and_live(node: Served, options: ServiceOptions, requests: ShutdownRequests, say: Say) -> list[str]:
-    """Until the end; returns what to say after all else."""
+    """Show device, invite and pages, and run until the end; returns the lines to print last."""
     if device := node.snapshot().device:
         say(f"The learner trains on {device}")
         say(f"Memory: {takes(node.manifest.config)}")
@@ -182,7 +182,7 @@ async def _show_and_live(node: Served, options: ServiceOptions, requests: Shutdo
 
 
 def _show_invite(node: Served, listens_at: str, say: Say) -> None:
-    """Show it, and in the next line why it would be of no use elsewhere, if it would not; or why there is none."""
+    """Print the invite, or why there is none; a second line says where it would not work, and why."""
     try:
         text = node.invite()
     except UsageError as error:
@@ -193,7 +193,7 @@ def _show_invite(node: Served, listens_at: str, say: Say) -> None:
 
 
 def takes(config: RunConfig) -> str:
-    """Amounts by place."""
+    """Return a summary of the memory that this run takes, by place."""
     from peer.learner.memory_estimate import footprint
 
     return footprint(config).summary()
@@ -208,7 +208,7 @@ def _metrics(node: Served, options: ServiceOptions) -> AbstractAsyncContextManag
 
 
 def _pages(options: ServiceOptions, arguments: Sequence[str], say: Say) -> AbstractAsyncContextManager[None]:
-    """`muster dashboard` beside the peer, with these arguments; nothing without any."""
+    """Run `muster dashboard` beside the peer with these arguments; nothing without any."""
     return dashboard_beside(options.data_directory, arguments, say) if arguments else nullcontext()
 
 
@@ -221,14 +221,14 @@ async def _start_unless_told_to_leave(start: Start, requests: ShutdownRequests) 
         starting.cancel()
         await asyncio.wait({starting}, timeout=STOP_SECONDS_MAX)
         if starting.done() and not starting.cancelled() and starting.exception() is None:
-            return starting.result()  # it was ready before it could be cancelled, and now has to be stopped
+            return starting.result()  # it started before the cancellation, so it has to be stopped
         return None
     finally:
         leaving.cancel()
 
 
 async def _live(node: Served, requests: ShutdownRequests, options: ServiceOptions, say: Say) -> list[str]:
-    """Until the run is over or somebody asks for the end; returns the last words, raises what made the node fail."""
+    """Wait until the run is over or the peer is asked to end; returns the last lines, raises the node's error."""
     over = asyncio.create_task(node.wait())
     leaving, stopping = asyncio.create_task(requests.leave.wait()), asyncio.create_task(requests.stop.wait())
     awaited, goodbye, status_seconds = {over, leaving, stopping}, list[str](), options.status_seconds
@@ -241,7 +241,7 @@ async def _live(node: Served, requests: ShutdownRequests, options: ServiceOption
                 goodbye = _goodbye(node, requests)
             if requests.stop.is_set() or (over.done() and (leaving.done() or not options.stay)):
                 return goodbye
-            if over in done:  # it stays, so these are no last words
+            if over in done:  # it stays, so these lines are not the last
                 for line in goodbye:
                     say(line)
                 goodbye = []
@@ -258,13 +258,13 @@ async def _live(node: Served, requests: ShutdownRequests, options: ServiceOption
 
 
 def _goodbye(node: Served, requests: ShutdownRequests) -> list[str]:
-    """How it ended, and what there is to take from it."""
+    """Return the last lines: how the peer ended, and what it leaves to its owner."""
     now, left = node.snapshot(), requests.leave.is_set() or requests.drained
     return [left_line(now) if left else f"the run is over: {status_line(now)}", *node.last_words()]
 
 
 async def _save_last(node: Served, requests: ShutdownRequests, say: Say) -> None:
-    """Not within the time of stopping: a large model on a slow disk may take longer than all else together."""
+    """Save the last checkpoint, outside the time limit of stopping: a large model on a slow disk takes long."""
     if requests.hurried:
         signal.alarm(0)
     requests.again.clear()

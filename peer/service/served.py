@@ -1,4 +1,4 @@
-"""What a service needs of the peer that it serves."""
+"""The interface of a served peer."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Served(Protocol):
-    """`peer.node.node.Node` is one."""
+    """The parts of `peer.node.node.Node` that the service uses."""
 
     @property
     def manifest(self) -> Manifest: ...

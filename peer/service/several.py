@@ -1,4 +1,4 @@
-"""Several peers by one command: a process each. One that fails does not end the others; what ends this ends all."""
+"""Runs several peers by one command, a process each. One failure does not end the others; ending this ends all."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LINE_BYTES_MAX = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class PeerChild:
-    """A process to run, what it is called in front of each of its lines, and the line that it reads, if any."""
+    """A process to run, the name in front of each of its lines, and the line for its standard input, if any."""
 
     name: str
     command: tuple[str, ...]
@@ -26,9 +26,9 @@ class PeerChild:
 
 
 async def run_several(children: Sequence[PeerChild], say: Callable[[str], None]) -> int:
-    """Run all until the last has ended; returns the worst exit code. Raises LocalError if one cannot be started.
+    """Run all children until the last has ended; returns the highest exit code.
 
-    A signal drains them as Ctrl-C does, a second one stops them.
+    A signal drains them as Ctrl-C does, a second one stops them. Raises LocalError if one cannot be started.
     """
     processes: dict[str, Process] = {}
     leaving = asyncio.Event()
@@ -42,7 +42,7 @@ async def run_several(children: Sequence[PeerChild], say: Callable[[str], None])
         for child in children:
             if not leaving.is_set():
                 processes[child.name] = await _started(child)
-                if leaving.is_set():  # the signal came while this one was on its way
+                if leaving.is_set():  # the signal came while this child started
                     _interrupt(processes[child.name])
         followed = [_followed(name, process, processes, say) for name, process in processes.items()]
         return max(await asyncio.gather(*followed), default=EXIT_FAILED)
@@ -61,7 +61,7 @@ async def _started(child: PeerChild) -> Process:
             stdout=PIPE,
             stderr=STDOUT,
             limit=LINE_BYTES_MAX,
-            start_new_session=True,  # Ctrl-C in the terminal is for us, who pass it on once
+            start_new_session=True,  # Ctrl-C reaches only this process, which passes it on once
         )
     except OSError as error:
         raise LocalError(f"{child.name} cannot be started: {error.strerror}") from None
@@ -72,7 +72,7 @@ async def _started(child: PeerChild) -> Process:
 
 
 async def _followed(name: str, process: Process, all_of_them: dict[str, Process], say: Callable[[str], None]) -> int:
-    """Its exit code, once it has said all; what it says is said with its name in front."""
+    """Print a child's output with its name in front; returns its exit code once it has ended."""
     assert process.stdout is not None
     async for line in process.stdout:
         _try_to_say(say, f"{name}: {line.decode(errors='replace').rstrip()}")
@@ -85,5 +85,5 @@ async def _followed(name: str, process: Process, all_of_them: dict[str, Process]
 
 
 def _try_to_say(say: Callable[[str], None], line: str) -> None:
-    with suppress(OSError):  # nobody left to read it is no reason to end
+    with suppress(OSError):  # a closed output is no reason to end
         say(line)

@@ -1,4 +1,4 @@
-"""What a peer tells about itself, in words."""
+"""A peer's status in words."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from peer.machine.text import printable
 
 
 def status_line(snapshot: PeerSnapshot) -> str:
-    """One line for a terminal that scrolls: `2:31 training, step 480, loss 2.310, …`."""
+    """Return one line for a scrolling terminal: `2:31 training, step 480, loss 2.310, …`."""
     begins = f"{quantity.duration(snapshot.wall_seconds)} {snapshot.state}"
     begins += f" ({snapshot.note})" if snapshot.note else ""
     return _line([begins, f"step {snapshot.steps}"] if snapshot.role == "learner" else [begins], snapshot)
 
 
 def left_line(snapshot: PeerSnapshot) -> str:
-    """The last line of a peer whose run goes on without it."""
+    """Return the last line of a peer whose run goes on without it."""
     begins = f"this peer has left the run after {quantity.duration(snapshot.wall_seconds)}"
     return _line([begins, f"at step {snapshot.steps}"] if snapshot.role == "learner" else [begins], snapshot)
 
@@ -60,7 +60,7 @@ def _today(day: OwnerDay) -> str:
 
 
 def _hindrances(snapshot: PeerSnapshot) -> dict[str, list[str]]:
-    """What keeps the peer from asking into a group, and of which fragments."""
+    """Return the reasons that keep the peer from asking into a group, each with its fragments."""
     found: dict[str, list[str]] = {}
     for index, one in enumerate(snapshot.fragments):
         if one.hindrance:
@@ -69,7 +69,7 @@ def _hindrances(snapshot: PeerSnapshot) -> dict[str, list[str]]:
 
 
 def status_page(snapshot: PeerSnapshot) -> str:
-    """Several lines for `muster status`."""
+    """Return the lines of `muster status`."""
     certified = snapshot.certified
     lines = [
         f"{snapshot.name or snapshot.role} {snapshot.peer_id}",
@@ -98,4 +98,4 @@ def status_page(snapshot: PeerSnapshot) -> str:
     ]
     if not snapshot.dialable:
         lines.append("reach     nobody gets through to it, so it calls the others and reduces nothing: muster doctor")
-    return "\n".join(map(printable, lines))  # what went wrong may be told in a stranger's words
+    return "\n".join(map(printable, lines))  # a note may quote a stranger

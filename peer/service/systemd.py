@@ -1,4 +1,4 @@
-"""A systemd user unit that runs a peer. It is only written; the owner installs and starts it."""
+"""A systemd user unit that runs a peer. This module only writes it; its owner starts it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from coordinator.views.control import SAVE_SECONDS_MAX
 from dht.errors import LocalError
 from dht.files import write_whole
 
-STOP_SECONDS = 120 + int(SAVE_SECONDS_MAX)  # SIGTERM drains: the rounds under way end first, and all is saved
+STOP_SECONDS = 120 + int(SAVE_SECONDS_MAX)  # SIGTERM drains: rounds under way end and all is saved first
 TEMPLATE = """\
 [Unit]
 Description=Muster: training a language model together
@@ -40,12 +40,12 @@ class Unit:
     command: Sequence[str]
 
     def text(self) -> str:
-        """The unit file; an argument may hold anything but a line break."""
+        """Return the unit file; an argument may hold anything except a line break."""
         return TEMPLATE.format(command=" ".join(map(_quoted, self.command)), stop_seconds=STOP_SECONDS)
 
 
 def write_unit(path: Path, text: str) -> Path:
-    """Write it for its owner only: the invite in it may be worth something. Raises LocalError."""
+    """Write the unit, readable only by its owner because it holds an invite; raises LocalError."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_whole(path, text.encode(), mode=0o600)
@@ -55,6 +55,6 @@ def write_unit(path: Path, text: str) -> Path:
 
 
 def _quoted(argument: str) -> str:
-    """As systemd reads it: in quotes, with `%` and `$` doubled."""
+    """Quote an argument for systemd, with `%` and `$` doubled."""
     escaped = argument.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%").replace("$", "$$")
     return f'"{escaped}"'

@@ -1,6 +1,6 @@
-"""Curves of a run in a library that people know (`--track NAME`); each is an extra, and is imported here only.
+"""Adapters that draw a run's curves in well-known libraries (`--track NAME`). Each library is an optional extra.
 
-No library gets the command line: there may be an invite in it.
+Only this module imports them. No library gets the command line, which may hold an invite.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ TRACKING_FOLDER = "tracking"
 
 
 class Tracker(Protocol):
-    """One run in such a library; `viewer` is the command that shows it. A sample is text that the model has written."""
+    """One run in a tracking library; `viewer` is the command that shows it. A sample is text by the model."""
 
     viewer: str
 
@@ -32,39 +32,39 @@ class Tracker(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Tracking:
-    """What `--track` asks for: a library, and the folder of what it keeps on this machine."""
+    """The library that `--track` names, and the folder for its files on this machine."""
 
     library: str
     folder: Path
 
     @classmethod
     def parse(cls, text: str, folder: Path) -> Tracking:
-        """Read NAME or NAME:FOLDER, with `folder` where none is named; the library is not imported.
+        """Parse NAME or NAME:FOLDER, with `folder` as the default; does not import the library.
 
-        Raises UsageError if there is none of this name, LocalError if it is not installed.
+        Raises UsageError if the library is not known, LocalError if it is not installed.
         """
         library, _, named = text.partition(":")
         if library not in TRACKERS:
             names = ", ".join(TRACKERS)
             raise UsageError(f"--track takes one of {names}, not {library!r}{nearest(library, TRACKERS)}")
         found = importlib.util.find_spec(library)
-        if found is None or found.origin is None:  # a folder of this name is no library
+        if found is None or found.origin is None:  # a mere folder of this name is no library
             raise LocalError(f"--track {library} needs the package {library}; install it with: pip install {library}")
         return cls(library, Path(named).absolute() if named else folder)
 
     def open(self, name: str) -> Tracker:
-        """Begin the run of this name, or go on with it; raises whatever the library raises."""
+        """Begin or continue the run of this name; raises what the library raises."""
         self.folder.mkdir(parents=True, exist_ok=True)
         return TRACKERS[self.library](self.folder, name)
 
 
 def tracking(text: str | None, folder: Path) -> Tracking | None:
-    """What `--track` asks for, kept in `tracking` in this folder if it names no other; raises as `Tracking.parse`."""
+    """Parse `--track`, whose default folder is `tracking` in this folder; raises what `Tracking.parse` does."""
     return None if text is None else Tracking.parse(text, folder.absolute() / TRACKING_FOLDER)
 
 
 class TensorBoard:
-    """Event files in a folder of the run's name; a peer that comes back goes on in it."""
+    """Event files in a folder with the run's name, which a returning peer continues."""
 
     def __init__(self, folder: Path, name: str) -> None:
         from torch.utils.tensorboard import SummaryWriter
@@ -84,7 +84,7 @@ class TensorBoard:
 
 
 class Wandb:
-    """A run of Weights & Biases; offline if nobody is logged in here."""
+    """A Weights & Biases run; offline if no user is logged in here."""
 
     def __init__(self, folder: Path, name: str) -> None:
         import wandb
@@ -99,7 +99,7 @@ class Wandb:
             x_save_requirements=False,
         )
         known = wandb.login(prompt=False, verify=False)
-        mode: Any = None if known else "offline"  # None: as WANDB_MODE says, which is online by default
+        mode: Any = None if known else "offline"  # None: WANDB_MODE decides, online by default
         self._run = wandb.init(
             project=PROJECT, name=name, id=name, resume="allow", dir=str(folder), mode=mode, settings=settings
         )
@@ -115,7 +115,7 @@ class Wandb:
 
 
 class Trackio:
-    """A run of Trackio, in its own folder (TRACKIO_DIR)."""
+    """A Trackio run, in Trackio's own folder (TRACKIO_DIR)."""
 
     def __init__(self, folder: Path, name: str) -> None:
         import trackio
@@ -133,7 +133,7 @@ class Trackio:
 
 
 class MLflow:
-    """A run of MLflow: where MLFLOW_TRACKING_URI says, else in a database in the folder."""
+    """An MLflow run, at MLFLOW_TRACKING_URI or else in a database in the folder."""
 
     def __init__(self, folder: Path, name: str) -> None:
         import mlflow

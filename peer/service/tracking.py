@@ -1,4 +1,4 @@
-"""What `--track` shows of a peer, and the thread in which a tracker works, so that nobody waits for it."""
+"""The numbers that `--track` shows of a peer, and the thread of its tracker, so that the peer never waits for it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from coordinator.views.snapshot import PeerSnapshot
 from peer.service.trackers import Tracking
 
 NOTE_SECONDS = 10.0
-CLOSE_SECONDS_MAX = 30.0  # for what is still on its way to a server
+CLOSE_SECONDS_MAX = 30.0  # for points still on their way to a server
 NAME_CHARACTERS_MAX = 40
 
 Say = Callable[[str], None]
@@ -25,21 +25,21 @@ log = structlog.get_logger(__name__)
 
 
 class TrackerThread:
-    """Hands points to a tracker. What that raises ends the tracking and not the run."""
+    """A thread that hands points to a tracker, whose errors end the tracking but not the run."""
 
     def __init__(self, tracking: Tracking, name: str, say: Say) -> None:
         self._points: SimpleQueue[Point | None] = SimpleQueue()
         self._tracking, self._name, self._say = tracking, name, say
-        # a daemon: a server that does not answer keeps no process alive
+        # a daemon thread, so that a server that does not answer keeps no process alive
         self._thread = threading.Thread(target=self._run, name="tracker", daemon=True)
         self._thread.start()
 
     def note(self, step: int, numbers: Mapping[str, float], sample: str = "") -> None:
-        """Have this written; returns at once."""
+        """Queue a point for the tracker; returns at once."""
         self._points.put((step, numbers, sample))
 
     def close(self) -> None:
-        """Wait until all is written, within a bound."""
+        """Wait until all points are written, within a bound."""
         self._points.put(None)
         self._thread.join(CLOSE_SECONDS_MAX)
         if self._thread.is_alive():
@@ -65,7 +65,7 @@ class TrackerThread:
 async def tracked(
     tracking: Tracking | None, run: str, look: Callable[[], PeerSnapshot], say: Say
 ) -> AsyncIterator[None]:
-    """While the block runs, note how this peer of the run of this name does; nothing without a tracker."""
+    """Track this peer of the run of this name, as long as the block runs; does nothing without a tracker."""
     if tracking is None:
         yield
         return
@@ -86,13 +86,16 @@ async def _note(thread: TrackerThread, look: Callable[[], PeerSnapshot]) -> None
 
 
 def run_name(run: str, snapshot: PeerSnapshot) -> str:
-    """One name for what this peer does in this run, also after a restart; a run's name may be a stranger's."""
+    """Return one name for this peer in this run, the same after a restart.
+
+    It is reduced to safe characters, because a stranger may have named the run.
+    """
     words = (run, snapshot.name or snapshot.role, snapshot.run_id[:8] + snapshot.peer_id[-4:])
     return "-".join(re.sub(r"[^A-Za-z0-9_]+", "-", one)[:NAME_CHARACTERS_MAX] for one in words).strip("-")
 
 
 def point_of(snapshot: PeerSnapshot) -> Point:
-    """What is drawn of a snapshot: over the learner's steps, or over versions where nobody trains."""
+    """Return the point to draw for a snapshot, over the learner's steps, or over versions for a host."""
     versions = sum(fragment.version for fragment in snapshot.fragments)
     heldout = snapshot.evaluations[-1].loss if snapshot.evaluations else None
     learner = snapshot.role == "learner"

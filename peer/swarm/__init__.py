@@ -1,1 +1,1 @@
-"""`muster swarm`: many peers on this machine."""
+"""`muster swarm`: runs many peers on this machine."""

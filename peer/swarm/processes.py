@@ -26,12 +26,12 @@ KILLED_SECONDS_MAX = 10.0
 
 @dataclass(slots=True)
 class PeerProcess:
-    """One started peer. What it prints goes to a file: nobody has to read it, and it may outlive us."""
+    """One started peer. Its output goes to a file, which needs no reader and may outlive this process."""
 
     name: str
     data_directory: Path
     process: subprocess.Popen[bytes]
-    temporary: bool = False  # its data directory goes when the swarm ends
+    temporary: bool = False  # whether its data directory is deleted when the swarm ends
     _kept_log: Path | None = None
 
     @classmethod
@@ -45,7 +45,7 @@ class PeerProcess:
     ) -> Self:
         """Run `muster ARGUMENTS` with this data directory; it ends when the calling thread does. Raises LocalError.
 
-        `inside` is a command that becomes the one given to it, somewhere else: `ip netns exec NAME`, for example.
+        `inside` is a prefix that runs the command somewhere else, such as `ip netns exec NAME`.
         """
         common = ("--data", str(data_directory), "--stay", "--die-with-parent", str(os.getpid()))
         data_directory.mkdir(parents=True, exist_ok=True)
@@ -56,38 +56,38 @@ class PeerProcess:
                     stdin=subprocess.PIPE,
                     stdout=console,
                     stderr=subprocess.STDOUT,
-                    start_new_session=True,  # Ctrl-C in the terminal is for the swarm, which then drains
+                    start_new_session=True,  # Ctrl-C reaches only the swarm, which then drains
                 )
         except OSError as error:
             raise LocalError(f"{name} cannot be started: {error.strerror}") from None
         return cls(name, data_directory, process, temporary)
 
     def tell(self, line: str) -> None:
-        """Write a line to its standard input; a peer that has died does not mind."""
+        """Write a line to its standard input and close that; does nothing if the peer has died."""
         if self.process.stdin is not None:
             with suppress(OSError):
                 self.process.stdin.write(line.encode() + b"\n")
         self.close_input()
 
     def close_input(self) -> None:
-        """Nothing more will be told."""
+        """Close its standard input."""
         if self.process.stdin is not None:
-            with suppress(OSError):  # what was not written yet has nobody to read it
+            with suppress(OSError):  # unwritten bytes have no reader any more
                 self.process.stdin.close()
 
     @property
     def exit_code(self) -> int | None:
-        """None while it runs, negative if a signal ended it."""
+        """Its exit code: None while it runs, negative if a signal ended it."""
         return self.process.poll()
 
     def has_ended(self, seconds: float) -> bool:
-        """Whether it has ended, or does within this time."""
+        """Whether it ends within this time."""
         with suppress(subprocess.TimeoutExpired):
             self.process.wait(seconds)
         return self.exit_code is not None
 
     def last_words(self) -> str:
-        """How it ended: what killed it, or the last line it printed."""
+        """Say how it ended: the signal that killed it, or the last line it printed."""
         code = self.exit_code
         if code is not None and code < 0:
             return f"ended by signal {-code}"
@@ -97,7 +97,7 @@ class PeerProcess:
         return self._with_lasting_log(lines[-1]) if lines else f"ended with exit code {code}"
 
     def _with_lasting_log(self, words: str) -> str:
-        """If the words send the reader to a log that goes with a temporary folder: keep a copy, and name that."""
+        """Keep a copy of a log that the words name and that is deleted with the swarm, and name the copy instead."""
         log = self.data_directory / LOG_NAME
         if not self.temporary or str(log) not in words:
             return words
@@ -107,17 +107,17 @@ class PeerProcess:
         return words.replace(str(log), str(self._kept_log))
 
     def failure(self) -> MusterError:
-        """Its end as an error of ours: used wrongly if it says so."""
+        """Return its end as an error: UsageError for exit code 2, else LocalError."""
         return (UsageError if self.exit_code == 2 else LocalError)(self.last_words())
 
 
 def make_identity(data_directory: Path) -> PeerId:
-    """The peer id that a peer with this data directory will have."""
+    """Make the key of a peer with this data directory, if it has none; returns its peer id."""
     return Identity.load_or_create(data_directory / IDENTITY_NAME).peer_id
 
 
 def end_all(processes: Sequence[PeerProcess], patience_seconds: float) -> list[str]:
-    """Wait for the processes, then ask them by signal, then kill them; returns the names of those that were killed."""
+    """Wait for the processes, then send SIGTERM, then kill them; returns the names of the killed ones."""
     _wait(processes, patience_seconds)
     for peer in processes:
         if peer.exit_code is None:

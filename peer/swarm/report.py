@@ -1,4 +1,4 @@
-"""The figures of design §11 from what was seen of a swarm, exactly as defined there."""
+"""The figures of design §11, exactly as defined there, computed from the watch of a swarm."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _UNKNOWN = math.nan  # JSON has no such number: it is written as null
 
 
 def report_of(watch: SwarmWatch, cores: int, wall_seconds: float) -> SwarmReport:
-    """Sum up a swarm that has ended; what died with a peer counts as far as it was seen."""
+    """Sum up a swarm that has ended; peers that died count up to their last snapshot."""
     lives = watch.lives()
     learners = [one for one in lives if one.role == "learner"]
     certified = watch.witness.certified if watch.witness is not None else CertifiedWork()
@@ -50,10 +50,10 @@ def report_of(watch: SwarmWatch, cores: int, wall_seconds: float) -> SwarmReport
 
 
 def disagreement(watch: SwarmWatch) -> str | None:
-    """Why the living honest processes do not all hold the same certified state, in words; None if they do.
+    """Say why the living honest processes do not all hold the same certified state; None if they do.
 
     They do if their tensors hash to the certified digests of the same versions, and no version of a fragment was
-    certified twice upon one parent, but for what smaller sides of a partition certified and gave up.
+    certified twice upon one parent. Versions that a smaller side of a partition certified and gave up do not count.
     """
     finals = {name: watch.final.get(name) for name in watch.living_honest}
     told = [snapshot for snapshot in finals.values() if snapshot is not None]
@@ -73,7 +73,7 @@ def disagreement(watch: SwarmWatch) -> str | None:
 
 
 def utilisation(watch: SwarmWatch, cores: int) -> float:
-    """The learners' CPU seconds over cores × wall between first and last step of any of them."""
+    """Return the learners' CPU seconds over cores × wall seconds between the first and the last step of any of them."""
     learners = [snapshot for snapshot in watch.lives() if snapshot.role == "learner"]
     seen = (watch.last_step_at or 0.0) - (watch.first_step_at or 0.0)
     # polls come late by up to their interval, so a single peer's own measurement can be longer
@@ -82,13 +82,13 @@ def utilisation(watch: SwarmWatch, cores: int) -> float:
 
 
 def state_digests(snapshot: PeerSnapshot) -> dict[str, tuple[int, str]]:
-    """Version and digest, hashed from the tensors, of each fragment."""
+    """Return each fragment's held version and the digest hashed from its tensors."""
     pairs = zip(snapshot.fragments, snapshot.digests_from_tensors, strict=False)
     return {str(index): (part.held_version, digest) for index, (part, digest) in enumerate(pairs)}
 
 
 def delays(steps: Iterable[int]) -> dict[str, float]:
-    """Median and 95th percentile by the nearest rank; empty if there is nothing to rank."""
+    """Return median and 95th percentile by the nearest rank; empty without steps."""
     ranked = sorted(steps)
     if not ranked:
         return {}
@@ -118,12 +118,12 @@ def write_report(report: SwarmReport, path: Path) -> None:
 
 
 def _temporary(path: Path) -> Path:
-    """What a report is written to first."""
+    """Return the path that a report is first written to."""
     return path.with_name(path.name + ".new")
 
 
 def _events(watch: SwarmWatch) -> dict[str, int]:
-    """Events of all processes together, and the deaths among them."""
+    """Return the summed events of all processes, and the deaths."""
     total = Counter[str]()
     for snapshot in watch.lives():
         total.update(snapshot.events)
@@ -132,14 +132,14 @@ def _events(watch: SwarmWatch) -> dict[str, int]:
 
 
 def _bans(lives: Sequence[PeerSnapshot]) -> tuple[ReportedBan, ...]:
-    """Every banned key once, with how many say so."""
+    """Return every banned key once, with the number of processes that report it."""
     found = {one.peer_id: one for snapshot in lives for one in snapshot.bans}
     by = Counter(one.peer_id for snapshot in lives for one in snapshot.bans)
     return tuple(ReportedBan(peer=one.peer_id, reason=one.reason, by=by[one.peer_id]) for one in found.values())
 
 
 def _hostile(watch: SwarmWatch, lives: Sequence[PeerSnapshot]) -> tuple[str, ...]:
-    """Keys of the hostile by their names: some are banned, and end, before anybody has asked them."""
+    """Return the keys of hostile peers by `watch.keys` too: some are banned and end before they give a snapshot."""
     keys = {**watch.keys, **{one.name: one.peer_id for one in lives}}
     return tuple(keys[name] for name in sorted(watch.hostile) if name in keys)
 

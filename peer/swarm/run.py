@@ -1,6 +1,6 @@
 """A swarm of real peers on this machine, from the first process to the report (`muster swarm`).
 
-This process only starts, watches and ends others: it never imports what trains or what talks to the network.
+This process only starts, watches and ends others: it never imports code that trains or that talks to the network.
 """
 
 from __future__ import annotations
@@ -35,24 +35,24 @@ from peer.swarm.watch import SwarmWatch
 
 PEERS_MAX = 64
 POLL_SECONDS = 0.5
-LOOK_SECONDS = 1.0  # between two snapshots of a process, each of which takes both sides milliseconds from its steps
+LOOK_SECONDS = 1.0  # between two snapshots of a process, each of which costs its steps milliseconds
 INVITE_POLL_SECONDS = 0.1
-START_SECONDS_MAX = 300.0  # a small machine imports for a long time when all start at once
+START_SECONDS_MAX = 300.0  # imports take long on a small machine when all peers start at once
 DRAIN_SECONDS_MAX = 90.0
-DRAIN_ROUNDS = 4  # or as many rounds' deadlines, if that is longer
+DRAIN_ROUNDS = 4  # wait for so many rounds' deadlines, if that is longer
 DEATH_SECONDS = 2.0  # a dying process closes its socket before it is gone
 END_SECONDS_MAX = 20.0
 HOST = "host"
-UNLIMITED = ("pause_on_battery=false", "pause_for_gpu_programs=false")  # a swarm is started to run
+UNLIMITED = ("pause_on_battery=false", "pause_for_gpu_programs=false")  # a swarm must not pause
 
 
 @dataclass(frozen=True, slots=True)
 class SwarmOptions:
-    """What to start, and when to end it. Peers are numbered from 1; `slow` multiplies the pace of some."""
+    """What to start, and when to end it. Peers are numbered from 1; `slow` multiplies some peers' step seconds."""
 
     config: RunConfig
     config_path: Path | None = None  # None: the run that ships with Muster
-    settings: tuple[str, ...] = ()  # TABLE.KEY=VALUE instead of what that file says; `config` has them already
+    settings: tuple[str, ...] = ()  # TABLE.KEY=VALUE over those in the file; `config` has them already
     peers: int = 4
     minutes: float | None = None
     step_seconds: float = 0.0
@@ -60,10 +60,10 @@ class SwarmOptions:
     slow: dict[int, float] = field(default_factory=dict)
     faults: dict[int, str] = field(default_factory=dict)
     attacks: dict[int, str] = field(default_factory=dict)  # of hostile peers, as `join --attack` takes it
-    base: str = ""  # folder of the base model, where the run file does not say
-    tape: Path | None = None  # where to write the event tape; then learners compute on the processor
-    compiled: bool | None = None  # as `join --compile`; None: as each peer's device is
-    tracking: Tracking | None = None  # which the host does
+    base: str = ""  # folder of the base model, if the run file does not name it
+    tape: Path | None = None  # file of the event tape; with it, learners use the processor
+    compiled: bool | None = None  # as `join --compile`; None: as suits each peer's device
+    tracking: Tracking | None = None  # done by the host
     verbose: bool = False
 
     def __post_init__(self) -> None:
@@ -115,12 +115,12 @@ class Swarm:
         self._invite_text = ""
         self._leave = asyncio.Event()
         self._started_at = time.monotonic()
-        self._counted_from = self._started_at  # by what is shown
+        self._counted_from = self._started_at  # the start of the time that is shown
 
     async def run(self) -> SwarmReport:
-        """Start, train, drain and end the swarm; nothing of it is left, whatever happens.
+        """Start, train, drain and end the swarm; whatever happens, no process of it is left.
 
-        Raises UsageError or LocalError if it never began, LocalError if it was stopped at once.
+        Raises UsageError or LocalError if it never began, LocalError if a second signal stopped it.
         """
         asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(self._options.peers + 1))
         with self._folder() as root:
@@ -133,7 +133,7 @@ class Swarm:
         return report_of(self.watch, len(os.sched_getaffinity(0)), wall_seconds)
 
     async def _run_in(self, root: Path) -> float:
-        """The whole life of the swarm; returns the seconds until it was drained."""
+        """Run the swarm from start to end; returns the seconds until it was drained."""
         try:
             with self._signals():
                 await self._start(root)
@@ -154,9 +154,9 @@ class Swarm:
 
     @contextmanager
     def _folder(self) -> Iterator[Path]:
-        """Where the peers keep their data. A temporary place is gone afterwards, and what killed peers left there."""
+        """Yield the folder of the peers' data; deletes a temporary one afterwards, and what killed peers left."""
         temporary = Path(tempfile.gettempdir())
-        private = RuntimeDirectory(temporary)  # also removes what an earlier swarm left that was killed
+        private = RuntimeDirectory(temporary)  # also removes the folder of an earlier swarm that was killed
         try:
             yield self._options.data_directory or private.path
         finally:
@@ -166,7 +166,7 @@ class Swarm:
     # -- phases
 
     async def _start(self, root: Path) -> None:
-        """All processes at once: the peers import while the host starts, and wait for its invite."""
+        """Start all processes at once: the peers import while the host starts, and wait for its invite."""
         directories = {name: root / name for name in self.watch.names}
         if self._options.tape is not None:
             refuse_earlier(directories.values())
@@ -181,7 +181,7 @@ class Swarm:
             self._processes[name].tell(self._invite_text)
 
     async def _invite(self, host: PeerProcess, founder: str) -> str:
-        """The line by which the others find the host. In a list it lets in nobody, and founders need no more."""
+        """Wait for the host's invite, and return it. In a run by list it admits nobody, but founders need no more."""
         deadline = time.monotonic() + START_SECONDS_MAX
         while time.monotonic() < deadline:
             if self._leave.is_set():
@@ -201,7 +201,7 @@ class Swarm:
         raise LocalError(f"the host was not ready within {START_SECONDS_MAX:g} seconds; is this machine overloaded?")
 
     async def _train(self) -> None:
-        """The minutes that are given begin with the first peer that is up: how long a start takes is the machine's."""
+        """Train until the goal is reached. The minutes begin with the first peer that is up, not with the start."""
         await self._until("starting", lambda: bool(self.watch.learner_snapshots()), START_SECONDS_MAX, self._leave)
         self._counted_from = time.monotonic()
         await self._until("training", lambda: self.watch.training_is_over, self.watch.seconds_goal, self._leave)
@@ -213,7 +213,7 @@ class Swarm:
         await self._until("draining", lambda: self.watch.settled, patience, nothing_more_to_ask)
 
     async def _finish(self) -> None:
-        """The last snapshot of everyone, with digests hashed from the tensors."""
+        """Take the last snapshot of every living process, with digests hashed from the tensors."""
         self._show("counting")
         await asyncio.gather(*(self._ask_final(self._processes[name]) for name in self.watch.living))
 
@@ -240,7 +240,7 @@ class Swarm:
         arguments += ["--threads", str(max(1, usable_cores() // self._options.peers))]
         if self._options.compiled is not None:
             arguments.append("--compile" if self._options.compiled else "--no-compile")
-        share = f"gpu_memory_share={1 / self._options.peers:.3f}"  # they may all train on one GPU
+        share = f"gpu_memory_share={1 / self._options.peers:.3f}"  # all may train on one GPU
         arguments += [word for limit in (*UNLIMITED, share) for word in ("--limit", limit)]
         data = self._options.config.data
         arguments += ["--corpus", data.path] if data.source not in ("stdlib", "hub") else []
@@ -253,7 +253,7 @@ class Swarm:
 
     @property
     def _base(self) -> str:
-        """Where all peers of a swarm find the base of an adapter, if not on the Hub."""
+        """The folder of an adapter's base for all peers of the swarm; empty if it is on the Hub."""
         source = self._options.config.model.source
         if self._options.config.adapter is None:
             return ""
@@ -263,7 +263,7 @@ class Swarm:
         self._followers.append(asyncio.create_task(self._poll(peer)))
 
     async def _poll(self, peer: PeerProcess) -> None:
-        """Ask one process again and again until it ends; one that does not answer holds up nobody else."""
+        """Take snapshots of one process until it ends. Each has its own task, so one that hangs delays no other."""
         while peer.exit_code is None:
             with suppress(MusterError):
                 self.watch.note(peer.name, await asyncio.to_thread(snapshot, peer.data_directory), time.monotonic())
@@ -278,11 +278,11 @@ class Swarm:
             last = await asyncio.to_thread(snapshot, peer.data_directory, "final")
             self.watch.note_final(peer.name, last, time.monotonic())
         except MusterError:
-            if await asyncio.to_thread(peer.has_ended, DEATH_SECONDS):  # else it lives and disagrees
+            if await asyncio.to_thread(peer.has_ended, DEATH_SECONDS):  # else it counts as disagreeing
                 self.watch.note_death(peer.name, peer.last_words())
 
     async def _tell_all(self, names: Iterable[str], command: Command) -> None:
-        """Processes that cannot be told have died or will be ended by signal."""
+        """Send a command to these processes; one that does not take it has died or will be ended by a signal."""
         directories = [self._processes[name].data_directory for name in names]
         asked: list[Awaitable[object]] = [asyncio.to_thread(ask, directory, command) for directory in directories]
         await asyncio.gather(*asked, return_exceptions=True)
@@ -290,7 +290,10 @@ class Swarm:
     # -- time
 
     async def _until(self, phase: str, done: Callable[[], bool], seconds: float | None, leave: asyncio.Event) -> None:
-        """Show what happens until `done`, `leave`, the time is over or nobody is left; raises if nobody ever was."""
+        """Show the swarm until `done`, `leave`, the end of the time or the death of all learners.
+
+        Raises the first learner's error if no learner ever came up.
+        """
         deadline = None if seconds is None else time.monotonic() + seconds
         while not (done() or leave.is_set() or (deadline is not None and time.monotonic() >= deadline)):
             if self._is_deserted():
@@ -311,7 +314,7 @@ class Swarm:
 
     @contextmanager
     def _signals(self) -> Iterator[None]:
-        """The first Ctrl-C or SIGTERM drains, the second ends everything now."""
+        """Let the first Ctrl-C or SIGTERM drain the swarm, and the second end everything now."""
         task = asyncio.current_task()
         assert task is not None
         asked_before = False

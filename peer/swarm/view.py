@@ -1,4 +1,4 @@
-"""What people see of a swarm: a live view in a terminal, plain lines elsewhere, and a summary at the end."""
+"""The views of a swarm for people: live in a terminal, plain lines elsewhere, and a summary at the end."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from coordinator.views.snapshot import PeerSnapshot
 from peer.observer.terminal import Column, LiveView, Picture, Row, labelled, loss_line
 from peer.swarm.watch import SwarmWatch
 
-UNIGRAM_NATS, BIGRAM_NATS = 3.22, 2.43  # what a model of byte frequencies reaches on Python's source text
+UNIGRAM_NATS, BIGRAM_NATS = 3.22, 2.43  # losses of byte-frequency models on Python's source text
 PLAIN_SECONDS = 5.0
 BAR_CHARACTERS = 24
 LABEL_CHARACTERS = 11
@@ -37,7 +37,7 @@ muster join INVITE                          # on another machine, which has Must
 
 @dataclass(frozen=True, slots=True)
 class LiveSwarm:
-    """The swarm in a terminal, drawn anew with each look at it."""
+    """The swarm in a terminal, redrawn on every `show`."""
 
     live: LiveView
 
@@ -46,7 +46,7 @@ class LiveSwarm:
 
 
 class PlainLines:
-    """One line every few seconds, and one for each death."""
+    """Prints a line every few seconds, and one for each death."""
 
     def __init__(self, say: Callable[[str], None]) -> None:
         self._say = say
@@ -64,7 +64,7 @@ class PlainLines:
 
 
 def plain_line(watch: SwarmWatch, phase: str, seconds: float) -> str:
-    """The swarm in one line."""
+    """Describe the swarm in one line."""
     snapshots, (sent, _) = watch.learner_snapshots(), _traffic_bytes(watch)
     parts = [
         f"{quantity.duration(seconds)} {phase}",
@@ -79,13 +79,13 @@ def plain_line(watch: SwarmWatch, phase: str, seconds: float) -> str:
 
 
 def picture(watch: SwarmWatch, phase: str, seconds: float) -> Picture:
-    """The swarm and its peers."""
+    """Return the picture of the swarm and its peers."""
     rows = [Row([name, *_cells(watch, name)], "red" if name in watch.died else None) for name in watch.names]
     return Picture(_swarm_lines(watch, phase, seconds), COLUMNS, rows)
 
 
 def summary(report: SwarmReport, sample: str, disagreement: str | None, bytewise: bool = False) -> RenderableType:
-    """How it went, a piece of generated text, and what to try next; `bytewise`: as `SwarmWatch.bytewise`."""
+    """Return the results, generated text and commands to try next; `bytewise` is that of `SwarmWatch`."""
     agreement = "every peer holds the same bytes" if disagreement is None else f"NO: {disagreement}"
     lines = [("agreement", agreement), *_results(report, bytewise), *_offenders(report)]
     parts: list[RenderableType] = [Text(f"{label:<{LABEL_CHARACTERS}}{value}") for label, value in lines]
@@ -97,7 +97,7 @@ def summary(report: SwarmReport, sample: str, disagreement: str | None, bytewise
 
 
 def _harmless(character: str) -> str:
-    """A young model writes any byte, also those that steer a terminal."""
+    """Replace control characters, because an untrained model may write bytes that steer a terminal."""
     return character if character.isprintable() or character == "\n" else " "
 
 
@@ -121,7 +121,7 @@ def _results(report: SwarmReport, bytewise: bool) -> list[tuple[str, str]]:
 
 
 def _offenders(report: SwarmReport) -> list[tuple[str, str]]:
-    """Whom the user ordered to attack, and who was banned for what."""
+    """Return lines on the peers ordered to attack, and on the banned keys with the reasons."""
     banned = {one.peer for one in report.bans}
     lines = [("banned", f"…{one.peer[-8:]} by {one.by}: {one.reason}") for one in report.bans[:BANS_SHOWN]]
     if report.hostile:
@@ -173,7 +173,7 @@ def _tokens_per_second(snapshots: Sequence[PeerSnapshot]) -> float:
 
 
 def _traffic_bytes(watch: SwarmWatch) -> tuple[int, int]:
-    """Sent and received by all learners, the dead ones too."""
+    """Return the bytes sent and received by all learners, including dead ones."""
     learners = [one for one in watch.lives() if one.role == "learner"]
     return sum(one.bytes_sent for one in learners), sum(one.bytes_received for one in learners)
 
@@ -188,5 +188,5 @@ def _losses(watch: SwarmWatch) -> list[float]:
 
 
 def _scale(bytewise: bool) -> str:
-    """What a loss may be compared with."""
+    """Return the losses to compare with, if the text is read byte by byte."""
     return "" if not bytewise else f"unigrams {UNIGRAM_NATS}, bigrams {BIGRAM_NATS}"

@@ -1,4 +1,4 @@
-"""What was seen of a swarm while it ran: the newest snapshot of every process, and what must not be forgotten."""
+"""The record of a running swarm: the newest snapshot of every process, and facts that outlive a process."""
 
 from __future__ import annotations
 
@@ -13,28 +13,28 @@ FINISHED = "finished"  # the state of a peer whose run is over or drained
 
 @dataclass(slots=True)
 class SwarmWatch:
-    """Fed by what polls the swarm; views and reports read it. Processes go by the name that the swarm gave them."""
+    """The state of a swarm as its polls have seen it, for views and reports. Processes go by their swarm names."""
 
     host: str
     learners: tuple[str, ...]
     versions_goal: int
     seconds_goal: float | None = None
-    hostile: frozenset[str] = frozenset()  # learners of whom nothing is believed and nothing is expected
-    bytewise: bool = False  # whether it trains on Python's source text byte by byte, whose frequencies are known
-    keys: Mapping[str, str] = field(default_factory=dict)  # of learners, where they are known before these say so
+    hostile: frozenset[str] = frozenset()  # learners that are neither believed nor waited for
+    bytewise: bool = False  # whether it trains on bytes of Python's source, whose frequencies are known
+    keys: Mapping[str, str] = field(default_factory=dict)  # of learners, if known before their first snapshot
     latest: dict[str, PeerSnapshot] = field(default_factory=dict)
     final: dict[str, PeerSnapshot] = field(default_factory=dict)
     died: dict[str, str] = field(default_factory=dict)
-    past: list[PeerSnapshot] = field(default_factory=list)  # the last of every process that another one followed
-    certificates: SeenCertificates = field(default_factory=SeenCertificates)  # that honest processes told of
+    past: list[PeerSnapshot] = field(default_factory=list)  # the last snapshot of every process that was replaced
+    certificates: SeenCertificates = field(default_factory=SeenCertificates)  # shown by honest processes
     first_step_at: float | None = None
     last_step_at: float | None = None
-    first_version: tuple[float, int] | None = None  # when we first saw more versions than at the start, and how many
+    first_version: tuple[float, int] | None = None  # when versions first exceeded those at the start, and how many
     last_version: tuple[float, int] | None = None
     _versions_before: int | None = None
 
     def note(self, name: str, snapshot: PeerSnapshot, now: float) -> None:
-        """A process told about itself at this time, in seconds on any one clock."""
+        """Note a process's snapshot, taken at `now` seconds on one clock."""
         before = self.latest.get(name)
         self.latest[name] = snapshot
         if name == self.host and self._versions_before is None:
@@ -53,16 +53,16 @@ class SwarmWatch:
             self.first_version = self.first_version or self.last_version
 
     def note_final(self, name: str, snapshot: PeerSnapshot, now: float) -> None:
-        """The last thing that a process told, after the drain."""
+        """Note a process's last snapshot, taken after the drain."""
         self.note(name, snapshot, now)
         self.final[name] = snapshot
 
     def note_death(self, name: str, last_words: str) -> None:
-        """A process ended before the swarm did."""
+        """Note that a process ended before the swarm did."""
         self.died.setdefault(name, last_words)
 
     def note_restart(self, name: str) -> None:
-        """Another process goes on where this one ended."""
+        """Note that a new process replaces the ended one of this name."""
         self.died.pop(name, None)
         if (last := self.latest.pop(name, None)) is not None:
             self.past.append(last)
@@ -74,12 +74,12 @@ class SwarmWatch:
 
     @property
     def living(self) -> tuple[str, ...]:
-        """Those that have not died, in order."""
+        """The processes that have not died, in order."""
         return tuple(name for name in self.names if name not in self.died)
 
     @property
     def honest(self) -> tuple[str, ...]:
-        """All processes but the hostile ones, the host first."""
+        """All processes except the hostile ones, the host first."""
         return tuple(name for name in self.names if name not in self.hostile)
 
     @property
@@ -88,12 +88,12 @@ class SwarmWatch:
 
     @property
     def living_learners(self) -> tuple[str, ...]:
-        """The honest ones."""
+        """The honest learners that have not died."""
         return tuple(name for name in self.learners if name not in self.died and name not in self.hostile)
 
     @property
     def versions(self) -> int:
-        """Versions that the swarm has certified since it started, over all fragments."""
+        """Number of versions over all fragments that the swarm has certified since it started."""
         newest: dict[int, int] = {}
         for snapshot in (self.latest[name] for name in self.honest if name in self.latest):
             for index, fragment in enumerate(snapshot.fragments):
@@ -102,7 +102,7 @@ class SwarmWatch:
 
     @property
     def versions_per_minute(self) -> float | None:
-        """Between the first and the last version that we saw, so without what the start took."""
+        """The rate between the first and the last version seen, so without the start; None if there is none."""
         if self.first_version is None or self.last_version is None or self.first_version == self.last_version:
             return None
         (began, before), (ended, after) = self.first_version, self.last_version
@@ -110,7 +110,7 @@ class SwarmWatch:
 
     @property
     def witness(self) -> PeerSnapshot | None:
-        """The snapshot that has seen most certificates; the host's among equals."""
+        """The honest snapshot that counts the most certified versions; the host's if several do."""
         seen = [self.latest[name] for name in self.honest if name in self.latest]
         return max(seen, key=lambda snapshot: snapshot.certified.versions, default=None)
 
@@ -119,11 +119,11 @@ class SwarmWatch:
         return self.latest.get(self.host)
 
     def learner_snapshots(self) -> list[PeerSnapshot]:
-        """The newest snapshot of every learner, also of those that have died since."""
+        """Return the newest snapshot of every learner, including those that have died since."""
         return [self.latest[name] for name in self.learners if name in self.latest]
 
     def lives(self) -> list[PeerSnapshot]:
-        """The last snapshot of every process there ever was, in order of their ends."""
+        """Return the last snapshot of every process that there was: first the replaced ones, in order of their ends."""
         return [*self.past, *(self.latest[name] for name in self.names if name in self.latest)]
 
     @property
@@ -134,7 +134,7 @@ class SwarmWatch:
 
     @property
     def settled(self) -> bool:
-        """True if every living honest process holds what it knows of, all know the same, and no round is in flight."""
+        """True if all living honest processes know and hold the same versions, are finished, and have no round."""
         known = [self.latest.get(name) for name in self.living_honest]
         snapshots = [snapshot for snapshot in known if snapshot is not None]
         idle = not any(snapshot.rounds_in_flight for snapshot in snapshots)
@@ -142,13 +142,13 @@ class SwarmWatch:
 
 
 def at_rest(snapshots: Sequence[PeerSnapshot]) -> bool:
-    """True if all of them hold the same versions, and no round is under way that could certify another."""
+    """True if all hold the same versions, and no round is under way that could certify another."""
     idle = all(part.phase == "idle" for snapshot in snapshots for part in snapshot.fragments)
     return idle and same_heads(snapshots)
 
 
 def same_heads(snapshots: Iterable[PeerSnapshot]) -> bool:
-    """True if all of them know and hold the same version of every fragment."""
+    """True if all know and hold the same version of every fragment."""
     heads = {tuple((part.version, part.head) for part in snapshot.fragments) for snapshot in snapshots}
     held = all(part.held_version == part.version for snapshot in snapshots for part in snapshot.fragments)
     return len(heads) == 1 and held
