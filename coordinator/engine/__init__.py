@@ -1,1 +1,1 @@
-"""The one entrance to the protocol: fragments, fork choice, gossip, enforcement, audits."""
+"""The protocol engine, its single entrance: fragments, fork choice, gossip, enforcement, audits."""

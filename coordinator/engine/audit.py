@@ -1,9 +1,9 @@
-"""Looking again into what a reducer returned, after the fact: one partition, every leaf of it (design §9). Sans-IO.
+"""Audits of reducers' results after the round: every leaf of one partition (design §9). Sans-IO.
 
-Spot checks see a few leaves before a version exists, so who touches one leaf of hundreds is mostly missed. After some
-of its rounds, drawn by itself so that nobody can know beforehand, a member has the others send it what they committed
-to one partition, and recomputes all of it. A leaf that differs convicts its reducer, as in a refutation; the version
-stays.
+Spot checks see only a few leaves before a version exists, so they mostly miss a reducer that alters one leaf of
+hundreds. After some of its rounds a member asks the others for their committed inputs to one partition, and recomputes
+all of it. It draws these rounds itself, so nobody can know them beforehand. A leaf that differs convicts the reducer,
+as in a refutation; the version stays.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from coordinator.wire.messages import NeedNote, PartNote
 from coordinator.wire.openings import OpeningNote, OpenNote
 from dht.identity import PeerId
 
-ROUNDS_KEPT = 4  # newest ones that we were in, for audits of ours and of others
-ASKERS_SPARE = 4  # members that get a part of ours after one round beside a hostile third: audits are rare
-GIVEN_MAX = 4  # times that one of them gets it: messages get lost
-ASK_SHARE = 0.25  # of a round's deadline, between two requests for what is missing
-PATIENCE_DEADLINES = 2.0  # after which an audit that lacks a part is given up
+ROUNDS_KEPT = 4  # our newest rounds, kept for our audits and those of others
+ASKERS_SPARE = 4  # members beside a hostile third that may have our part of one round: audits are rare
+GIVEN_MAX = 4  # how often one of them gets it: messages get lost
+ASK_SHARE = 0.25  # time between two requests for missing parts, as a share of a round's deadline
+PATIENCE_DEADLINES = 2.0  # deadlines of a round after which we give up an audit that lacks a part
 DRAW_BYTES = 8
 
 
 @dataclass(slots=True)
 class Past:
-    """A certified round that we were in; `given` counts, by asker, the part that it got from us."""
+    """A certified round that we were in; `given` has, by asker, the partition that we sent it and how often."""
 
     exchange: Exchange
     given: dict[PeerId, tuple[int, int]] = field(default_factory=dict)  # partition, times
@@ -46,14 +46,14 @@ class Past:
 
     @property
     def capacity(self) -> int:
-        """Askers that get a part: so many that as many hostile members as a group bears deny nobody's audit."""
+        """Number of askers that may get a part: enough that the hostile members a group bears cannot block an audit."""
         group = self.exchange.group
         return len(group.members) - group.votes_needed + ASKERS_SPARE
 
 
 @dataclass(slots=True)
 class Audit:
-    """One result that we look into again. `lacking` are the inputs that we have still to get."""
+    """One result that we audit. `lacking` are the inputs that are still missing."""
 
     exchange: Exchange
     held: HeldResult
@@ -81,7 +81,7 @@ class Auditor:
     # -- beginning
 
     def follow(self, actions: Sequence[Action], now: float) -> list[Action]:
-        """Keep the rounds of ours that have just been certified; look into one of their results, if so drawn."""
+        """Keep our rounds that have just been certified; audit one of their results if the draw says so."""
         found: list[Action] = []
         for action in actions:
             if isinstance(action, VersionCertified):
@@ -98,11 +98,11 @@ class Auditor:
         return self._begin(attempt.exchange, machine, now) if chosen and self.audit is None else []
 
     def _draw(self) -> float:
-        """Between 0 and 1."""
+        """Draw a random number between 0 and 1."""
         return int.from_bytes(self.core.random_bytes(DRAW_BYTES), "big") / 2.0 ** (8 * DRAW_BYTES)
 
     def _begin(self, exchange: Exchange, machine: FragmentMachine, now: float) -> list[Action]:
-        """One of the results of others that the newest certificate names."""
+        """Begin to audit another member's result that the newest certificate names."""
         assert exchange.inputs is not None
         partitions = machine.chain.certificates[-1].outcome.partitions
         roots = {(p, one.root) for p, one in enumerate(partitions) if one is not None}
@@ -119,7 +119,7 @@ class Auditor:
         return self._ask(self.audit, now)
 
     def _ask(self, audit: Audit, now: float) -> list[Action]:
-        """What we lack, from those who committed it; all that is here already is recomputed at once."""
+        """Ask the contributors for the inputs that we lack; recompute at once if all are here."""
         inputs, (group, partition, turn) = audit.exchange.inputs, audit.place
         assert inputs is not None
         if not audit.lacking:
@@ -133,7 +133,7 @@ class Auditor:
     def receive(
         self, sender: PeerId, note: PartNote | NeedNote | OpenNote | OpeningNote, root: bytes | None
     ) -> list[Action]:
-        """A part that we have asked for, or somebody who asks for one of ours."""
+        """Take a part that we asked for, or answer a request for one of ours."""
         if isinstance(note, PartNote):
             return self._on_part(sender, note, root)
         if not isinstance(note, NeedNote) or note.what != "part":
@@ -141,7 +141,7 @@ class Auditor:
         return self._give(sender, note)
 
     def _give(self, sender: PeerId, note: NeedNote) -> list[Action]:
-        """Our part of one partition, to a few members of that round."""
+        """Send our part of one partition to a member of that round, within limits."""
         past = next((one for one in self.past if one.roster_id == note.group), None)
         if past is None or past.exchange.encoded is None or sender not in past.exchange.group.members:
             return []
@@ -173,21 +173,22 @@ class Auditor:
         return [replace(inspection_of(audit.exchange, audit.held, self.core.me), whole=True)]
 
     def on_answer(self, event: Inspected, now: float) -> list[Action]:
-        """What a recomputation has shown; a leaf that differs convicts."""
+        """Take the finding of a recomputation; a leaf that differs convicts the reducer."""
         audit = self.audit
         if audit is None or not event.whole or event.key != audit.exchange.group.key:
             return []
         inputs, shown = audit.exchange.inputs, event.refutation
         if shown is None or inputs is None:
-            doubtful = event.finding is Finding.DOUBTFUL  # about its coefficients, which convicts nobody
+            doubtful = event.finding is Finding.DOUBTFUL  # its coefficients are in doubt, which convicts nobody
             return self._end(False if doubtful else True if event.finding is Finding.CONFIRMED else None, doubtful)
         evidence = false_result(audit.held.statement, inputs.statement, shown)
         return self._end(False) + ([] if evidence is None else self.enforcement.accuse([evidence], now))
 
     def _end(self, passed: bool | None, doubtful: bool = False) -> list[Action]:
-        """`passed` is None where nothing could be recomputed, as from what `withheld` are to have committed.
+        """End the audit and tell people.
 
-        `doubtful`: the bytes are what the published coefficients give, but those are not what the rule gives.
+        `passed` is None if nothing could be recomputed, as when the members in `withheld` did not send their inputs.
+        `doubtful`: the bytes follow from the published coefficients, but these do not follow from the merge rule.
         """
         assert self.audit is not None
         audit, self.audit = self.audit, None
@@ -211,7 +212,7 @@ class Auditor:
         return self._end(None) if now >= audit.ends_at else self._ask(audit, now)
 
     def next_deadline(self) -> float:
-        """When `tick` has something to do."""
+        """Return when `tick` has something to do."""
         if self.audit is None:
             return math.inf
         return self.audit.ends_at if self.audit.working else min(self.audit.ask_at, self.audit.ends_at)

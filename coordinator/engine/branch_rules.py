@@ -1,4 +1,4 @@
-"""Which branch to go on with, of ours and those that probes have found (design §8). Pure: it reads, and says."""
+"""Choice between our branch and those that probes have found (design §8). Pure: it only reads."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from coordinator.engine.version_round import bound_until
 
 @dataclass(frozen=True, slots=True)
 class LineageChange:
-    """Leave our branch of a fragment after version `fork` for this chain."""
+    """A change of one fragment: leave our branch after version `fork` for this chain."""
 
     fragment: int
     fork: int
@@ -24,9 +24,9 @@ class LineageChange:
 def changes(
     machines: Sequence[FragmentMachine], found: Mapping[int, Fork | None], now: float
 ) -> tuple[LineageChange, ...]:
-    """Which branches of one peer win over ours, by fragment; those whose state nobody serves do not exist.
+    """Return the branches of one peer that win over ours, by fragment; branches whose state nobody serves do not count.
 
-    `found`: where its chains leave ours; None where they do not.
+    `found` has, by fragment, the fork at which its chain leaves ours; None if it does not.
     """
     forks = {
         index: fork for index, fork in found.items() if fork is not None and still_forks(machines[index].chain, *fork)
@@ -43,10 +43,11 @@ def changes(
 
 
 def followed(machines: Sequence[FragmentMachine], machine: FragmentMachine, rival: Chain, now: float) -> Chain:
-    """How far we follow. Minor versions only by the lineage rule: a few peers alone cannot lead us away.
+    """Return the part of a longer chain that we follow: all of it, or up to its first minor version.
 
-    The rule is about the whole branch: its first minor version decides for all that follow, on later pages, too.
-    After a full one there was no time yet in which others could have made another.
+    We follow minor versions only by the lineage rule, so that a few peers alone cannot lead us away. The rule is about
+    the whole branch: its first minor version decides for all later ones, on later pages, too. If it comes after a full
+    version of the branch, most of the active set must have signed: others had no time yet to make another version.
     """
     ours = machine.chain.version
     news = rival.after(ours, rival.version - ours)
@@ -58,12 +59,13 @@ def followed(machines: Sequence[FragmentMachine], machine: FragmentMachine, riva
 
 
 def takes_minor(machines: Sequence[FragmentMachine], machine: FragmentMachine, rival: Chain, now: float) -> bool:
-    """A branch that most of the active set signed; after three intervals, one that must have an honest signer.
+    """Whether we follow a branch that begins with a minor version (docs/adr/0037).
 
-    Later, when the active set has made nothing of its own either, one that any of it signed (docs/adr/0037).
-    Else a single key could make a minor version by itself, and lead away peers that were cut off. So nothing but
-    the first is taken by whom a vote binds, nor before it has heard of all who are there. What an earlier life of
-    ours signed is no news: it is that which the vote binds us to.
+    We follow it at once if most of the active set signed it; after three intervals if it must have an honest signer;
+    later, if the active set has made nothing of its own either, if any member of it signed. Else a single key could
+    make a minor version alone and lead away peers that were cut off. The last two cases need that no vote binds us and
+    that we have heard of all live peers. We always follow a branch that we signed before a restart: our vote binds us
+    to it.
     """
     version, tempo, core = machine.chain.version, machine.tempo, machine.core
     branch = branch_after(rival, version)
@@ -80,9 +82,10 @@ def takes_minor(machines: Sequence[FragmentMachine], machine: FragmentMachine, r
 
 
 def _few_are_left(branch: Branch, machine: FragmentMachine, now: float) -> bool:
-    """Whether any of the active set signed, and those of it who are here and train without are not most of it.
+    """Whether a member of the active set signed, and the other members here are too few for a full version.
 
-    These can make a full version, which would win; unless they have had the time for it, and did not.
+    If the others that train are most of the active set, they could make a full version, which would win. They count
+    as too few, too, once they have had enough time for one.
     """
     core, active = machine.core, branch.active - machine.core.bans.held.keys()
     signers, trainers = branch.signers & active, core.presence.trainers(now)
@@ -93,10 +96,10 @@ def _few_are_left(branch: Branch, machine: FragmentMachine, now: float) -> bool:
 
 
 def _has_honest_signer(branch: Branch, machine: FragmentMachine, now: float) -> bool:
-    """Whether more than a third signed of those of a fragment's active set that are here.
+    """Whether more than a third of the live members of a fragment's active set signed the branch.
 
-    Any fragment's: who is left of one's own may have been away while the others went on. Never of several together,
-    since hostile keys that are few in each may be many in all.
+    The caller tries every fragment: the members left of the branch's own one may have been away while the others went
+    on. It never takes several active sets together, as hostile keys that are few in each may be many in all.
     """
     core, active = machine.core, machine.chain.active_set() - machine.core.bans.held.keys()
     signers = replace(branch, active=active).signers

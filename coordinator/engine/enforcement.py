@@ -1,7 +1,7 @@
-"""What a peer does about proven faults: it notices them, bans the key, and lets others know (design §9).
+"""Enforcement: a peer notices proven faults, bans the keys, and tells others (design §9).
 
-Sans-IO, part of the engine. Evidence travels on request: a peer tells others which keys it holds evidence of, they ask
-for what they lack, and verify it. False evidence is never handed on, and nobody listens to its sender any more.
+Sans-IO, part of the engine. Evidence travels on request: a peer tells others the keys that it holds evidence of. They
+ask for the evidence that they lack, and verify it. No peer passes false evidence on, or listens to its sender again.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from dht.errors import PeerError
 from dht.identity import PeerId
 from dht.statement import Statement
 
-COMPARED_WITH = 3  # members of a group that are told what we heard in its round
-SPREAD_MAX = 32  # peers that are told of a conviction at once; the others hear of it when their presence is seen
-ASK_SECONDS = 1.0  # one peer is asked, and answered, this often
-RETELL_LIFETIMES = 10.0  # of presence, after which a peer is told again: notes get lost
-STRANGERS_TOLD = 16  # in that time, outside the active sets: keys cost nothing, and each has to be dialled
+COMPARED_WITH = 3  # members of a group to which we send a summary of the statements of its round
+SPREAD_MAX = 32  # peers told of a conviction at once; the others hear of it when we see their presence
+ASK_SECONDS = 1.0  # least time between two questions, or answers, to one peer about one thing
+RETELL_LIFETIMES = 10.0  # lifetimes of presence after which we tell a peer again: notes get lost
+STRANGERS_TOLD = 16  # peers outside the active sets told in that time: keys cost nothing, and we have to dial each
 PEERS_KEPT = 4096
 
 Key = TypeVar("Key")
@@ -42,17 +42,17 @@ Value = TypeVar("Value")
 
 @dataclass(frozen=True, slots=True)
 class _Told:
-    """What a peer was told of our bans last, in which of its lives and when; `rest` is where its next note begins."""
+    """The last note about our bans to one peer: to which `boot` of it, at which revision, and when."""
 
     boot: bytes
     revision: int
     seconds: float
-    rest: int = 0  # none: it was told all
+    rest: int = 0  # index at which its next note begins; 0 if it was told all
 
 
 @dataclass(slots=True)
 class Enforcement:
-    """Bans at one peer. `telling` is what is left for strangers; `deaf_to` are those who sent false evidence."""
+    """Bans at one peer. `telling` limits notes to strangers; `deaf_to` are peers that sent false evidence."""
 
     core: Core
     machines: Sequence[FragmentMachine]
@@ -69,7 +69,7 @@ class Enforcement:
     # -- noticing
 
     def hear(self, statement: Statement, now: float) -> list[Action]:
-        """Compare a statement with what was said before."""
+        """Compare a statement with its sender's earlier ones, and convict the sender if they contradict each other."""
         context = statement.context
         if context.run_id != self.core.rules.run_id or context.fragment >= len(self.machines):
             return []
@@ -86,7 +86,7 @@ class Enforcement:
         return self.accuse(found, now)
 
     def inspect(self, event: Reduced, now: float) -> list[Action]:
-        """Take up what our own reduction found to be garbage."""
+        """Convict members whose committed bytes our own reduction found to be garbage."""
         attempt = self.machines[event.key.fragment].find(event.key.roster_id)
         inputs = None if attempt is None else attempt.exchange.inputs
         if inputs is None:
@@ -95,7 +95,7 @@ class Enforcement:
         return self.accuse([garbage(signed[inputs.peers[member]], opened) for member, opened in event.garbage], now)
 
     def collect(self, event: Inspected, now: float) -> list[Action]:
-        """We have refuted a result, or repeated somebody's refutation: what its reducer signed convicts it."""
+        """Convict the reducer of a result that we, or another member and then we, have refuted."""
         attempt, shown = self.machines[event.key.fragment].find(event.key.roster_id), event.refutation
         if attempt is None or attempt.exchange.inputs is None or shown is None:
             return []
@@ -104,7 +104,7 @@ class Enforcement:
         return [] if found is None else self.accuse([found], now)
 
     def accuse(self, found: Sequence[Evidence], now: float) -> list[Action]:
-        """Convict by what we found ourselves; what turns out to prove nothing is dropped."""
+        """Convict by evidence that we found ourselves; drop evidence that proves nothing."""
         actions: list[Action] = []
         for evidence in found:
             with suppress(PeerError):
@@ -112,12 +112,12 @@ class Enforcement:
         return actions
 
     def compare(self, actions: Sequence[Action], now: float) -> list[Action]:
-        """A round is over: let a few members know what we heard in it."""
+        """Send a summary of the statements of each round that is over to a few of its members."""
         found: list[Action] = []
         for action in actions:
             match action:
                 case VersionCertified(certificate=made):
-                    if self.machines[made.fragment].chain.version == made.version:  # else more have followed at once
+                    if self.machines[made.fragment].chain.version == made.version:  # else several versions came at once
                         found += self._compare(made.fragment, made.version - 1, made.outcome.roster)
                 case RoundVoided(fragment=fragment, version=base):
                     for attempt in self.machines[fragment].rounds.past[:1]:
@@ -125,7 +125,7 @@ class Enforcement:
         return found
 
     def _compare(self, fragment: int, base: int, members: Sequence[str]) -> list[Action]:
-        """Members of a group at this version, which is over."""
+        """Send our summary of this finished round to the next few of its `members` after us."""
         if self.core.me not in members:
             return []
         note = self.equivocations[fragment].summary(fragment, base)
@@ -136,7 +136,7 @@ class Enforcement:
     # -- convicting
 
     def convict(self, evidence: Evidence, now: float) -> list[Action]:
-        """Ban whom this convicts; raises PeerError if it proves nothing. Nobody bans itself."""
+        """Ban the key that this evidence convicts; raises PeerError if it proves nothing. No peer bans itself."""
         if evidence.charge == ORDER:
             return self._obey(evidence, now)
         suspect = PeerId(evidence.statements[0].sender)
@@ -163,9 +163,9 @@ class Enforcement:
         return [Send(peer, note) for peer in members_first[:SPREAD_MAX]]
 
     def _obey(self, evidence: Evidence, now: float) -> list[Action]:
-        """Show out, or let in again, whom an order is about; raises PeerError if it is none.
+        """Remove or readmit the peers that an order is about; raises PeerError if it is not a valid order.
 
-        Also when it is about ourselves: the others will have us in no group, so that we need not ask.
+        We obey an order about ourselves, too: the others will have us in no group, so there is no use in asking.
         """
         given = Ban(verify(evidence, self.core.rules, self.core.proof_checker), evidence, self.core.unix_seconds(now))
         changed = self.core.bans.obey(given)
@@ -184,7 +184,7 @@ class Enforcement:
         return actions + self._spread(given, now) + self._notify(given.guilt.peer, now)
 
     def _notify(self, peer: PeerId, now: float) -> list[Action]:
-        """A peer that is shown out, or let in again, hears it, so that its owner does."""
+        """Send a removed or readmitted peer the order about it, so that its owner learns of it."""
         order = self.core.bans.order_about(peer)
         if order is None or peer == self.core.me or not self._first(peer, order.evidence.digest, now):
             return []
@@ -203,7 +203,7 @@ class Enforcement:
         return ban
 
     def restore(self, kept: Sequence[tuple[bytes, float]]) -> None:
-        """Take up the evidence of earlier lives, each with the unix time at which it was learnt."""
+        """Restore the evidence from before a restart, each piece with the unix time at which we learnt of it."""
         for data, unix_seconds in kept:
             try:
                 self._judge(Evidence.parse(data), unix_seconds)
@@ -216,7 +216,7 @@ class Enforcement:
     # -- spreading
 
     def on_note(self, sender: PeerId, note: TrustNote, now: float) -> list[Action]:
-        """Ask, answer, or take evidence."""
+        """Handle a note about trust: a summary, a list of convictions, a question, or evidence."""
         if sender in self.deaf_to:
             return []
         if isinstance(note, HeardNote | AskHeardNote):
@@ -256,7 +256,7 @@ class Enforcement:
             return [Tell("false_evidence", 0, 0, {"peer": sender, "reason": str(error)})]
 
     def _correct(self, sender: PeerId, evidence: Evidence, now: float) -> list[Action]:
-        """Somebody goes by an order that holds no more: show it the one that does."""
+        """Send the newest order to a peer that follows an outdated one."""
         if evidence.charge != ORDER:
             return []
         newer = self.core.bans.order_about(PeerId(evidence.statements[0].read(Order).subject))
@@ -269,7 +269,7 @@ class Enforcement:
         )
 
     def _first(self, peer: PeerId, about: bytes, now: float) -> bool:
-        """Whether it is long enough ago that this peer was asked, or answered, about the same thing."""
+        """Whether we may ask or answer this peer about this thing again: not for ASK_SECONDS after the last time."""
         if now < self.asked.get((peer, about), -ASK_SECONDS) + ASK_SECONDS:
             return False
         _note(self.asked, (peer, about), now)
@@ -280,9 +280,9 @@ class Enforcement:
         return RETELL_LIFETIMES * self.core.pace.presence_lifetime_seconds
 
     def meet(self, peer: PeerId, boot: bytes, now: float) -> list[Action]:
-        """A peer's presence was seen: tell it of our bans, all in each of its lives, and again now and then.
+        """Tell a peer whose presence we see of all our bans: after each of its restarts, and again now and then.
 
-        Of strangers a few are told; the others find in the DHT what members publish (design §9).
+        We tell only a few strangers; the others find the evidence that members publish in the DHT (design §9).
         """
         revision, told = self.core.bans.revision, self.told.get(peer)
         if told and ((told.boot, told.revision) != (boot, revision) or now >= told.seconds + self._retell_seconds):
@@ -304,7 +304,7 @@ class Enforcement:
 
 
 def _note(notes: dict[Key, Value], key: Key, value: Value) -> None:
-    """Remember this; the oldest notes make room."""
+    """Remember a value; the oldest notes make room."""
     while key not in notes and len(notes) >= PEERS_KEPT:
         del notes[next(iter(notes))]
     notes[key] = value

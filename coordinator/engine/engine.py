@@ -1,8 +1,7 @@
 """The protocol core of one peer: events in, actions out (design §3).
 
-Routes messages to the fragment that they are about, opens rounds when they are due, and never has more than τ of them
-in flight. No socket, clock, thread, randomness or log in here: a shell (`peer.rounds.driver`,
-`coordinator.simulator`) has those.
+It routes messages to their fragments, opens rounds when they are due, and never has more than τ of them in flight.
+It has no socket, clock, thread, randomness or log: a shell (`peer.rounds.driver`, `coordinator.simulator`) has those.
 """
 
 from __future__ import annotations
@@ -49,12 +48,12 @@ from dht.errors import PeerError
 from dht.identity import PeerId
 from dht.statement import Statement
 
-TICK_SECONDS_MIN = 0.01  # whatever is overdue waits this long, so that no shell spins
+TICK_SECONDS_MIN = 0.01  # overdue work waits this long, so that no shell spins
 CASCADE_MAX = 10_000  # messages to ourselves handled within one event: more is a bug of ours
 
 
 class Engine:
-    """Drives all fragments of one peer."""
+    """The protocol core of one peer, over all its fragments."""
 
     def __init__(self, core: Core, chains: Sequence[Chain], held: Sequence[int], now: float) -> None:
         """`held[p]` is the version of fragment p whose state this peer has; its chain may know newer ones."""
@@ -66,13 +65,13 @@ class Engine:
         self.enforcement = Enforcement(core, self.machines)
         self.auditor = Auditor(core, self.machines, self.enforcement)
         self.opened_at = -math.inf
-        self._due: list[float] = []  # of fragments that we may open, as of the last event
-        self._later: list[tuple[float, FragmentMachine]] = []  # the others that are not due yet
+        self._due: list[float] = []  # due times of fragments that we may open, as of the last event
+        self._later: list[tuple[float, FragmentMachine]] = []  # fragments that are not due yet, with their due times
 
     # -- the one entrance
 
     def handle(self, event: Event, now: float) -> list[Action]:
-        """Everything that follows from one event. Messages to ourselves are delivered at once, within the call."""
+        """Return all actions that follow from one event. Messages to ourselves are delivered within the call."""
         out: list[Action] = []
         queue: deque[Event] = deque([event])
         for _ in range(CASCADE_MAX):
@@ -168,7 +167,7 @@ class Engine:
     def _receive_within_group(
         self, event: Received, note: PartNote | NeedNote | OpenNote | OpeningNote, now: float
     ) -> list[Action]:
-        """Notes name their group only; those of an old group are about audits."""
+        """Route a note by its group, the only thing that it names; notes of an old group are about audits."""
         for machine in self.machines:
             attempt = machine.find(note.group)
             if attempt is not None and isinstance(note, PartNote):
@@ -207,7 +206,7 @@ class Engine:
             raise PeerError(f"fragment {fragment} does not exist in this run")
 
     def _on_certificate(self, sender: PeerId, certificate: Certificate, now: float) -> list[Action]:
-        """The next full version is taken over at once; whatever else is news makes us ask for what led to it."""
+        """Follow the next full version at once; if another certificate is news, ask for the ones before it."""
         self._require_fragment(certificate.fragment)
         machine = self.machines[certificate.fragment]
         known = machine.chain.digest_at(certificate.version) == certificate.digest
@@ -219,7 +218,7 @@ class Engine:
         return actions + machine.state_sync.offered(sender, certificate.digest, machine.chain, now)
 
     def _on_presence(self, event: PresenceSeen, now: float) -> list[Action]:
-        """Besides who is there, presence shows who is ahead of us or on another branch."""
+        """Record a peer's presence, and ask it for its chain if it is ahead of us or on another branch."""
         self.core.presence.see(event.peer, event.presence, now)
         actions = self.enforcement.meet(event.peer, event.presence.boot, now)
         heads = zip(self.machines, event.presence.versions, event.presence.heads, strict=False)
@@ -239,7 +238,7 @@ class Engine:
         candidates = []
         for machine in [one for one in self.machines if not lacks_turn(self.core, one.chain, now)]:
             due_at = self._due_at(machine, now)
-            if due_at > now:  # what it costs to find out whether we may is spent when it is due
+            if due_at > now:  # whether we may open it is costly to find out, so we wait until it is due
                 self._later.append((due_at, machine))
             elif machine.eligibility(now)[0]:
                 candidates.append(Candidate(machine.index, machine.chain.version, due_at))
@@ -250,12 +249,12 @@ class Engine:
         return self.machines[chosen.fragment].open(now)
 
     def _due_at(self, machine: FragmentMachine, now: float) -> float:
-        """When the next version of a fragment is due, and may be begun beside the others."""
+        """Return when the next version of a fragment is due and may be begun beside the other fragments."""
         pacing = machine.tempo.pacing(machine.chain, now)
         return max(pacing.due_at, self.opened_at + pacing.spacing_seconds, machine.rounds.joining.not_before)
 
     def next_deadline(self, now: float) -> float:
-        """When to send a `Tick` at the latest; infinity if only events can change anything."""
+        """Return the latest time for the next `Tick`; infinity if only events can change anything."""
         ours = (time for machine in self.machines for time in machine.next_deadline(now))
         later = sorted(self._later, key=itemgetter(0))
         opens_at = next((due_at for due_at, machine in later if machine.eligibility(now)[0]), math.inf)
@@ -281,7 +280,7 @@ class Engine:
         return sum(machine.busy for machine in self.machines)
 
     def begin_at(self, chains: Sequence[Chain], now: float) -> None:
-        """Before any event: go on from the waypoint of an invite where our own chains do not contain it."""
+        """Go on from an invite's waypoint if our own chains do not contain it. Call it before any event."""
         for machine, chain in zip(self.machines, chains, strict=True):
             ours = machine.chain.digest_at(chain.version)
             forgotten = ours is None and chain.version <= machine.chain.version
@@ -289,7 +288,7 @@ class Engine:
                 machine.begin_at(chain, now)
 
     def bind(self, records: Sequence[VoteRecord], now: float) -> None:
-        """Honour votes that an earlier life of this peer gave."""
+        """Honour the votes that this peer gave before a restart."""
         for record in records:
             if record.fragment < len(self.machines):
                 self.machines[record.fragment].vote_locks.bind(record, now)
@@ -300,12 +299,12 @@ class Engine:
         return [machine.chain for machine in self.machines]
 
     def heads(self) -> tuple[tuple[int, ...], tuple[bytes, ...]]:
-        """Versions and shortened digests of all chains, as presence carries them."""
+        """Return versions and shortened digests of all chains, for presence."""
         return tuple(one.version for one in self.chains), tuple(one.digest[:HEAD_BYTES] for one in self.chains)
 
 
 def _check_form(statement: Statement, sender: PeerId) -> None:
-    """Raises PeerError for what is too long, or nobody hands on."""
+    """Raise PeerError if a statement is too long or may not be passed on by this sender."""
     check_length(statement)
     if statement.context.kind == "ward" and sender != statement.sender:
         raise PeerError("somebody else's ward")  # perhaps of an earlier stay at this base

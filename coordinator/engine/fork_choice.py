@@ -1,4 +1,4 @@
-"""Finding out about other branches: what to ask a peer with other heads, and when to change over (design §8)."""
+"""Discovery of other branches: questions to peers with other heads, and the change to a winning branch (design §8)."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from coordinator.wire.messages import AskChainNote, CertificateNote, ChainNote
 from dht.identity import PeerId
 
 ASK_AGAIN_SECONDS = 1.0
-ASKED_AT_ONCE = 8  # about one fragment, because they say to be ahead; strangers take nobody known its turn
-PROBES_MAX = 512  # peers of which we remember what we have asked them
-SILENT_KNOWN_SECONDS, SILENT_STRANGER_SECONDS = 5.0, 60.0  # until a peer that did not answer has its turn again
-RIVALS_MAX = 64  # of these, with branches of theirs
+ASKED_AT_ONCE = 8  # peers that claim to be ahead, per fragment; strangers do not use up known peers' turns
+PROBES_MAX = 512  # peers whose questions and answers we remember
+SILENT_KNOWN_SECONDS, SILENT_STRANGER_SECONDS = 5.0, 60.0  # until we ask a peer that did not answer again
+RIVALS_MAX = 64  # peers among these whose branches we remember
 
 
 @dataclass(slots=True)
 class ForkChoice:
-    """Probes what peers know of all fragments, until that is complete enough to act on; whom we asked last is last."""
+    """Probes of other peers' chains, until they are complete enough to act on; the peer asked most recently is last."""
 
     machines: Sequence[FragmentMachine]
     probes: dict[PeerId, ForkProbe] = field(default_factory=dict)
 
     def ask(self, peer: PeerId, fragment: int, now: float) -> list[Action]:
-        """Ask a peer what follows the versions of this fragment that we know; not too often."""
+        """Ask a peer for the versions of this fragment after ours, but not too often."""
         probe, chain = self.probes.get(peer, ForkProbe()), self.machines[fragment].chain
         begun = probe.fork_of(chain)
         pause_seconds = ASK_AGAIN_SECONDS if begun is None else SILENT_KNOWN_SECONDS
@@ -49,12 +49,13 @@ class ForkChoice:
         return [Send(peer, AskChainNote(fragment=fragment, version=version, known=known))]
 
     def ask_few(self, peer: PeerId, fragment: int, now: float) -> list[Action]:
-        """`ask`, because of its presence: a late comer to a large swarm finds all others ahead, and needs one.
+        """Ask a peer whose presence says that it is ahead, if we are not asking enough others already.
 
-        Presence is cheap, so strangers take no turn of active peers, and peers that do not answer none of the rest.
+        A latecomer to a large swarm finds all others ahead, and needs only one. Presence is cheap, so strangers do not
+        use up the turns of active peers, and peers that do not answer do not use up the turns of others.
         """
         probe = self.probes.get(peer, ForkProbe())
-        if probe.answers.get(fragment) is not None:  # what it has answered takes nothing of what it gives us a minute
+        if probe.answers.get(fragment) is not None:  # asking again would use up its answers to us
             return self._ask_missing(peer, now)
         known = self.machines[fragment].chain.known()
         silent_seconds = SILENT_KNOWN_SECONDS if peer in known else SILENT_STRANGER_SECONDS
@@ -65,9 +66,9 @@ class ForkChoice:
         return [] if before >= ASKED_AT_ONCE else self.ask(peer, fragment, now)
 
     def answer(self, sender: PeerId, note: AskChainNote, now: float) -> list[Action]:
-        """Certificates after the newest version that the asker and we share; none if that lies too deep.
+        """Send the certificates after the newest version that the asker and we share; none if it lies too deep.
 
-        Who asks what follows a version that we lack tells us of it, as presence does.
+        An asker that names a version which we lack is ahead of us, so we ask it as after seeing its presence.
         """
         chain, answering = self.machines[note.fragment].chain, self.machines[note.fragment].core.answering
         news = self.ask_few(sender, note.fragment, now) if note.version > chain.version else []
@@ -82,10 +83,10 @@ class ForkChoice:
         return [*news, Send(sender, answer)]
 
     def teach(self, peer: PeerId, machine: FragmentMachine, version: int, now: float) -> list[Action]:
-        """A peer that speaks about an old version is shown the certificate that ended it; in a crowd it is only asked.
+        """Send a peer that speaks about an old version the certificate after it; in a crowd only a question.
 
-        What it says reaches a whole group there, and each member would send it 13 KB. Asked, it hears of the version,
-        and asks back if it lacks it.
+        In a crowd its statement reaches a whole group, and each member would send it 13 KB. From the question it learns
+        of the version, and asks back if it lacks it.
         """
         if is_crowded(machine.core, now):
             return self.ask(peer, machine.index, now)
@@ -97,7 +98,7 @@ class ForkChoice:
         return [Send(peer, note) for note in notes]
 
     def hear(self, sender: PeerId, note: ChainNote, now: float) -> list[Action]:
-        """Follow what continues our chain; collect what forks from it. What nobody asked for counts for nothing."""
+        """Follow certificates that continue our chain, collect ones that fork from it; ignore unasked ones."""
         probe = self.probes.get(sender)
         if probe is None or note.fragment not in probe.awaited:
             return []
@@ -114,7 +115,7 @@ class ForkChoice:
                 return actions + self._follow(sender, machine, found[1], now, more)
         else:
             del probe.begun[note.fragment]
-            if note.oldest is not None:  # it has changed over meanwhile
+            if note.oldest is not None:  # the peer has changed to another branch meanwhile
                 probe.forget()
                 return actions
             longer = prolonged(begun[1], note.certificates)
@@ -122,7 +123,7 @@ class ForkChoice:
         return actions + self._hear_out(sender, note.fragment, found, more, now)
 
     def _hear_out(self, sender: PeerId, fragment: int, found: Fork | None, more: bool, now: float) -> list[Action]:
-        """Decide nothing before a branch is heard to its end, since who signed last can tell only who knows that."""
+        """Ask for the rest of a branch before we decide: only its end shows which peers signed last."""
         if found is None or not more or not is_heard_on(sender, *found):
             return self._collect(sender, fragment, found, now)
         self.probes[sender].begun[fragment] = found
@@ -130,13 +131,13 @@ class ForkChoice:
         return self._ask_after(sender, fragment, (found[1].digest,), now)
 
     def _bound(self) -> None:
-        """Forget the branches that we heard of from whom we asked longest ago, where there are too many."""
+        """Forget the branches of the peers that we asked longest ago, if there are too many."""
         holding = [probe for probe in self.probes.values() if probe.holds_chains]
         for probe in holding[:-RIVALS_MAX]:
             probe.forget()
 
     def _follow(self, sender: PeerId, machine: FragmentMachine, rival: Chain, now: float, more: bool) -> list[Action]:
-        """Take over versions after ours, as far as may be, if the last of these is not one that nobody serves."""
+        """Follow the versions after ours that the rules allow, unless nobody serves the last one."""
         for probe in self.probes.values():
             probe.ahead = False
         actions: list[Action] = []
@@ -149,7 +150,7 @@ class ForkChoice:
             actions += machine.advance(certificate, now)
         self.probes[sender].asked.pop(machine.index, None)
         more = more and machine.chain.version == rival.version
-        if more or again:  # a version that nobody gave us before is no news that minor ones would have to wait for
+        if more or again:  # a version that nobody served before does not delay minor versions again
             machine.tempo.certified_at = patient_since
         if more:
             machine.fetch_later(now)
@@ -160,7 +161,7 @@ class ForkChoice:
     def _note_ahead(
         self, probe: ForkProbe, sender: PeerId, machine: FragmentMachine, oldest: int | None
     ) -> list[Action]:
-        """Whether this peer cannot help us on. It may lie, so all that follows is what we tell people."""
+        """Tell people if this peer no longer keeps the versions that we need. It may lie, so we only tell."""
         too_far = oldest is not None and oldest > machine.chain.version
         if not too_far or probe.ahead:
             return []
@@ -170,17 +171,17 @@ class ForkChoice:
 
     @property
     def ahead(self) -> Set[PeerId]:
-        """Who no longer keeps what follows the versions that we know."""
+        """Peers that no longer keep the certificates after the versions that we know, by their word."""
         return {peer for peer, probe in self.probes.items() if probe.ahead}
 
     def out_of_reach(self, live: Set[PeerId]) -> bool:
-        """Whether everybody live says to have gone on too far for us to follow without the heads of a fresh invite."""
+        """Whether all live peers say they are too far ahead for us to follow without the heads of a fresh invite."""
         return bool(live) and live <= self.ahead
 
     def _collect(self, sender: PeerId, fragment: int, found: Fork | None, now: float) -> list[Action]:
-        """Lineages are compared once for all fragments: a fork in one makes us ask about the others.
+        """Keep an answer about one fragment; a fork in it makes us ask about the others, to compare them together.
 
-        Who shows its branches a second time says first what it has said of the first fragments: perhaps of no fork.
+        When a peer shows its branches a second time, its first answers may be about fragments without a fork.
         """
         probe = self.probes[sender]
         probe.answers[fragment] = found
@@ -198,9 +199,10 @@ class ForkChoice:
         return [action for index in missing for action in self.ask(peer, index, now)]
 
     def _look(self, sender: PeerId, answers: Mapping[int, Fork | None], now: float) -> list[Action]:
-        """Decide if a peer shows the same branches twice: it may have changed over to ours between two answers.
+        """Decide only if a peer shows the same branches twice: it may have changed to ours between two answers.
 
-        Then some of them are of a lineage that nobody holds any more, and what wins there would be a model of two.
+        Then some of its branches belong to a lineage that nobody holds any more, and the winner would be a mixture of
+        two models.
         """
         probe = self.probes[sender]
         branches = {index: None if fork is None else fork[1].digest_at(fork[0] + 1) for index, fork in answers.items()}

@@ -1,4 +1,4 @@
-"""What one peer tells of its chains where they leave ours, which may take several answers (docs/adr/0052)."""
+"""A probe of one peer's chains where they leave ours, which may take several answers (docs/adr/0052)."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ Fork = tuple[int, Chain]
 
 @dataclass(slots=True)
 class ForkProbe:
-    """What we asked one peer about its chains, and what it answered, by fragment, until that is enough to act on."""
+    """Our questions to one peer about its chains, and its answers, by fragment, until they are enough to act on."""
 
-    asked: dict[int, float] = field(default_factory=dict)  # when, last
-    awaited: set[int] = field(default_factory=set)  # what it has still to answer
-    begun: dict[int, Fork] = field(default_factory=dict)  # of which the next answer tells more
-    answers: dict[int, Fork | None] = field(default_factory=dict)  # heard to their ends; None: no fork
+    asked: dict[int, float] = field(default_factory=dict)  # when we asked last
+    awaited: set[int] = field(default_factory=set)  # fragments that it has still to answer about
+    begun: dict[int, Fork] = field(default_factory=dict)  # forks that the next answer continues
+    answers: dict[int, Fork | None] = field(default_factory=dict)  # complete answers; None: no fork
     shown: Mapping[int, bytes | None] | None = None  # the branches that it showed us before, by their first versions
-    ahead: bool = False  # it no longer keeps what follows the versions that we know
+    ahead: bool = False  # whether it no longer keeps the certificates after the versions that we know
 
     def asked_at(self, fragment: int) -> float:
         return self.asked.get(fragment, -inf)
 
     def fork_of(self, chain: Chain) -> Fork | None:
-        """What we have heard so far of a branch, if it still is a fork of `chain`, which is ours."""
+        """Return the part of a branch that we know so far, if it still is a fork of `chain`, our own."""
         found = self.begun.get(chain.fragment)
         if found is not None and not still_forks(chain, *found):
             del self.begun[chain.fragment]
@@ -42,19 +42,19 @@ class ForkProbe:
         return bool(self.begun or self.answers or self.shown is not None)
 
     def forget(self) -> None:
-        """Begin anew with its answers: it has changed over, or there are too many like it."""
+        """Forget its answers: it has changed to another branch, or we hold too many branches."""
         self.begun.clear()
         self.answers.clear()
         self.shown = None
 
 
 def is_heard_on(sender: PeerId, fork: int, rival: Chain) -> bool:
-    """Whether more of a branch is worth hearing. Of strangers, which may be any number, one answer has to do."""
+    """Whether to ask for more of a branch. Strangers, which may be any number, get only one answer each."""
     return rival.version - fork < rival.rules.chain_kept // 2 and sender in rival.truncated(fork).known()
 
 
 def still_forks(chain: Chain, fork: int, rival: Chain) -> bool:
-    """Whether a fork found earlier still is one, after what our own chain has done since."""
+    """Whether a fork found earlier still is one, now that our own chain may have changed."""
     if not horizon(chain) <= fork < chain.version:
         return False
     same_stem = chain.digest_at(fork) == rival.digest_at(fork)
@@ -62,7 +62,7 @@ def still_forks(chain: Chain, fork: int, rival: Chain) -> bool:
 
 
 def follows(certificates: Sequence[Certificate], chain: Chain, begun: Fork | None) -> bool:
-    """Whether they can be the answer to what was asked last: after something of our chain, or of what we have heard."""
+    """Whether these can be the answer to our last question: they continue our chain, or the fork known so far."""
     if not certificates:
         return True
     first = certificates[0]

@@ -1,8 +1,8 @@
-"""One fragment at one peer: its chain, the state that we hold of it, and our rounds at the newest version.
+"""One fragment at one peer: its chain, our state of it, and our rounds at the newest version.
 
-Sans-IO. `VersionRound` makes the next version with others; `StateSync` gets us the state of one that others made;
-`VoteLocks` remember what we promised where. This machine moves the chain on when a certificate appears, no matter who
-made it, and changes over to another branch (design §6.2 step 10, §8).
+Sans-IO. `VersionRound` makes the next version with others; `StateSync` fetches the state of versions that others made;
+`VoteLocks` remember our votes at every base. This machine moves the chain on when a certificate appears, no matter
+who made it, and changes to another branch (design §6.2 step 10, §8).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from dht.statement import Statement
 
 
 class FragmentMachine:
-    """The protocol of one fragment at one peer. `chain` is the newest that we know; `held_chain` what we have of it."""
+    """The protocol of one fragment at one peer. `chain` is the newest that we know; `held_chain` ends at our state."""
 
     def __init__(self, core: Core, chain: Chain, held: int, now: float) -> None:
         """`held` is the version whose state we have; `chain`, whose certificates are verified, may know newer ones."""
@@ -38,7 +38,7 @@ class FragmentMachine:
         self.vote_locks = VoteLocks(core)
         self.own_work = OwnWork(core.me)
         self.tempo = Tempo(core, certified_at=now, counted_from=now)
-        self.finished: Attempt | None = None  # of ours that was certified last, until somebody takes it
+        self.finished: Attempt | None = None  # our attempt that was certified last, until the auditor takes it
         if held != chain.version:
             self.state_sync.fall_behind(chain.truncated(held), now)
             self.state_sync.again_at = now
@@ -50,10 +50,10 @@ class FragmentMachine:
 
     @property
     def cells(self) -> CellRounds:
-        """What we do at the newest version to bring work without a seat, ours or others'."""
+        """Our cells at the newest version, through which peers without a seat contribute."""
         return self.rounds.cells
 
-    # -- where we stand
+    # -- our situation
 
     @property
     def index(self) -> int:
@@ -81,16 +81,16 @@ class FragmentMachine:
 
     @property
     def attempt(self) -> Attempt | None:
-        """The group that we are in."""
+        """Our attempt in the group that we are in, if any."""
         return self.rounds.attempt
 
     @property
     def joining_since(self) -> float | None:
-        """Since when we have been asking into a group or a cell; None while we do not ask."""
+        """The time since which we have been asking into a group or a cell; None while we do not ask."""
         return self.rounds.joining.since if self.cells.since is None else self.cells.since
 
     def find(self, roster_id: bytes) -> JointReduction | None:
-        """Our attempt or cell with this roster."""
+        """Return our attempt or cell with this roster, if any."""
         return self.rounds.find(roster_id) or self.cells.find(roster_id)
 
     def bound(self, now: float) -> bool:
@@ -100,24 +100,24 @@ class FragmentMachine:
     # -- events
 
     def eligibility(self, now: float) -> tuple[bool, Hindrance | None]:
-        """Whether we may ask into a group, or into a cell, which comes first; what hinders us if not."""
+        """Return whether we may ask into a group, or first into a cell; and the reason if not."""
         if self.cells.may_open(now):
             return True, None
         return (False, Hindrance.BUSY) if self.cells.busy else eligibility(self.rounds.situation(now), now)
 
     def open(self, now: float) -> list[Action]:
-        """Take part in making the next version; the caller has seen that we may."""
+        """Take part in making the next version; the caller has checked that we may."""
         return self.cells.open(now) if self.cells.may_open(now) else self.rounds.open(now)
 
     def receive(self, statement: Statement, root: bytes | None, now: float, shown_by: PeerId) -> list[Action]:
-        """A statement about the version at which we are; raises PeerError if it is false or out of place."""
-        self.core.check_signed(statement)  # the only way into groups and cells: nothing behind it asks again
+        """Take a statement about our newest version; raises PeerError if it is false or out of place."""
+        self.core.check_signed(statement)  # the only way into groups and cells, which do not check it again
         if statement.context.kind in ("ward", "cell") or self.cells.find_by_group(statement.context.group) is not None:
             return self.cells.receive(statement, root, now)
         return self.rounds.receive(statement, root, now, shown_by)
 
     def lose(self, peer: PeerId, now: float) -> list[Action]:
-        """The transport lost a peer: wait for nothing of its."""
+        """Stop waiting for a peer that the transport lost."""
         return self.rounds.lose(peer, now) + self.cells.lose(peer, now)
 
     # -- time
@@ -130,7 +130,7 @@ class FragmentMachine:
         return actions
 
     def next_deadline(self, now: float) -> list[float]:
-        """When there is something to do."""
+        """Return the times at which there is something to do."""
         again_at = self.state_sync.again_at
         times = self.rounds.next_deadline(now)
         times += [] if self.cells.is_quiet else self.cells.next_deadline(now)
@@ -139,9 +139,9 @@ class FragmentMachine:
     # -- versions
 
     def settle(self, now: float) -> list[Action]:
-        """Move on if one of our groups has certified; leave one from which nothing can come."""
+        """Move on if one of our groups has made a certificate; leave a group that can make none."""
         if self.rounds.attempt is None and not self.rounds.past and self.cells.is_quiet:
-            return []  # as most fragments are at most events
+            return []  # true of most fragments at most events
         for attempt in self.rounds.all():
             certificate = attempt.certificate
             if certificate is not None and not self.rounds.shall_hold(certificate, now):
@@ -151,23 +151,23 @@ class FragmentMachine:
         return self.rounds.leave_pointless(now) + self._follow_cells(now)
 
     def _follow_cells(self, now: float) -> list[Action]:
-        """Go on with our cells; after them, into the group."""
+        """Go on with our cells; when they are over, ask into the group."""
         actions = self.cells.settle(now)
         into_group = self.cells.hand_over() and eligibility(self.rounds.situation(now), now)[0]
         return actions + (self.rounds.open(now) if into_group else [])
 
     def learn(self, certificate: Certificate, now: float) -> list[Action]:
-        """The next version exists; the caller, or our own ballot, has verified it."""
+        """Follow the next version; the caller, or our own ballot, has verified its certificate."""
         if self.rounds.shall_hold(certificate, now):
             return []
         return self.advance(certificate, now) + self.fetch_if_behind(now)
 
     def advance(self, certificate: Certificate, now: float) -> list[Action]:
-        """Move the chain on. Where more versions follow at once, their state is fetched after the last one."""
+        """Move the chain on without fetching the state: if more versions follow, only the last one's is needed."""
         return self.apply(transition(self.rounds, certificate, now), now)
 
     def apply(self, step: Transition, now: float) -> list[Action]:
-        """Change all that a new version changes."""
+        """Apply all changes that a new version brings."""
         certificate, adopt, state_sync = step.certificate, step.adopt, self.state_sync
         self.rounds.leave(now)
         self.finished, self.core.estimates = step.attempt, step.estimates
@@ -189,16 +189,16 @@ class FragmentMachine:
         return actions + self._begin_anew()
 
     def _begin_anew(self) -> list[Action]:
-        """Nothing of the rounds at the base that we leave is needed, but a snapshot whose version has still to come."""
+        """Discard the rounds at the base that we leave, except a snapshot whose version's state is still missing."""
         kept = None if self.state_sync.unadopted is None else self.state_sync.unadopted.snapshot
         keys = [one.group.key for one in self.rounds.all()] + [one.group.key for one in self.cells.cells()]
         self.rounds = self._new_rounds()
         return [Discard(key) for key in keys if key != kept]
 
-    # -- catching up, changing over
+    # -- catching up, changing branches
 
     def fetch_if_behind(self, now: float) -> list[Action]:
-        """Get the newest state if we lack it; where a peer upstream tells us, as soon as it has it itself."""
+        """Fetch the newest state if we lack it; if there is an upstream peer, wait until it says that it has it."""
         if self.ready:
             return []
         if self.state_sync.upstream is None:
@@ -207,11 +207,11 @@ class FragmentMachine:
         return []
 
     def fetch_later(self, now: float) -> None:
-        """More versions are about to follow; should they not, the newest state that we know is fetched all the same."""
+        """Put off fetching the newest state for a moment, as more versions are about to follow."""
         self.state_sync.again_at = None if self.ready else now + FETCH_RETRY_SECONDS
 
     def fetched(self, digest: bytes, now: float) -> list[Action]:
-        """The state of a version has arrived; an older one than the newest is of no use any more."""
+        """Adopt a version's state that has arrived; ignore one older than the newest version."""
         if self.ready or digest != self.chain.digest:
             return []
         returned, unadopted = None, self.state_sync.unadopted
@@ -224,7 +224,7 @@ class FragmentMachine:
         return self.state_sync.fetched(self.chain, returned) + self.state_sync.pass_on(self.chain.certificates[-1])
 
     def fetch_failed(self, digest: bytes, now: float) -> list[Action]:
-        """Nobody gave the state; after a while it counts as not existing, and we go on from what we hold."""
+        """Note that nobody gave the state; after a while its version counts as absent, and we go on without it."""
         interval = self.tempo.interval_seconds(self.chain, now)
         if self.ready or digest != self.chain.digest or not self.state_sync.failed(self.chain, interval, now):
             return []
@@ -234,9 +234,9 @@ class FragmentMachine:
         return [*actions, Tell("version_unserved", self.index, version, {"held": self.held}), *self._begin_anew()]
 
     def begin_at(self, chain: Chain, now: float) -> None:
-        """Before anything else: go on from a chain that the invite vouches for, whatever version we hold (design §8).
+        """Go on from a chain that the invite vouches for, whatever version we hold (design §8). Call before any event.
 
-        Which work of an earlier life of ours led to it nobody can tell, so none of that is brought again.
+        Nobody can tell which of our work from before a restart led to it, so we contribute none of that again.
         """
         self.state_sync.fall_behind(self.chain, now)
         self.state_sync.floor = chain.truncated(chain.version)
@@ -261,21 +261,21 @@ class FragmentMachine:
 
 
 def roots_needed(machine: FragmentMachine) -> frozenset[bytes]:
-    """Tensor bytes, by their roots, without which what a fragment has in flight would fail."""
+    """Return the roots of the tensor bytes that a fragment's work in flight needs."""
     exchanges = [cell.exchange for cell in machine.cells.cells()]
     exchanges += [] if machine.attempt is None else [machine.attempt.exchange]
     return frozenset(root for exchange in exchanges for root in exchange.roots)
 
 
 def is_in_part(machine: FragmentMachine, statement: Statement) -> bool:
-    """Whether somebody says in a group or cell of ours what is its part there."""
+    """Whether the sender's role in a group or cell of ours allows this statement."""
     attempts = [*machine.rounds.all(), *([] if machine.finished is None else [machine.finished])]
     members: list[JointReduction] = [*attempts, *machine.cells.cells()]
     return any(has_say(one.exchange, statement) for one in members)
 
 
 def _tell_certified(core: Core, certificate: Certificate) -> Tell:
-    """Who made it of what, and how long we would wait for late peers from now on, by which estimates."""
+    """Tell people of a certificate: its group, tokens and steps, and our grace window with its estimates."""
     outcome, estimates = certificate.outcome, core.estimates
     details: dict[str, object] = {
         "group": len(outcome.included()),

@@ -1,7 +1,7 @@
-"""How news of a version gets round: from its leader in a small swarm, by rumour in a large one (docs/adr/0010).
+"""News of a version: its leader tells a small swarm; in a large one it spreads as a rumour (docs/adr/0010).
 
-Of the active set everybody knows, and of the others only a part: drawn like these, its few members outside the group
-would be told by the whole swarm. So the leader tells them.
+Every peer knows the active set, but only a part of the other peers. If peers drew members of the active set for rumours
+like others, the whole swarm would tell the few of them outside the group. So the leader tells these instead.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from dht.identity import PeerId
 from dht.statement import digest_of
 
 TOLD_BY_LEADER_MAX = 2 * PEERS_PER_GROUP_MAX
-RUMOUR_PEERS = 4  # told by each who learns: all but e⁻⁴ of a swarm hear it, the rest see it in somebody's presence
+RUMOUR_PEERS = 4  # peers told by each peer that learns of it: all but e⁻⁴ of a swarm hear it, the rest by presence
 
 
 def is_crowded(core: Core, now: float) -> bool:
-    """Whether there are more peers than one leader can tell."""
+    """Whether the swarm has more peers than one leader can tell."""
     return core.presence.population(now) > TOLD_BY_LEADER_MAX
 
 
 def announce(core: Core, chain: Chain, certificate: Certificate, now: float) -> list[Action]:
-    """The leader tells everyone who was not there; where they are many, the active set, and rumour tells the rest."""
+    """Tell, as the leader, all peers outside the roster; in a crowd only the active set, as a rumour tells the rest."""
     told = _outsiders(core, certificate, now)
     if is_crowded(core, now):
         told &= chain.active_set()
@@ -35,10 +35,10 @@ def announce(core: Core, chain: Chain, certificate: Certificate, now: float) -> 
 
 
 def spread(core: Core, chain: Chain, certificate: Certificate, now: float) -> list[Action]:
-    """A peer that learns of a version in a large swarm tells a few, so that nobody has to tell all (design §10).
+    """Tell a few random peers of a version, in a large swarm, so that nobody has to tell all (design §10).
 
-    By asking what follows it: who has not heard of it asks back, and only then a certificate of 13 KB is sent. Some are
-    known to many, and would get it from each of these.
+    The news is a question for the versions after it. A peer that lacks it asks back, and only then we send the
+    certificate of 13 KB. Else a peer that many others know would get it from each of them.
     """
     if not is_crowded(core, now):
         return []
@@ -50,5 +50,5 @@ def spread(core: Core, chain: Chain, certificate: Certificate, now: float) -> li
 
 
 def _outsiders(core: Core, certificate: Certificate, now: float) -> frozenset[PeerId]:
-    """Live peers that were not there."""
+    """Return the live peers outside the roster, without ourselves."""
     return core.presence.live(now) - certificate.outcome.roster_ids - {core.me}

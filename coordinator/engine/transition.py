@@ -1,4 +1,4 @@
-"""What a new version changes for us, found out before anything has changed. Pure; `FragmentMachine` applies it."""
+"""The changes that a new version brings for us, computed before any is made. Pure; `FragmentMachine` applies them."""
 
 from __future__ import annotations
 
@@ -15,31 +15,31 @@ from dht.identity import PeerId
 
 @dataclass(frozen=True, slots=True)
 class Transition:
-    """From a base to the version after it."""
+    """The step from a base to the version after it."""
 
     certificate: Certificate
-    attempt: Attempt | None  # ours that made it
-    adopt: Adopt | None  # with the state, if we hold it, or with our snapshot that is in it
-    unseen: bool  # it has work of ours of which we have no snapshot
-    upstream: PeerId | None  # who tells us when it has the state
-    downstream: tuple[PeerId, ...]  # whom we tell
-    counted_from: float  # since when inner steps count towards the next one
+    attempt: Attempt | None  # our attempt, if it made the version
+    adopt: Adopt | None  # with the state, if we hold it, or with our snapshot that the version holds
+    unseen: bool  # whether it holds work of ours without a snapshot here
+    upstream: PeerId | None  # the peer that tells us when it has the state
+    downstream: tuple[PeerId, ...]  # peers that we tell when we have it
+    counted_from: float  # from when on inner steps count towards the next version
     estimates: GraceEstimates
 
     @property
     def held(self) -> bool:
-        """Whether we hold its state already."""
+        """Whether we hold the version's state already."""
         return self.adopt is not None and self.adopt.applied is not None
 
 
 def transition(rounds: VersionRound, certificate: Certificate, now: float) -> Transition:
-    """What follows from the next version for a peer that has gone through these rounds at its base."""
+    """Return the changes that the next version brings for a peer with these rounds at its base."""
     cells, outcome = rounds.cells, certificate.outcome
     attempt = rounds.find(outcome.roster_id)
     adopt = adoption(cells, certificate, None if attempt is None else attempt.adoption(certificate))
     missed = adopt is None or (adopt.applied is None and adopt.snapshot is None)
     upstream, downstream = state_route(cells)
-    # with cells from when all hear of it, so that heads and wards come to the next version together
+    # with cells steps count from the news of the version, so that heads and wards come to the next one together
     counted_from = now if attempt is None or cells.needed(now) else attempt.timeline.start
     return Transition(
         certificate,
@@ -54,7 +54,7 @@ def transition(rounds: VersionRound, certificate: Certificate, now: float) -> Tr
 
 
 def _estimates(rounds: VersionRound, attempt: Attempt | None, now: float) -> GraceEstimates:
-    """What the round teaches of how long rounds take, if it was ours from its first join on."""
+    """Return the estimates of round times, updated by this round if we took part from its first join on."""
     estimates = rounds.core.estimates
     gathering = None if attempt is None else rounds.joining.gatherings.get(attempt.group.attempt)
     if attempt is None or gathering is None or gathering.first_at is None or gathering.quorum_at is None:

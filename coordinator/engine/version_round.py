@@ -1,7 +1,7 @@
 """Our rounds at one base: from asking into a group to its certificate, or to the next attempt (design §6.2).
 
-`Joining` gets us into a group, `PlannedAttempt` is the group, `VoteLocks` say when a vote forbids us another one. A
-`VersionRound` lives as long as its base is the newest version here.
+`Joining` gets us into a group, `Attempt` is our part in it, and `VoteLocks` say while a vote forbids us another one.
+A `VersionRound` lives as long as its base is the newest version here.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from dht.statement import Statement
 
 PAST_ATTEMPTS_MAX = 6
 LEFT_OUT_ATTEMPTS = 2  # a peer silent in a void attempt may be left out of this many more (design §6.2 step 2)
-MINOR_TOLERANCE_INTERVALS = 0.1  # by which honest members may differ about when a minor group is due
+MINOR_TOLERANCE_INTERVALS = 0.1  # honest members may differ this much on when a minor group is due
 
 
 @dataclass(slots=True)
 class VersionRound:
-    """What we do to get from one version to the next. `attempt` is the group that we are in, `past` are void ones."""
+    """Our way from one version to the next. `attempt` is in the group that we are in; `past` attempts are void."""
 
     core: Core
     chain: Chain
@@ -53,7 +53,7 @@ class VersionRound:
     def __post_init__(self) -> None:
         self.joining = Joining(self.core, self.chain, self.vote_locks.at(self.chain.digest).first_attempt)
 
-    # -- where we stand
+    # -- our situation
 
     @property
     def busy(self) -> bool:
@@ -61,15 +61,15 @@ class VersionRound:
         return self.attempt is not None or self.joining.since is not None
 
     def all(self) -> list[Attempt]:
-        """The attempt that we are in, then past ones, newest first."""
+        """Return the attempt that we are in, then past ones, newest first."""
         return [*([self.attempt] if self.attempt is not None else []), *self.past]
 
     def find(self, roster_id: bytes) -> Attempt | None:
-        """Our attempt with this roster."""
+        """Return our attempt with this roster, if any."""
         return next((one for one in self.all() if one.group.key.roster_id == roster_id), None)
 
     def _find_by_inputs(self, digest: bytes) -> Attempt | None:
-        """The attempt with this input set, or the one that may still get it."""
+        """Return the attempt with this input set, or the one that may still get it."""
         for attempt in self.all():
             inputs = attempt.exchange.inputs
             if inputs is not None and inputs.digest == digest:
@@ -82,28 +82,28 @@ class VersionRound:
         return now < self.vote_locks.at(self.chain.digest).until or any(one.locked(now) for one in self.all())
 
     def contributes(self, now: float) -> bool:
-        """Whether we bring an outer gradient: of others, or at least one step that no version holds, nor our head."""
+        """Whether we have an outer gradient: our cell's, or steps of ours that no version and no head's input holds."""
         if self.cells.cell_input is not None:
             return True
         return self.core.contributes and not self.cells.given and self.own_work.brings(self.core.steps_now(now))
 
     def situation(self, now: float, follows: bool = False) -> OwnSituation:
-        """What decides whether we may ask into a group; `follows`: into one that others have opened."""
+        """Return the facts that decide whether we may ask into a group; `follows` if others have opened it."""
         complete, bound = self.state_sync.complete, self.bound(now)
         return OwnSituation(self.core, self.chain, self.tempo, complete, self.busy, bound, follows)
 
     # -- into a group
 
     def open(self, now: float) -> list[Action]:
-        """Take part in making the next version; the caller has seen that we may."""
+        """Take part in making the next version; the caller has checked that we may."""
         return self.joining.open(self.contributes(now), now)
 
     def _advance(self, gathering: RosterBuilder, now: float) -> list[Action]:
-        """Ask into an attempt that others have opened; move one of which we are the leader forward."""
+        """Ask into an attempt that others have opened, or issue or revise the roster of one that we lead."""
         situation, asked = self.situation(now, follows=True), self.core.me in gathering.joins
         if self.attempt is None and not asked and eligibility(situation, now)[0]:
             return self.joining.follow(gathering, self.contributes(now), now)
-        mine = self.attempt  # may still be replaced by a revision of its own roster
+        mine = self.attempt  # a revision of its own roster may still replace it
         busy = mine is not None and (mine.group.attempt != gathering.attempt or mine.exchange.inputs is not None)
         leads = self.joining.leads(gathering.attempt) and not self._is_over(gathering.attempt)
         free = situation.complete and not situation.bound
@@ -113,7 +113,7 @@ class VersionRound:
         return self.joining.close(gathering, silent, minor, now)
 
     def _awaits_cell(self, gathering: RosterBuilder, now: float) -> bool:
-        """Whether our own cell may still come in time; the leaders of the others have a grace window for that."""
+        """Whether our own cell may still finish in time; for other heads' cells the leader has its grace window."""
         first_at = now if gathering.first_at is None else gathering.first_at
         return self.cells.busy and now < first_at + QUORUM_SHARE * self.core.pace.round_seconds
 
@@ -121,7 +121,7 @@ class VersionRound:
         return attempt < self.joining.own.first_attempt or any(one.group.attempt == attempt for one in self.past)
 
     def _on_roster(self, statement: Statement, now: float) -> list[Action]:
-        """A leader fixed a group with us in it."""
+        """Enter the group of a leader's roster, or answer why not; raises PeerError if the roster is not valid."""
         if not self.state_sync.complete or self.find(statement.digest) is not None:
             return []
         group = read_group(statement, self.chain, self.core.unix_seconds(now))
@@ -144,12 +144,12 @@ class VersionRound:
         return self._enter(group, now)
 
     def _show(self, group: Group, convictions: tuple[Conviction, ...]) -> list[Action]:
-        """Tell a leader why we refuse its roster."""
+        """Send a leader the evidence for which we refuse its roster."""
         bans = [self.core.bans.held[PeerId(one.peer)] for one in convictions]
         return [Send(group.leader, EvidenceNote(evidence=ban.evidence.to_wire())) for ban in bans]
 
     def shun(self, peer: PeerId) -> None:
-        """This peer is banned: it gets into no group of ours any more."""
+        """Keep a banned peer out of our groups from now on."""
         self.joining.shun(peer)
 
     def _may_enter(self, group: Group, now: float) -> bool:
@@ -164,7 +164,7 @@ class VersionRound:
         return revised and current.exchange.inputs is None
 
     def _decline(self, group: Group) -> list[Action]:
-        """We joined this attempt but have left it since: say so, that nobody there waits for our vote."""
+        """Abstain in a group that we joined but do not enter, so that no member waits for our vote."""
         roster_id = group.key.roster_id
         self.joining.own.speak(group)
         statement = self.core.say("abstain", group.key, roster_id, Abstain(attempt=group.attempt))
@@ -180,10 +180,10 @@ class VersionRound:
         self.attempt = Attempt(self.core, self.chain, group, timeline, self.cells.cell_input, _left_out(self, group))
         return actions + self.attempt.start(now)
 
-    # -- what others say and what our shell answers
+    # -- statements of others and answers of our shell
 
     def receive(self, statement: Statement, root: bytes | None, now: float, shown_by: PeerId) -> list[Action]:
-        """A statement about the version at which we are; raises PeerError if it is false or out of place."""
+        """Take a statement about our newest version; raises PeerError if it is false or out of place."""
         kind, sender, group = statement.context.kind, PeerId(statement.sender), statement.context.group
         if kind == "join":
             gathering = self.joining.hear(statement, now, at_first_hand=shown_by == sender)
@@ -192,23 +192,23 @@ class VersionRound:
             return self._on_roster(statement, now)
         by_roster = kind in ("commit", "bundle", "vote", "abstain")
         attempt = self.find(group) if by_roster else self._find_by_inputs(group)
-        if attempt is not None and kind == "bundle":  # a hasty leader may have closed before all had asked
+        if attempt is not None and kind == "bundle":  # count again: the leader may have closed before all had asked
             attempt.exchange.left_out = _left_out(self, attempt.group)
         if attempt is not None and kind == "result" and shown_by == sender:
             attempt.exchange.waits.see_giver(sender, statement.digest)
         return [] if attempt is None else attempt.receive(sender, statement, root, now)
 
     def on_encoded(self, event: Encoded, now: float) -> list[Action]:
-        """Our contribution is ready."""
+        """Take our encoded contribution."""
         attempt = self.find(event.key.roster_id)
         if attempt is None:
             return self.cells.on_encoded(event, now)
-        own = attempt.brought is None  # else our own work is given to the cell
+        own = attempt.brought is None  # else our own work went to the cell
         self.own_work.give(event.key.roster_id, self.core.steps_now(now) if own else 0)
         return attempt.on_encoded(event, now)
 
     def lose(self, peer: PeerId, now: float) -> list[Action]:
-        """The transport lost a peer: wait for nothing of its."""
+        """Stop waiting for a peer that the transport lost."""
         actions = [action for attempt in self.all() for action in attempt.lose(peer, now)]
         if self.joining.since is not None and self.joining.leader == peer:
             actions += self.joining.open(self.contributes(now), now)
@@ -239,7 +239,7 @@ class VersionRound:
         return actions + (self._advance(joining.current, now) if joining.current is not None else [])
 
     def leave_pointless(self, now: float) -> list[Action]:
-        """Leave the attempt that we are in if nothing can come of it."""
+        """Leave the attempt that we are in if it can make no certificate."""
         attempt = self.attempt
         if attempt is None:
             return []
@@ -264,7 +264,7 @@ class VersionRound:
         return [RoundVoided(*base, reason), Tell("round_void", *base, {"reason": reason, "attempt": attempt})]
 
     def next_deadline(self, now: float) -> list[float]:
-        """When `tick` has something to do, or a vote stops to bind us."""
+        """Return the times at which `tick` has something to do, or a vote stops binding us."""
         times = [] if self.joining.since is None else self.joining.deadlines(now)
         times += [attempt.next_deadline() for attempt in self.all()]
         times += [] if self.attempt is None else [self.attempt.timeline.end]
@@ -274,12 +274,12 @@ class VersionRound:
     # -- the end
 
     def shall_hold(self, certificate: Certificate, now: float) -> bool:
-        """Whether we are about to have applied this very version: waiting a moment saves fetching its state."""
+        """Whether we are just applying this very version: to wait a moment saves us fetching its state."""
         own = self.find(certificate.outcome.roster_id)
         return own is not None and own.verdict.applying(certificate) and now < own.timeline.end
 
     def leave(self, now: float) -> None:
-        """Remember what binds us at this base, in case it becomes ours again."""
+        """Remember our vote locks at this base, in case it becomes ours again."""
         if self.attempt is not None:
             self.attempt.judge_members(void=False)
         locks = [one.timeline.lock_end for one in self.all() if one.locked(now)]
@@ -287,13 +287,13 @@ class VersionRound:
 
 
 def bound_until(rounds: VersionRound) -> float:
-    """When the last lock ends, or ended, that a vote of ours at this base brought; 0 without one."""
+    """Return when the last lock by a vote of ours at this base ends or ended; 0 without a vote."""
     locks = [one.timeline.lock_end for one in rounds.all() if one.voted]
     return max(rounds.vote_locks.at(rounds.chain.digest).until, *locks, 0.0)
 
 
 def _refused(core: Core, group: Group, now: float) -> list[Send]:
-    """What shows a leader that somebody in its roster is not let in: without it, it might not know."""
+    """Return the orders that bar members of a leader's roster, to send to the leader, as it may not know them."""
     door, brings = core.admission, group.contributors
     refused = [peer for peer, shown in group.passes.items() if door.seat_refusal(peer, shown, peer in brings, now)]
     given = {key: core.bans.order_about(key) for peer in refused for key in door.grounds(peer)}
@@ -302,21 +302,21 @@ def _refused(core: Core, group: Group, now: float) -> list[Send]:
 
 
 def _left_out(rounds: VersionRound, group: Group) -> int:
-    """How many have asked in vain for a place in this group, as far as we know by now."""
+    """Return how many peers asked in vain for a seat in this group, as far as we know by now."""
     gathering = rounds.joining.gatherings.get(group.attempt)
     return 0 if gathering is None else gathering.left_out(group, _silent(rounds, group.attempt))
 
 
 def _silent(rounds: VersionRound, attempt: int) -> frozenset[PeerId]:
-    """Members of the void attempts just before this one that said nothing there."""
+    """Return the members that were silent in the void attempts just before this one."""
     recent = [one for one in rounds.past if 0 < attempt - one.group.attempt <= LEFT_OUT_ATTEMPTS]
     return frozenset[PeerId]().union(*(one.silent for one in recent))
 
 
 def _deserted(attempt: Attempt, joining: Joining) -> bool:
-    """Whether too many of its members ask for later attempts: its leader may have shown them no roster.
+    """Whether too many members ask for later attempts, perhaps because the leader showed them no roster.
 
-    A peer that waited for its input set meanwhile would be missing from the next group (docs/adr/0046).
+    If we waited for an input set meanwhile, we would be missing from the next group (docs/adr/0046).
     """
     ahead = {peer for peer, number in joining.announced.items() if number > attempt.group.attempt}
     return attempt.exchange.inputs is None and not attempt.group.more_than_two_thirds(attempt.group.voters - ahead)
