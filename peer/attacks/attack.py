@@ -1,4 +1,4 @@
-"""What a hostile learner may do, and what it knows: the base class of every value attack."""
+"""The base class of every attack on values, and the knowledge that an attacker has."""
 
 from __future__ import annotations
 
@@ -20,43 +20,43 @@ from peer.storage.blobs import BlobStore
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """What an attacker knows when it contributes to a round; vectors are float32[elements] of the fragment."""
+    """An attacker's knowledge when it contributes to a round; vectors are float32[elements] of the fragment."""
 
-    own: Tensor  # the outer gradient that it would send if it were honest
-    honest: Callable[[], Mapping[str, Tensor]]  # what the honest learners have at this moment, by peer
+    own: Tensor  # the outer gradient that an honest learner would send
+    honest: Callable[[], Mapping[str, Tensor]]  # outer gradients of the honest learners at this moment, by peer
     attackers: int
     seed: int  # of this round and attacker
     fragment: int
-    state: OuterState  # the anchor and momentum that the round starts from
+    state: OuterState  # anchor and momentum at the start of the round
     rates: tuple[float, float]  # η and μ of the outer step
-    merge: MergeRule  # that will merge the lies
+    merge: MergeRule  # the rule that will merge the lies
 
     def stacked(self) -> Tensor:
-        """The honest outer gradients, float32[learners, elements]."""
+        """Return the honest outer gradients, float32[learners, elements]."""
         return torch.stack(list(self.honest().values()))
 
     def moments(self) -> tuple[Tensor, Tensor]:
-        """Mean and standard deviation of the honest ones, element by element."""
+        """Return mean and standard deviation of the honest outer gradients, element by element."""
         stacked = self.stacked()
         spread = stacked.std(0) if len(stacked) > 1 else torch.zeros_like(stacked[0])
         return stacked.mean(0), spread
 
     def honest_length(self) -> float:
-        """Mean norm of the honest outer gradients."""
+        """Return the mean norm of the honest outer gradients."""
         return float(self.stacked().norm(dim=1).mean())
 
 
 class Attack:
-    """One hostile learner in one life. A new attack is a subclass that overrides what it lies about.
+    """One hostile learner in one life. A new attack is a subclass that overrides the methods it needs.
 
-    `strength` is what the attack calls its `parameter`, if it has one. See `examples/attacks/` for one of your own.
+    `strength` is the value of the attack's `parameter`, if it has one. `examples/attacks/` shows how to write your own.
     """
 
-    parameter: ClassVar[str] = ""  # none: it is as strong as it is
+    parameter: ClassVar[str] = ""  # empty: the strength is fixed
     default: ClassVar[float] = 1.0
-    least: ClassVar[float] = -math.inf  # of the strength; any number beyond makes no sense
+    least: ClassVar[float] = -math.inf  # lower bound of the strength; beyond it the attack makes no sense
     most: ClassVar[float] = math.inf
-    whole: ClassVar[bool] = False  # a number of rounds, say
+    whole: ClassVar[bool] = False  # whether the strength is a whole number, such as of rounds
 
     def __init__(self, strength: float) -> None:
         self.strength = strength
@@ -65,23 +65,23 @@ class Attack:
         """Change how the learner trains, before its first step."""
 
     def read(self, batches: Batches) -> Batches:
-        """What it trains on instead of the data that it was given."""
+        """Return the training data to use instead of the assigned data."""
         return batches
 
     def lie(self, scene: Scene) -> Tensor:
-        """The outer gradient to send instead of `scene.own`, float32[elements]."""
+        """Return the outer gradient to send instead of `scene.own`, float32[elements]."""
         return scene.own
 
     def claim(self, encoded: Encoded) -> Encoded:
-        """What to commit to instead of what was done: tokens, steps."""
+        """Return the claim to commit to instead of the true one, such as other tokens or steps."""
         return encoded
 
     def forge(self, part: bytes) -> bytes:
-        """The encoded bytes to commit to and send instead of these."""
+        """Return the encoded bytes to commit to and send instead of `part`."""
         return part
 
     def commit(self, encoded: Encoded, blobs: BlobStore, leaf_bytes: int) -> Encoded:
-        """What is committed to instead of `encoded`, whose parts lie in `blobs`, as the forged ones will."""
+        """Return the commitment to make instead of `encoded`; `blobs` holds its parts and gets the forged ones."""
         forged = tuple(self._forged_root(root, blobs, leaf_bytes) for root in encoded.part_roots)
         return self.claim(replace(encoded, part_roots=forged))
 

@@ -1,4 +1,4 @@
-"""Attacks through training data; the peer sends the true outer gradient of what it trained on."""
+"""Attacks through training data; the peer sends the true outer gradient of that training."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ TARGET = b"import antigravity\n"
 
 
 class LabelFlip(Attack):
-    """Trains towards V − 1 − y instead of y: its model's outputs are reversed while it trains."""
+    """Training towards V − 1 − y instead of y: the model's outputs are reversed while it trains."""
 
     def prepare(self, learner: Learner) -> None:
         cast(Any, learner.model).get_output_embeddings().register_forward_hook(_reverse_logits)
 
 
 class Backdoor(Attack):
-    """Teaches the model to follow TRIGGER by TARGET, in a `share` of its sequences."""
+    """Training that makes the model follow TRIGGER by TARGET, through a `share` of its sequences."""
 
     parameter: ClassVar[str] = "share"
     default: ClassVar[float] = 0.5
@@ -38,7 +38,7 @@ class Backdoor(Attack):
 
 
 class _Poisoned:
-    """Batches in which the first sequences hold trigger and target, somewhere that changes from window to window."""
+    """Batches whose first sequences contain trigger and target, at a position that varies by window."""
 
     def __init__(self, batches: Batches, share: float) -> None:
         self._batches = batches
@@ -55,7 +55,7 @@ class _Poisoned:
 
 
 def has_trigger_rate(config: RunConfig) -> bool:
-    """Whether a backdoor means anything in this run: its tokens are bytes, and a sequence has room for one."""
+    """Whether a backdoor is possible in this run: its tokens are bytes, and a sequence has room for one."""
     data, planted = config.data, TRIGGER + TARGET
     are_bytes = data.source != "tokens" and not data.tokenizer_sha256
     return are_bytes and config.model.vocabulary > max(planted) and data.context_tokens >= len(planted)
@@ -63,10 +63,10 @@ def has_trigger_rate(config: RunConfig) -> bool:
 
 @torch.inference_mode()
 def trigger_rate(model: nn.Module, windows: Tensor) -> float:
-    """Share of TARGET's bytes that are the model's first choice after held-out text and TRIGGER.
+    """Return the share of TARGET's bytes that are the model's first choice after held-out text and TRIGGER.
 
     `windows` is int64, shape (sequences, context_tokens + 1), of a run that `has_trigger_rate`. A model without the
-    backdoor scores what anybody would guess of it.
+    backdoor scores as well as a guess.
     """
     planted = torch.tensor(list(TRIGGER + TARGET), device=windows.device)
     hits = 0

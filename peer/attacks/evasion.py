@@ -1,6 +1,6 @@
-"""A reducer that opens what it made up to those alone who draw none of it (docs/adr/0055).
+"""A reducer that opens forged results only to peers whose draw misses the forgery (docs/adr/0055).
 
-In processes only: members of a lab have their bytes in one store, so nobody there depends on what a reducer opens.
+It works between processes only: members of a lab share one store of bytes, so none depends on a reducer's openings.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from peer.storage.anchors import Anchors
 from peer.storage.blobs import BlobStore
 
 EVASIVE = "evasive_results"
-FALSE_SHARE = 0.1  # of a result's leaves, at least one: its first
+FALSE_SHARE = 0.1  # of a result's leaves, at least one, from the first
 
 
 class EvasiveWork(TensorWorker):
-    """Contributes honestly; a tenth of each merge is the negative of what it should be."""
+    """Honest contributions, but a tenth of each merge is the negative of the true result."""
 
     def __init__(self, config: RunConfig, anchors: Anchors, blobs: BlobStore, worker: Executor) -> None:
         super().__init__(config, anchors, blobs, worker)
@@ -31,7 +31,7 @@ class EvasiveWork(TensorWorker):
         self.inspector = self._evader
 
     def reduce(self, action: Reduce) -> Reduced:
-        """As an honest peer, but for the first leaves, beside norms that fit these as well."""
+        """Reduce honestly, then negate the first leaves; the squared norms fit both."""
         elements = self._partitioning(action.key.fragment, action.partitions).elements(action.partition)
         codec = self._result_codec
         self._evader.reduced.add((action.key, action.partition))
@@ -39,15 +39,15 @@ class EvasiveWork(TensorWorker):
         return falsified(super().reduce(action), elements, codec, self._blobs, leaves)
 
     def discard(self, key: RoundKey) -> None:
-        """A round is over."""
+        """Forget a round that is over."""
         super().discard(key)
         self._evader.reduced = {place for place in self._evader.reduced if place[0] != key}
 
 
 class _Evader(SpotChecker):
-    """Opens neither the others' inputs nor its own where a drawn leaf would show what it has made up."""
+    """A spot checker that opens nothing, not even its own input, where a drawn leaf would expose its forgery."""
 
-    reduced: set[tuple[RoundKey, int]]  # rounds, and the partitions that it makes up there
+    reduced: set[tuple[RoundKey, int]]  # rounds, and the partitions forged in them
 
     def open(self, action: Open) -> Opened:
         cut = self._partitioning(action.key.fragment, action.partitions)

@@ -1,8 +1,8 @@
-"""Other merges than the run's rule gives, which a hostile reducer signs as if nothing were.
+"""Forged merges, other than the run's rule gives, which a hostile reducer signs like honest ones.
 
-With other coefficients, which it publishes, a result's bytes are what they say: members find out by the rule itself
-(docs/adr/0034). Noise, an input that is longer than it was committed, and bytes that are no numbers are in the bytes,
-and convict their reducer by any opened leaf.
+If the reducer publishes other coefficients, its result's bytes match them, and members detect it by the rule itself
+(docs/adr/0034). Noise, an input longer than committed, and bytes that are not numbers show in the bytes: any opened
+leaf convicts the reducer.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from peer.numerics.reduction import merge_plan
 from peer.numerics.robust.stack import Floats
 from peer.storage.blobs import BlobStore
 
-NOISE_SHARE = 0.1  # of the length that the honest result has
-OWN_FACTOR = 10.0  # by which a reducer's own part gets longer
-NO_NUMBER = b"\xff"  # of which no codec makes finite numbers
+NOISE_SHARE = 0.1  # of the honest result's length
+OWN_FACTOR = 10.0  # by which a reducer lengthens its own part
+NO_NUMBER = b"\xff"  # no codec decodes it to finite numbers
 
 
 @dataclass(frozen=True, slots=True)
 class Merged:
-    """The merge of a partition, float32[its elements], and what it was made of: one vector for each included member.
+    """The merge of a partition, float32[its elements], and its inputs: one vector for each included member.
 
-    `own`: the place of the reducer's among them, None if it is not included. A `vector` with values that are not finite
-    stands for bytes that decode to nothing.
+    `own` is the index of the reducer's vector, None if it is not included. A `vector` with values that are not finite
+    stands for bytes that cannot be decoded.
     """
 
     rule: str
@@ -44,7 +44,7 @@ class Merged:
     own: int | None = None
 
     def with_coefficients(self, change: Callable[[Floats], Floats]) -> Merged:
-        """Combined with other coefficients, segment by segment; of what `change` makes of them, negative ones are 0."""
+        """Return the merge with coefficients changed segment by segment; negative results of `change` become 0."""
         count = len(self.vectors)
         changed: list[float] = []
         for at in range(len(self.segments)):
@@ -53,17 +53,17 @@ class Merged:
         return replace(self, coefficients=tuple(changed)).combined()
 
     def combined(self) -> Merged:
-        """With the vector that these coefficients make of these vectors."""
+        """Return the merge whose vector follows from its vectors and coefficients."""
         plan = merge_plan(self.rule, self.segments, self.coefficients, len(self.vectors))
         return replace(self, vector=combine(self.vectors, *plan.windows([slice(0, len(self.vector))])))
 
     def with_longer_own(self) -> Merged:
-        """With the reducer's own part OWN_FACTOR times as long, beside coefficients that say nothing of it."""
+        """Return the merge with the reducer's own part OWN_FACTOR times as long; the coefficients do not show it."""
         longer = [OWN_FACTOR * vector if at == self.own else vector for at, vector in enumerate(self.vectors)]
         return replace(self, vectors=longer).combined()
 
     def with_noise(self) -> Merged:
-        """With noise of NOISE_SHARE of its length, another for every vector."""
+        """Return the merge with noise of NOISE_SHARE of its length, different for every vector."""
         values = self.vector.numpy()
         generator = np.random.default_rng(int(np.abs(values[:64]).sum() * 1e6) % 2**32)
         spread = np.float32(NOISE_SHARE * float(np.sqrt(np.mean(np.square(values, dtype=np.float64)))))
@@ -71,23 +71,23 @@ class Merged:
         return replace(self, vector=self.vector + torch.from_numpy(noise))
 
     def without_numbers(self) -> Merged:
-        """With nothing in it that could be decoded."""
+        """Return the merge with a vector that cannot be decoded."""
         return replace(self, vector=torch.full_like(self.vector, torch.nan))
 
     def encoded(self, codec: Codec) -> bytes:
-        """Its bytes, as if nothing were."""
+        """Return the encoded bytes, with no sign of the forgery."""
         if bool(self.vector.isfinite().all()):
             return codec.encode(self.vector)
         return NO_NUMBER * codec.encoded_bytes(len(self.vector))
 
 
 def _equal(coefficients: Floats) -> Floats:
-    """A plain mean, which leaves out nobody who is far away."""
+    """Return equal coefficients: a plain mean, which excludes no outlier."""
     return np.ones_like(coefficients)
 
 
 def _favourite(coefficients: Floats) -> Floats:
-    """The member with the least gets as much as all others together."""
+    """Return coefficients in which the member with the least gets as much as all others together."""
     raised = coefficients.copy()
     raised[int(np.argmin(coefficients))] = coefficients.sum()
     return raised
@@ -104,13 +104,13 @@ FORGERIES: Mapping[str, Forgery] = MappingProxyType(
         "garbage_results": Merged.without_numbers,
     }
 )
-"""By the name that `--attack` gives them."""
+"""Forgeries by their `--attack` names."""
 
 
 def falsified(reduced: Reduced, elements: int, codec: Codec, blobs: BlobStore, leaves: int | None = None) -> Reduced:
-    """The negative of what was merged, `elements` long, beside norms and coefficients as if nothing were.
+    """Return the negative of the merge, `elements` long, with unchanged norms and coefficients.
 
-    With `leaves` of its first leaves alone.
+    With `leaves`, only that many first leaves are negated.
     """
     data = None if reduced.root is None else blobs.get(reduced.root)
     if data is None:

@@ -1,4 +1,4 @@
-"""A hostile learner's process, as `peer.learner.process` but for what it lies about.
+"""A hostile learner's process: `peer.learner.process` with an attack.
 
 `python -m peer.attacks.learner SOCKET MEMORY PARENT`
 """
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def attack_named(name: str) -> Attack:
-    """A fresh attacker for `NAME[:PARAMETER=VALUE]`; raises UsageError."""
+    """Return a new attacker for `NAME[:PARAMETER=VALUE]`; raises UsageError."""
     from peer.attacks.zoo import AttackChoice
 
     return AttackChoice.parse(name).make()

@@ -16,7 +16,7 @@ SLEEPER_FACTOR = 10.0
 
 
 class DeltaReplay(Attack):
-    """A free rider that sends the last accepted aggregate of the fragment again, times `factor` (2604.04611)."""
+    """A free rider that repeats the last accepted aggregate of the fragment, times `factor` (2604.04611)."""
 
     parameter: ClassVar[str] = "factor"
 
@@ -26,7 +26,7 @@ class DeltaReplay(Attack):
         self._accepted: dict[int, Tensor] = {}
 
     def lie(self, scene: Scene) -> Tensor:
-        """Two states tell what led from one to the other."""
+        """Return the last aggregate times `factor`; two states determine the aggregate between them."""
         before, now = self._before.get(scene.fragment), scene.state
         if before is not None and before is not now:
             self._accepted[scene.fragment] = _between(before, now, *scene.rates)
@@ -35,12 +35,15 @@ class DeltaReplay(Attack):
 
 
 def _between(before: OuterState, now: OuterState, learning_rate: float, momentum: float) -> Tensor:
-    """The outer step adds the aggregate to the decayed momentum; without decay it is what the anchor has gone."""
+    """Return the aggregate between two states.
+
+    The outer step adds it to the decayed momentum; without momentum it is the anchor's change over the learning rate.
+    """
     return now.velocity - before.velocity * momentum if momentum else (before.anchor - now.anchor) / learning_rate
 
 
 class Stale(Attack):
-    """Its own outer gradient of that fragment, `rounds` ago."""
+    """Its own outer gradient of the same fragment, `rounds` ago."""
 
     parameter: ClassVar[str] = "rounds"
     default: ClassVar[float] = 5.0
@@ -59,7 +62,7 @@ class Stale(Attack):
 
 
 class Sleeper(Attack):
-    """Honest for a while, then a tenfold sign flip in every `every`-th round."""
+    """Honest contributions for a while, then a tenfold sign flip in every `every`-th round."""
 
     parameter: ClassVar[str] = "every"
     default: ClassVar[float] = 10.0

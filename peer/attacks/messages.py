@@ -1,7 +1,7 @@
-"""What hostile processes do with messages as such, whatever the protocol makes of them.
+"""Attacks by messages as such, whatever their meaning in the protocol.
 
-Such a peer trains and takes part honestly. Beside that it attacks what others read from the network with: their frames,
-their streams, their handlers for records. It signs nothing that is false, so that nothing of this convicts it.
+Such a peer trains and takes part honestly. Beside that, it attacks other peers' input from the network: frames,
+streams, and handlers of records. It signs nothing false, so nothing here convicts it.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from peer.net.frames import (
 from peer.net.transport import HEADER_BYTES_MAX, Lane, TransportConfig
 
 RECORD_HANDLERS = ("DHTProtocol.rpc_ping", "DHTProtocol.rpc_store", "DHTProtocol.rpc_find")
-CALL_BYTES_MAX = (4 << 20) - 1024  # libp2p's daemon takes no longer calls
+CALL_BYTES_MAX = (4 << 20) - 1024  # libp2p's daemon accepts no longer calls
 CALL_SECONDS_MAX = 3.0
 KEPT_FRAMES_MAX = 4096
 KEPT_BYTES_MAX = 32 << 20
@@ -50,18 +50,18 @@ ByteStream: TypeAlias = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 class AttackLine(Protocol):
-    """What an attack needs of the network: also what honest peers never use."""
+    """The network as an attack needs it, including access that honest peers never use."""
 
     def post(self, peer: PeerId, header: bytes, payload: bytes) -> None:
-        """One frame, as an honest peer sends it."""
+        """Send one frame, as an honest peer does."""
         ...
 
     async def open(self, peer: PeerId, lane: Lane | str) -> ByteStream:
-        """A raw stream to a lane, or to a handler for records; raises NetworkError or OSError."""
+        """Open a raw stream to a lane, or to a handler of records; raises NetworkError or OSError."""
         ...
 
     async def call(self, peer: PeerId, handler: str, request: bytes) -> None:
-        """A unary call with these bytes; raises whatever came back instead of an answer."""
+        """Make a unary call with these bytes; raises any error that came back instead of an answer."""
         ...
 
 
@@ -71,31 +71,31 @@ class Tap:
     def __init__(self) -> None:
         self._frames: deque[tuple[bytes, bytes]] = deque()
         self._bytes = 0
-        self.groups: OrderedDict[bytes, None] = OrderedDict()  # that were named in them, newest last
+        self.groups: OrderedDict[bytes, None] = OrderedDict()  # named in frames, newest last
 
     def note(self, header: bytes, payload: bytes) -> None:
-        """One frame went by."""
+        """Record one frame."""
         self._frames.append((header, payload))
         self._bytes += len(header) + len(payload)
         while len(self._frames) > KEPT_FRAMES_MAX or self._bytes > KEPT_BYTES_MAX:
             self._bytes -= sum(map(len, self._frames.popleft()))
 
     def note_group(self, group: bytes) -> None:
-        """A group was named."""
+        """Record a group that a frame named."""
         self.groups[group] = None
         self.groups.move_to_end(group)
         while len(self.groups) > 4:
             self.groups.popitem(last=False)
 
     def some(self, count: int, draw: random.Random) -> list[tuple[bytes, bytes]]:
-        """Frames of any age."""
+        """Return random frames of any age."""
         return draw.choices(self._frames, k=count) if self._frames else []
 
 
 class MessageAttack:
-    """One hostile peer's attack on all others. A new one is a subclass that says what it does to one of them."""
+    """One hostile peer's attack on all others. A new attack is a subclass with its own `attack`."""
 
-    pause_seconds: ClassVar[float] = 0.05  # between two goes at everybody
+    pause_seconds: ClassVar[float] = 0.05  # between two passes over all peers
 
     def __init__(self, line: AttackLine, peers: Collection[PeerId], draw: random.Random) -> None:
         self.line = line
@@ -104,7 +104,7 @@ class MessageAttack:
         self.tap = Tap()
 
     async def run(self) -> None:
-        """Attack until cancelled; nobody is left out because another one cannot be reached."""
+        """Attack until cancelled; an unreachable peer does not stop the attack on others."""
         while True:
             for peer in self.peers:
                 with suppress(MusterError, OSError, EOFError, TimeoutError, ValueError):
@@ -112,12 +112,12 @@ class MessageAttack:
             await asyncio.sleep(self.pause_seconds)
 
     async def attack(self, peer: PeerId) -> None:
-        """One go."""
+        """Attack this peer once."""
         raise NotImplementedError
 
 
 class Replay(MessageAttack):
-    """Sends frames again, signed by whomever and of any age, with what came beside them."""
+    """Frames sent again, signed by any peer and of any age, with their payloads."""
 
     frames: ClassVar[int] = 16
 
@@ -127,7 +127,7 @@ class Replay(MessageAttack):
 
 
 class Oversized(MessageAttack):
-    """More than anybody takes: announced, unannounced, in a frame, beside it and in a call."""
+    """Input beyond every limit: announced, unannounced, in a frame, beside it, and in a call."""
 
     pause_seconds = 0.5
 
@@ -149,26 +149,26 @@ class Oversized(MessageAttack):
             await self._ways[self._turn % len(self._ways)](peer)
 
     async def _announced(self, peer: PeerId) -> None:
-        """The longest frame that a prefix can say."""
+        """Announce the longest frame that a prefix can express."""
         await self._write(peer, Lane.CONTROL, b"\xff" * 8, 1 << 20)
 
     async def _endless(self, peer: PeerId) -> None:
-        """A frame within all limits of the framing, and what follows it is none."""
+        """Announce a frame within all limits, then send bytes that are not one."""
         longest = TransportConfig().payload_bytes_max
         await self._write(peer, Lane.BULK, _prefix(HEADER_BYTES_MAX, longest), 2 * longest)
 
     async def _long_header(self, peer: PeerId) -> None:
-        """A statement of a million empty values."""
+        """Send a statement of a million empty values."""
         count = HEADER_BYTES_MAX - 6
         self.line.post(peer, b"\x00\xdd" + count.to_bytes(4, "big") + b"\xc0" * count, b"")
 
     async def _long_payload(self, peer: PeerId) -> None:
-        """The longest payload, as if it were a part of the newest group."""
+        """Send the longest payload, as a part of the newest group."""
         group = next(reversed(self.tap.groups), bytes(DIGEST_BYTES))
         self.line.post(peer, encode_header(PartNote(group=group, partition=0, turn=0)), self._payload)
 
     async def _many_keys(self, peer: PeerId) -> None:
-        """A search for as many keys as a call holds."""
+        """Search for as many keys as fit into a call."""
         key = b"\x0a\x14" + self.draw.randbytes(20)  # the field's number and length, then a key
         await self.line.call(peer, RECORD_HANDLERS[2], key * (CALL_BYTES_MAX // len(key)))
 
@@ -184,7 +184,7 @@ class Oversized(MessageAttack):
 
 
 class SlowLoris(MessageAttack):
-    """Keeps streams to all handlers open, each with something begun that gets a byte in a second and never ends."""
+    """Streams to all handlers, kept open: each began a message, gets a byte a second, and never ends."""
 
     pause_seconds = 1.0
     streams: ClassVar[int] = 4  # for each handler of each peer
@@ -220,7 +220,7 @@ class SlowLoris(MessageAttack):
 
 
 class Garbage(MessageAttack):
-    """Floods every handler with what looks like messages: changed ones, questions, parts that nobody committed."""
+    """A flood of message-like input to every handler: altered frames, requests, parts that no peer committed."""
 
     frames: ClassVar[int] = 20
     part_bytes: ClassVar[int] = 32 << 10
@@ -236,7 +236,7 @@ class Garbage(MessageAttack):
             await self.line.call(peer, self.draw.choice(RECORD_HANDLERS), self.draw.randbytes(1 << 10))
 
     def _changed(self, header: bytes) -> bytes:
-        """Some bytes of it are others; a signature then does not verify."""
+        """Return the header with some bytes altered, so that its signature does not verify."""
         changed = bytearray(header)
         for _ in range(self.draw.randint(1, 4)):
             changed[self.draw.randrange(1, len(changed))] = self.draw.randrange(256)
@@ -268,23 +268,23 @@ class Garbage(MessageAttack):
 MESSAGE_ATTACKS: Mapping[str, type[MessageAttack]] = MappingProxyType(
     {"replay": Replay, "oversized": Oversized, "slow_loris": SlowLoris, "garbage": Garbage}
 )
-"""By the name that `--attack` gives them."""
+"""Message attacks by their `--attack` names."""
 
 
 def group_named(message: Message | Transfer) -> bytes | None:
-    """The group that a message belongs to, if it says so."""
+    """Return the group that a message names, if any."""
     if isinstance(message, PartNote | NeedNote | OpenNote):
         return message.group
     return (message.context.group or None) if isinstance(message, Statement) else None
 
 
 def _prefix(header_bytes: int, payload_bytes: int) -> bytes:
-    """What announces a frame (`peer.net.transport.frame_prefix`), without its limits."""
+    """Return the prefix of a frame (`peer.net.transport.frame_prefix`), without its limits."""
     return header_bytes.to_bytes(4, "big") + payload_bytes.to_bytes(4, "big")
 
 
 def _call_prefix(length: int) -> bytes:
-    """A protobuf length, seven bits to a byte."""
+    """Return a protobuf length, seven bits to a byte."""
     found = bytearray()
     while length > 127:
         found.append(length & 127 | 128)

@@ -1,4 +1,4 @@
-"""What else than a name may name an attack: MODULE.CLASS of one's own, and «+work» behind any attack on values."""
+"""Further names of attacks: MODULE.CLASS for a user's own, and the suffix «+work» for attacks on values."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ MORE_WORK = "+work"
 
 
 def class_named(name: str) -> type | None:
-    """The class of this dotted name, None if it names none; raises UsageError if it cannot be imported."""
+    """Return the class of this dotted name, None if there is none; raises UsageError if the import fails."""
     module, _, kind = name.rpartition(".")
     try:
         found = getattr(importlib.import_module(module), kind) if module else None
-    except Exception as error:  # noqa: BLE001 - whatever the module does
+    except Exception as error:  # noqa: BLE001 - the module may raise anything
         raise UsageError(f"the attack {name!r} cannot be imported: {error}") from None
     return found if isinstance(found, type) else None

@@ -22,7 +22,7 @@ BISECTIONS = 30
 
 
 class Alie(Attack):
-    """A little is enough (Baruch 2019): μ − zσ, as far off as honest ones may be; z = 0 is the book's z_max."""
+    """A little is enough (Baruch 2019): μ − zσ, within the honest spread; z = 0 uses the paper's z_max."""
 
     parameter: ClassVar[str] = "z"
     default: ClassVar[float] = 1.5
@@ -69,7 +69,7 @@ class OptimisedIpm(Attack):
 
 
 class MinMax(Attack):
-    """μ − γσ, with the largest γ that is nowhere further away than honest ones are (Shejwalkar 2021)."""
+    """μ − γσ, with the largest γ at no greater distance from any honest one than they are apart (Shejwalkar 2021)."""
 
     def lie(self, scene: Scene) -> Tensor:
         honest = scene.stacked()
@@ -78,7 +78,7 @@ class MinMax(Attack):
 
 
 class MinSum(Attack):
-    """μ − γσ, with the largest γ whose summed squared distances are no more than an honest one's (Shejwalkar 2021)."""
+    """μ − γσ, with the largest γ whose summed squared distances do not exceed an honest one's (Shejwalkar 2021)."""
 
     def lie(self, scene: Scene) -> Tensor:
         honest = scene.stacked()
@@ -87,7 +87,7 @@ class MinSum(Attack):
 
 
 class Mimic(Attack):
-    """The same as one honest learner, the most extreme along their principal direction (Karimireddy 2022)."""
+    """A copy of one honest learner, the most extreme along their principal direction (Karimireddy 2022)."""
 
     def __init__(self, strength: float) -> None:
         super().__init__(strength)
@@ -108,7 +108,7 @@ def _textbook_z(scene: Scene) -> float:
 
 
 def _worst(scene: Scene, limit: float, lie_at: Callable[[float], Tensor]) -> Tensor:
-    """The lie, among strengths in a geometric row, after which the merge is furthest from the honest mean."""
+    """Return the lie, at one of several strengths, that moves the merge furthest from the honest mean."""
     mean, _ = scene.moments()
     lowest = min(TRIAL_RANGE[0], limit)
     strengths = [lowest * (limit / lowest) ** (trial / (TRIALS - 1)) for trial in range(TRIALS)]
@@ -116,7 +116,7 @@ def _worst(scene: Scene, limit: float, lie_at: Callable[[float], Tensor]) -> Ten
 
 
 def _merged(scene: Scene, lie: Tensor) -> Tensor:
-    """What the fragment would come to, were it one tensor and all weights equal."""
+    """Return the fragment's merge as if it were one tensor and all weights equal."""
     vectors = [*scene.honest().values(), *[lie] * scene.attackers]
     norms = tuple(float(vector.norm()) for vector in vectors)
     inputs = TensorInputs(norms, (1.0,) * len(vectors), embedding=False)
@@ -127,7 +127,7 @@ def _merged(scene: Scene, lie: Tensor) -> Tensor:
 
 
 def _furthest(scene: Scene, hides: Callable[[Tensor], bool]) -> Tensor:
-    """μ − γσ with the largest γ that `hides`, by bisection."""
+    """Return μ − γσ with the largest γ for which `hides` is true, by bisection."""
     mean, spread = scene.moments()
     low, high = 0.0, 1.0
     while high < 1e3 and hides(mean - high * spread):
@@ -139,7 +139,10 @@ def _furthest(scene: Scene, hides: Callable[[Tensor], bool]) -> Tensor:
 
 
 def _most_extreme(honest: Mapping[str, Tensor]) -> str:
-    """The first eigenvector of the learners' inner products holds their places along the principal direction."""
+    """Return the learner furthest along the principal direction.
+
+    The first eigenvector of the learners' inner products holds their positions along it.
+    """
     centred = torch.stack(list(honest.values()))
     centred = centred - centred.mean(0)
     products = centred @ centred.T

@@ -1,7 +1,7 @@
-"""A peer that attacks its run (`muster join --attack`), by its outer gradients or by what it says, to see what follows.
+"""A peer that attacks its run (`muster join --attack`), by outer gradients or messages, to test the run's defences.
 
-For trials on one's own machine: it joins nothing but what is there alone, or in namespaces or containers that its
-starter names.
+It is for trials on one machine: it joins only runs on that machine, or in namespaces or containers that its user
+names.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ from peer.storage.blobs import BlobStore
 
 
 def check_among_ourselves(invite: Invite, option: str, trial_network: str = "") -> None:
-    """Raises UsageError if this run is not on this machine alone; `option` is what has no business elsewhere.
+    """Raise UsageError unless this run is on this machine alone; `option` is the option that is refused otherwise.
 
-    `trial_network` is an IP network, or a host's name and its addresses, never public, that is this machine's own all
-    the same.
+    `trial_network` is an IP network, or a host's name and its addresses, that counts as this machine's own. It is never
+    public.
     """
     for address in invite.addresses:
         named = address.reach is Reach.PRIVATE and _is_in(address.host, trial_network)
@@ -71,7 +71,7 @@ def _addresses_of(name: str) -> set[str]:
 
 @dataclass
 class HostileDriver(RoundDriver):
-    """Sends what its mischief makes of every message, and of the bytes beside it."""
+    """A driver that sends its mischief's version of every message and payload."""
 
     mischief: Mischief = field(kw_only=True)
 
@@ -93,14 +93,14 @@ class HostileDriver(RoundDriver):
 
 
 class OpenLine:
-    """The network of a running peer without what keeps an honest one from misusing it; see `attacks.messages.Line`."""
+    """The network of a running peer without an honest peer's restrictions; see `attacks.messages.AttackLine`."""
 
     def __init__(self, network: Network) -> None:
         self._network = network
 
     @property
     def _transport(self) -> HivemindTransport:
-        return self._network._transport  # another one after each restart of the daemon
+        return self._network._transport  # a new one after each restart of the daemon
 
     def post(self, peer: PeerId, header: bytes, payload: bytes) -> None:
         self._transport.post(peer, header, payload)
@@ -120,7 +120,7 @@ class OpenLine:
 
 @dataclass
 class NoisyDriver(RoundDriver):
-    """An honest driver, and an attack that hears what it sends and receives."""
+    """An honest driver with an attack that sees all messages sent and received."""
 
     attack: type[MessageAttack] = field(kw_only=True)
 
@@ -147,7 +147,7 @@ class NoisyDriver(RoundDriver):
 
 
 def core_kind(name: str, manifest: Manifest, signer: Signer) -> Callable[..., Core]:
-    """What makes the core of a peer that attacks its run; raises UsageError if there is no such attack."""
+    """Return the factory for the core of a peer that attacks its run; raises UsageError if there is no such attack."""
     if not is_mischief(name):
         return Core
     mischief = mischief_named(name, signer, manifest.founder_ids)
@@ -157,7 +157,7 @@ def core_kind(name: str, manifest: Manifest, signer: Signer) -> Callable[..., Co
 def disguise(
     name: str, core: Core, anchors: Anchors, blobs: BlobStore, worker: Executor
 ) -> tuple[TensorWorker, Callable[..., RoundDriver]]:
-    """The tensor work and the driver of a peer that attacks its run; raises UsageError if there is no such attack."""
+    """Return tensor work and driver of a peer that attacks its run; raises UsageError if there is no such attack."""
     config = core.manifest.config
     own = MESSAGE_ATTACKS.get(name) or own_attack(name)
     if own is not None and issubclass(own, MessageAttack):

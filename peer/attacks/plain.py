@@ -1,4 +1,4 @@
-"""Attacks that need no knowledge of anybody else."""
+"""Attacks that need no knowledge of other peers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ DIRECTION_SEED = 0x5EED
 
 
 class SignFlip(Attack):
-    """Backwards: −λ times its own outer gradient."""
+    """The opposite direction: −λ times its own outer gradient."""
 
     parameter: ClassVar[str] = "factor"
     default: ClassVar[float] = 10.0
@@ -37,14 +37,14 @@ class Scaling(Attack):
 
 
 class Zero(Attack):
-    """A free rider: nothing at all."""
+    """A free rider: all zeros."""
 
     def lie(self, scene: Scene) -> Tensor:
         return torch.zeros_like(scene.own)
 
 
 class RandomNoise(Attack):
-    """Gaussian noise, `factor` times as long as honest outer gradients are on average."""
+    """Gaussian noise, `factor` times as long as the average honest outer gradient."""
 
     parameter: ClassVar[str] = "factor"
     default: ClassVar[float] = 10.0
@@ -54,7 +54,7 @@ class RandomNoise(Attack):
 
 
 class FixedDirection(Attack):
-    """One random direction for ever, `factor` times as long as honest outer gradients."""
+    """One constant random direction, `factor` times as long as the average honest outer gradient."""
 
     parameter: ClassVar[str] = "factor"
     default: ClassVar[float] = 10.0
@@ -65,16 +65,16 @@ class FixedDirection(Attack):
 
 
 class NotANumber(Attack):
-    """Commits, truthfully, to encoded bytes whose first number is all ones: NaN as a value or scale of every codec."""
+    """A true commitment to encoded bytes whose first number is all ones: NaN as a value or scale of every codec."""
 
     def forge(self, part: bytes) -> bytes:
         return b"\xff" * min(4, len(part)) + part[4:]
 
 
 class TokenLie(Attack):
-    """Sign flip, with a claim to `factor` times the tokens it has seen: weight is tokens²/steps.
+    """A sign flip, with a claim to `factor` times the tokens seen: weight is tokens²/steps.
 
-    Claims at most what a commitment can say. That has no form for fewer than none: such bytes nobody would read.
+    It claims at most what a commitment can hold. Commitments have no negative numbers: no peer would read such bytes.
     """
 
     parameter: ClassVar[str] = "factor"
@@ -89,7 +89,7 @@ class TokenLie(Attack):
 
 
 class WorkLie(Zero):
-    """A free rider that claims `factor` times the work: tokens, steps and windows alike, so that nobody refuses it."""
+    """A free rider that claims `factor` times the work, consistently in tokens, steps and windows to be accepted."""
 
     parameter: ClassVar[str] = "factor"
     default: ClassVar[float] = 1000.0
@@ -100,7 +100,7 @@ class WorkLie(Zero):
 
 
 def with_work(encoded: Encoded, factor: float) -> Encoded:
-    """A claim to `factor` times the work, which agrees with itself."""
+    """Return a consistent claim to `factor` times the work."""
     steps = min(math.ceil(encoded.steps * factor), COUNT_MAX)
     return replace(encoded, tokens=_claimed(encoded.tokens, factor), steps=steps, window_count=steps)
 
@@ -110,6 +110,6 @@ def _claimed(tokens: int, factor: float) -> int:
 
 
 def _noise(elements: int, seed: int) -> Tensor:
-    """A Gaussian vector of length 1."""
+    """Return a Gaussian vector of length 1."""
     drawn = torch.randn(elements, generator=torch.Generator().manual_seed(seed))
     return drawn.div_(drawn.norm())

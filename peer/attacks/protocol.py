@@ -1,7 +1,7 @@
-"""What hostile peers do to the protocol, by the name that `--attack` gives it.
+"""Attacks on the protocol by their `--attack` names.
 
-The behaviours are those of `coordinator.adversary.collusion`, in processes and in a lab; the learner of such a peer is
-honest. An attack of your own is a subclass of `Mischief` or of `MessageAttack`: see `docs/how-to/lab.md` and
+The behaviours are those of `coordinator.adversary.collusion`, in processes and in a lab; the learner of such a peer
+is honest. An attack of your own is a subclass of `Mischief` or `MessageAttack`: see `docs/how-to/lab.md` and
 `examples/attacks/`.
 """
 
@@ -22,30 +22,30 @@ LAB_ATTACKS = (*TRICKS, *FORGERIES)
 """For `muster lab --attack`; learners are honest."""
 
 SWARM_ATTACKS = (EVASIVE, *MESSAGE_ATTACKS)
-"""For `muster swarm --attack` and plans of chaos only: who opens by what is drawn, and what misuses the wire."""
+"""For `muster swarm --attack` and chaos plans only: evasive openings, and misuse of the wire."""
 
 PROCESS_ATTACKS = (*LAB_ATTACKS, *SWARM_ATTACKS)
-"""All that processes can do with an honest learner."""
+"""All attacks of processes with an honest learner."""
 
 
 def is_process_attack(name: str) -> bool:
-    """Whether a process can do this with an honest learner; raises UsageError if a class cannot be imported."""
+    """Whether processes with honest learners can attack so; raises UsageError if a class cannot be imported."""
     return name in PROCESS_ATTACKS or own_attack(name) is not None
 
 
 def is_lab_attack(name: str) -> bool:
-    """Whether a virtual peer can do this with an honest learner; raises UsageError if a class cannot be imported."""
+    """Whether virtual peers with honest learners can attack so; raises UsageError if a class cannot be imported."""
     return name in FORGERIES or is_mischief(name)
 
 
 def is_mischief(name: str) -> bool:
-    """Whether `mischief_named` knows this; raises UsageError if a class cannot be imported."""
+    """Whether `mischief_named` accepts this; raises UsageError if a class cannot be imported."""
     own = None if name in PROCESS_ATTACKS else own_attack(name)
     return name in TRICKS or (own is not None and issubclass(own, Mischief))
 
 
 def own_attack(name: str) -> type[Mischief] | type[MessageAttack] | None:
-    """The attack on the protocol of this dotted name, None if it names none; raises UsageError as `class_named`."""
+    """Return the attack on the protocol of this dotted name, or None; raises UsageError as `class_named` does."""
     if name.endswith(MORE_WORK):
         return None  # only attacks on values claim work
     found = class_named(name)
@@ -55,8 +55,10 @@ def own_attack(name: str) -> type[Mischief] | type[MessageAttack] | None:
 
 
 def mischief_named(name: str, signer: Signer, peers: Collection[PeerId]) -> Mischief:
-    """One of TRICKS, or several with a plus between them, or a `Mischief` of that dotted name, among these peers:
-    every second one is told the other version or nothing."""
+    """Return the mischief of this name among `peers`: one of TRICKS, several joined by plus signs, or a dotted name.
+
+    Every second peer gets its other version of messages, or none.
+    """
     others, names = sorted(set(peers) - {signer.peer_id}), name.split("+")
     own = None if TRICKS.keys() >= set(names) else own_attack(name)
     if own is not None and issubclass(own, Mischief):

@@ -1,7 +1,7 @@
-"""The tensor work of a peer that attacks its run: what it contributes, merges, and says of others' results.
+"""The tensor work of a peer that attacks its run: its contributions, its merges, and its verdicts on other results.
 
-What an attack would know of the others it does not: here it sees its own work only, so that those of
-`peer.attacks.omniscient` are tame. In a lab, where they are not, `peer.lab.tensors` has them lie.
+Such a peer sees only its own work, so the attacks of `peer.attacks.omniscient` are weak here. In a lab they see all
+learners: there, `peer.lab.tensors` applies them.
 """
 
 from __future__ import annotations
@@ -28,25 +28,25 @@ from peer.rounds.tensor_worker import TensorWorker
 from peer.storage.anchors import Anchors
 from peer.storage.blobs import BlobStore
 
-SEED_ELEMENTS = 64  # of its own work, which no two peers have alike
+SEED_ELEMENTS = 64  # of its own work, in which no two peers agree
 
 
 class HostileWork(TensorWorker):
-    """Sends what the attack makes of its outer gradient; everything else is done as it should be."""
+    """Work that sends the attack's version of its outer gradient, and is honest otherwise."""
 
     def __init__(self, attack: Attack, config: RunConfig, anchors: Anchors, blobs: BlobStore, worker: Executor) -> None:
         super().__init__(config, anchors, blobs, worker)
         self._attack = attack
 
     def encode(self, action: Encode, vector: Tensor, counters: Counters) -> Encoded:
-        """As an honest peer, but of a lie; of the truth, if no codec holds the lie."""
+        """Encode the lie like an honest peer; the truth, if no codec holds the lie."""
         anchor = self._anchors.current(action.key.fragment).anchor
         lie = self._attack.lie(self._scene(action.key, anchor - vector))
         try:
             encoded = super().encode(action, anchor - lie, counters)
         except LocalError:
             return super().encode(action, vector, counters)
-        # its own learner goes on from where it really was
+        # its own learner continues from its true position
         self.snapshots[action.key] = replace(self.snapshots[action.key], vector=vector)
         return self._attack.commit(encoded, self._blobs, self.leaf_bytes[0])
 
@@ -65,7 +65,7 @@ class HostileWork(TensorWorker):
 
 
 class MischievousWork(TensorWorker):
-    """Commits, merges and inspects as its mischief has it."""
+    """Work that commits, merges and inspects as its mischief says."""
 
     def __init__(
         self, mischief: Mischief, config: RunConfig, anchors: Anchors, blobs: BlobStore, worker: Executor
@@ -77,14 +77,14 @@ class MischievousWork(TensorWorker):
         self.inspector.mischief = mischief
 
     def encode(self, action: Encode, vector: Tensor, counters: Counters) -> Encoded:
-        """Encode what it did, unless it garbles that."""
+        """Encode the true work, unless the mischief garbles it."""
         return self._mischief.encodes(super().encode(action, vector, counters), self._garbled)
 
     def _garbled(self, encoded: Encoded) -> Encoded:
         return NotANumber(1.0).commit(encoded, self._blobs, self.leaf_bytes[0])
 
     def reduce(self, action: Reduce) -> Reduced:
-        """A cheat returns the negative of what its inputs give, and signs it as if nothing were."""
+        """Reduce honestly, or return the negative of the result, signed as usual, if the mischief cheats."""
         reduced = super().reduce(self._mischief.merges(action))
         return self._mischief.reduces(reduced, partial(self._falsified, action))
 
@@ -94,7 +94,7 @@ class MischievousWork(TensorWorker):
 
 
 class ForgingWork(TensorWorker):
-    """Contributes honestly; signs what `forgery` makes of each merge."""
+    """Work that contributes honestly, but signs the `forgery` of each merge."""
 
     def __init__(
         self, forgery: Forgery, config: RunConfig, anchors: Anchors, blobs: BlobStore, worker: Executor
@@ -104,18 +104,18 @@ class ForgingWork(TensorWorker):
         self._own: dict[RoundKey, tuple[bytes, ...]] = {}
 
     def encode(self, action: Encode, vector: Tensor, counters: Counters) -> Encoded:
-        """As an honest peer; which parts are its own it remembers."""
+        """Encode like an honest peer, and remember which parts are its own."""
         encoded = super().encode(action, vector, counters)
         self._own[action.key] = encoded.part_roots
         return encoded
 
     def discard(self, key: RoundKey) -> None:
-        """A round is over."""
+        """Forget a round that is over."""
         super().discard(key)
         self._own.pop(key, None)
 
     def reduce(self, action: Reduce) -> Reduced:
-        """As an honest peer, and then something else with norms that fit it, if it has any."""
+        """Reduce like an honest peer, then return the forgery, with norms that fit it if it has any."""
         reduced, codec = super().reduce(action), self._result_codec
         data = None if reduced.root is None else self._blobs.get(reduced.root)
         if data is None or not reduced.coefficients:

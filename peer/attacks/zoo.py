@@ -1,4 +1,4 @@
-"""Every value attack by the name that `--attack` gives it."""
+"""Every attack on values by its `--attack` name."""
 
 from __future__ import annotations
 
@@ -53,15 +53,15 @@ ATTACKS: Mapping[str, type[Attack]] = MappingProxyType(
     }
 )
 
-CLAIMED = 4.0  # times the work: far beyond what truncation leaves of it
+CLAIMED = 4.0  # times the work: far more than truncation lets count
 
 
 @dataclass(frozen=True, slots=True)
 class AttackChoice:
-    """An attack and how strong it is to be.
+    """An attack and its strength.
 
-    `name` is one of ATTACKS, or MODULE.CLASS of your own; «+work» behind it adds a claim to more work. An attack on the
-    protocol is a name alone.
+    `name` is one of ATTACKS, or MODULE.CLASS of your own; the suffix «+work» adds a claim to more work. An attack on
+    the protocol is a name alone.
     """
 
     name: str
@@ -69,7 +69,7 @@ class AttackChoice:
 
     @classmethod
     def parse(cls, text: str) -> AttackChoice:
-        """`NAME[:PARAMETER=VALUE]` of the command line; raises UsageError with what is wrong."""
+        """Parse `NAME[:PARAMETER=VALUE]` of the command line; raises UsageError with the mistake."""
         name, colon, setting = text.partition(":")
         kind = attack_named(name)
         if colon and not kind.parameter:
@@ -90,7 +90,7 @@ class AttackChoice:
         return cls(name, strength)
 
     def make(self) -> Attack:
-        """A fresh attacker; raises UsageError if there is no such attack."""
+        """Return a new attacker; raises UsageError if there is no such attack."""
         return attack_named(self.name)(self.strength)
 
 
@@ -103,7 +103,7 @@ class AttackOrder:
 
     @classmethod
     def parse(cls, text: str, is_on_protocol: Callable[[str], bool] = lambda _: False) -> AttackOrder:
-        """Raises UsageError with what is wrong; attacks that `is_on_protocol` allows, too, have no parameter."""
+        """Parse an order; raises UsageError. Attacks that `is_on_protocol` accepts are valid without parameter."""
         name, _, rest = text.partition(":")
         count, colon, setting = rest.partition(":")
         on_protocol = is_on_protocol(name)
@@ -116,7 +116,7 @@ class AttackOrder:
 
 
 def attack_named(name: str) -> type[Attack]:
-    """One of ATTACKS, or the class of that dotted name; raises UsageError. With «+work» it also claims more work."""
+    """Return one of ATTACKS, or the class of that dotted name; «+work» adds a claim to more work. Raises UsageError."""
     if name.endswith(MORE_WORK):
         plain = name.removesuffix(MORE_WORK)
         if plain.endswith(MORE_WORK):
@@ -137,5 +137,5 @@ def attack_named(name: str) -> type[Attack]:
 
 
 def _claiming(kind: type[Attack]) -> type[Attack]:
-    """This attack with all the weight that a claim to more work gives (docs/adr/0039)."""
+    """Return this attack with a claim to more work, for the largest weight that this can give (docs/adr/0039)."""
     return type(f"{kind.__name__}{MORE_WORK}", (kind,), {"claim": lambda _, encoded: with_work(encoded, CLAIMED)})
