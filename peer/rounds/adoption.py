@@ -1,7 +1,7 @@
-"""What a learner does with its fragment when there is a new anchor for it (design §6.2 step 10). Pure.
+"""How a learner takes over a new anchor of its fragment (design §6.2 step 10). Pure.
 
-What it learned since goes on top: θ ← new + (θ - reference). What that is measured against depends on what of our own
-work the new version holds.
+The steps that it has made since a reference go on top: θ ← new + (θ - reference). The reference depends on which part
+of this peer's own work the new version holds.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from coordinator.run.manifest import OuterSpec
 from peer.learner.work_counters import Counters
 from peer.numerics.fragments import Partitioning
 
-CARRIED_WAY = 0.5  # of the way to the losing branch that the anchor goes if everybody carries it
+CARRIED_WAY = 0.5  # if everybody carries work over, the anchor moves this share of the way to the losing branch
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The learner's fragment as it went into a round; with error feedback, what its encoding leaves to the next one."""
+    """The learner's fragment as it went into a round; with error feedback, also the residue of its encoding."""
 
     vector: Tensor
     counters: Counters
@@ -30,19 +30,19 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True)
 class Overwrite:
-    """Take the anchor as it is. What the learner holds beyond it goes."""
+    """Take the anchor as it is, and drop what the learner holds beyond it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Restart:
-    """Take the anchor, or a blend with it, although work of ours is in it: such a run keeps no later step."""
+    """Take the anchor, or a blend with it. Later steps are dropped, although the version has work of ours."""
 
     counted: Counters
 
 
 @dataclass(frozen=True, slots=True)
 class Carry:
-    """Keep what was learned after the snapshot that is in the version."""
+    """Keep the steps that the learner made after the snapshot that is in the version."""
 
     reference: Tensor
     counted: Counters
@@ -50,14 +50,14 @@ class Carry:
 
 @dataclass(frozen=True, slots=True)
 class Rebase:
-    """Keep everything beyond the old anchor: no version holds it yet."""
+    """Keep everything beyond the old anchor, because no version holds it yet."""
 
     reference: Tensor
 
 
 @dataclass(frozen=True, slots=True)
 class BringAgain:
-    """Keep everything beyond the old anchor, and a share of the way to it from the branch that we leave."""
+    """Keep everything beyond the old anchor, and a share of the way back to the branch that we leave."""
 
     reference: Tensor
     work: Returned
@@ -76,15 +76,18 @@ class Adoption:
 
     @property
     def counted(self) -> Counters | None:
-        """Our snapshot that is in the version."""
+        """The counters of our snapshot that is in the version, or None."""
         return self.update.counted if isinstance(self.update, Restart | Carry) else None
 
     def dropping(self) -> Adoption:
-        """The same anchor, where nothing that the learner holds beyond it is of use any more."""
+        """Return the same adoption with all work beyond the anchor dropped."""
         return replace(self, update=Overwrite())
 
     def terms(self) -> tuple[Tensor | None, int, int]:
-        """For `Learner.adopt`: the reference, and steps and tokens that a version holds now; negative: none does."""
+        """Return the arguments of `Learner.adopt`: the reference, and the steps and tokens that a version holds now.
+
+        The numbers are negative where no version holds that work any more.
+        """
         match self.update:
             case Overwrite():
                 return None, 0, 0
@@ -101,13 +104,16 @@ class Adoption:
 def update_of(
     action: Adopt, old: Tensor, new: Tensor, snapshot: Snapshot | None, outer: OuterSpec, partitioning: Partitioning
 ) -> Update:
-    """What follows from what of ours is in the version. `snapshot`: the one that the action names, if we have it."""
+    """Decide how the learner takes over this version, by which part of our work is in it.
+
+    `snapshot` is the one that the action names, if we have it.
+    """
     frozen = [partitioning.span(partition) for partition, void in enumerate(action.frozen) if void]
     match action.ours:
         case IncludedUnseen():
             return Overwrite()
         case Included(counted=counted):
-            if snapshot is None:  # it went with the process that it was of
+            if snapshot is None:  # it was lost with the process that took it
                 return Overwrite()
             if all(counted) and not frozen and not outer.keeps_later_steps:
                 return Restart(snapshot.counters)
@@ -121,9 +127,9 @@ def update_of(
 
 
 def _patched(vector: Tensor, spans: Sequence[slice], other: Tensor) -> Tensor:
-    """The vector itself, or a copy that is as the other one in these spans.
+    """Return the vector itself, or a copy with the other vector's values in these spans.
 
-    A frozen partition is measured against its new anchor: θ ← new + (θ - new), so the learner's own values stay.
+    A frozen partition is measured against its new anchor, θ ← new + (θ - new), so the learner's own values stay.
     """
     if not spans:
         return vector
@@ -134,10 +140,11 @@ def _patched(vector: Tensor, spans: Sequence[slice], other: Tensor) -> Tensor:
 
 
 def carried(lost: Tensor, won: Tensor, outer: OuterSpec) -> Tensor:
-    """What a learner that leaves a branch measures itself against, float32[elements] as both anchors (docs/adr/0027).
+    """Return the reference of a learner that leaves a branch, float32[elements] as both anchors (docs/adr/0027).
 
-    It goes on from won + γ(lost - won) with what it had not brought yet, so γ(won - lost) is in its next outer
-    gradient. Through momentum that takes the anchor η/(1 - μ) times as far in the end: γ makes it half of the way.
+    The learner goes on from won + γ(lost - won) plus its work that no version held yet. So γ(won - lost) is in its next
+    outer gradient. Through momentum that moves the anchor η/(1 - μ) times as far in the end. γ is chosen to make that
+    half of the way.
     """
     share = min(1.0, CARRIED_WAY * (1 - outer.momentum) / outer.learning_rate)
     return lost + (won - lost) * share

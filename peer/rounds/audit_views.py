@@ -1,4 +1,4 @@
-"""What this peer has found out about others' work, as it tells others who ask: audits and complaints."""
+"""Audits and complaints: what this peer has found out about others and tells to peers that ask."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ DOUBTFUL = "its coefficients are not those that the run's rule gives"
 
 
 def audit_views(told: Tell, unix_seconds: float) -> list[AuditView]:
-    """What an event says about others, for people; empty for most. The hearer knows from whom."""
+    """Return what an event says about other peers, as views for people; empty for most events.
+
+    The views do not name this peer: their receiver knows the sender.
+    """
     place = {"fragment": told.fragment, "version": told.version + 1, "unix_seconds": unix_seconds}
     return [AuditView.model_validate({**one, **place}) for one in _found(told)]
 

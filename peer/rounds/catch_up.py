@@ -1,8 +1,8 @@
-"""The states that the core asks for, got from other peers (design §8).
+"""Fetches the states that the core asks for from other peers (design §8).
 
-The core wants the newest of each fragment only, and names it at every version. On a line on which a state takes longer
-than a version, that one would never come: so what is under way comes to its end as long as somebody serves it, and the
-versions after it are followed step by step.
+The core wants only the newest state of each fragment, and names it at every version. On a slow line a state takes
+longer than the time between two versions, so the newest would never arrive. Therefore a download that has begun goes on
+as long as a peer serves it, and the versions after it are followed step by step.
 """
 
 from __future__ import annotations
@@ -28,23 +28,23 @@ from peer.sync.state_client import StateClient
 
 log = structlog.get_logger(__name__)
 
-OUTRUN_MIN = 2  # whole states in a row that were too old when they were here: not by chance
+OUTRUN_MIN = 2  # so many whole states in a row that were out of date on arrival are not chance
 
 Run = Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]
 
 
 @dataclass(slots=True)
 class FragmentCatchUp:
-    """One fragment's way from what the core wants to a proven state that it adopts."""
+    """The progress of one fragment from the state that the core wants to a proven state that it adopts."""
 
-    wanted: FetchState | None = None  # the newest, until the task looks at it
-    reached: HeldState | None = None  # what the task has come to, until the core adopts it
-    whole: bytes | None = None  # the certificate of the state that is under way as a whole
-    running: bool = False  # there is a task
-    outrun: int = 0  # whole states in a row that were too old when they were here
+    wanted: FetchState | None = None  # the newest state, until the task takes it up
+    reached: HeldState | None = None  # the state that the task has reached, until the core adopts it
+    whole: bytes | None = None  # certificate of the state that is being downloaded whole
+    running: bool = False  # whether a task runs
+    outrun: int = 0  # whole states in a row that were out of date on arrival
 
     def take(self, certificate: Certificate) -> OuterState | None:
-        """The state that was reached, if it is this certificate's, once."""
+        """Return and forget the reached state if it is this certificate's."""
         reached = self.reached
         if reached is None or reached.digest != certificate.digest:
             return None
@@ -52,13 +52,13 @@ class FragmentCatchUp:
         return reached.state
 
     def take_wanted(self) -> FetchState | None:
-        """What the core wants now, for the task to look at."""
+        """Return and clear the state that the core wants now, for the task to work on."""
         wanted, self.wanted = self.wanted, None
         return wanted
 
 
 class CatchUp:
-    """One task per fragment; `run` starts it, `feed` tells the core how it ended, `chains` are the core's."""
+    """Runs one task per fragment: `run` starts it, `feed` tells the core how it ended, `chains` are the core's."""
 
     def __init__(
         self,
@@ -77,7 +77,10 @@ class CatchUp:
         self._held = False
 
     def start(self, action: FetchState) -> None:
-        """Fetch this state, after what is under way of the same fragment if it leads there; later, while held."""
+        """Fetch this state; later, while held.
+
+        A download of the same fragment that leads to it goes on first; one that does not is given up.
+        """
         fragment = action.certificate.fragment
         ours = self._fragments[fragment]
         ours.wanted = action
@@ -88,13 +91,13 @@ class CatchUp:
         self._begin(fragment)
 
     def hold(self, held: bool) -> None:
-        """While held, begin nothing; then fetch what was asked for meanwhile."""
+        """Begin nothing while held; when released, fetch what was asked for meanwhile."""
         self._held = held
         for fragment in list(self._fragments):
             self._begin(fragment)
 
     def take(self, certificate: Certificate) -> OuterState | None:
-        """The state fetched for this certificate, once."""
+        """Return and forget the state fetched for this certificate."""
         state = self._fragments[certificate.fragment].take(certificate)
         if state is not None:
             self._states.forget(certificate.fragment)
@@ -107,7 +110,7 @@ class CatchUp:
 
     @property
     def following(self) -> list[int]:
-        """The fragments of which steps are fetched, and not a state."""
+        """The fragments for which steps are fetched instead of a whole state, in order."""
         return sorted(fragment for fragment, one in self._fragments.items() if one.running and one.whole is None)
 
     def _begin(self, fragment: int) -> None:
@@ -117,7 +120,7 @@ class CatchUp:
             self._run(self._fetch(ours))
 
     async def _fetch(self, ours: FragmentCatchUp) -> None:
-        """Until the newest state is here, or nobody gives it."""
+        """Fetch until the newest wanted state is here or no peer serves it."""
         try:
             while not self._held and (wanted := ours.take_wanted()) is not None:
                 event = await self._catch_up(ours, wanted)
@@ -127,7 +130,7 @@ class CatchUp:
             ours.running = False
 
     async def _catch_up(self, ours: FragmentCatchUp, wanted: FetchState) -> Event:
-        """By steps from the newest state that we have, or else by the wanted state as a whole."""
+        """Reach the wanted state by steps from the newest state that we have, or else download it whole."""
         certificate, fragment = wanted.certificate, wanted.certificate.fragment
         if ours.reached is not None and ours.reached.digest == certificate.digest:
             return StateFetched(fragment, certificate.digest)
@@ -164,7 +167,7 @@ class CatchUp:
         return self._states.has_begun(fragment) and bool(self._missed(fragment, whole))
 
     def _missed(self, fragment: int, digest: bytes | None) -> list[Certificate]:
-        """The versions to follow from this one, if that is less than the newest state."""
+        """Return the versions to follow from this one, or none if their steps are larger than the newest state."""
         if digest is None:
             return []
         most_bytes = self._states.anchors.state_bytes(fragment)

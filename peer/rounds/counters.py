@@ -1,4 +1,4 @@
-"""Sums that people look at: certified work, and events. Nothing here decides anything."""
+"""Sums for people to look at: certified work, and events. Nothing here decides anything."""
 
 from __future__ import annotations
 
@@ -26,51 +26,51 @@ _REFUSALS: dict[Kept, str] = {
     "checkpoint": "checkpoint_failed",
     "vote": "vote_not_written",
     "export": "export_failed",
-}  # as events and logs name it
+}  # their names in events and logs
 DELAYS_KEPT = 4096
 
 
 @dataclass(frozen=True, slots=True)
 class Booked:
-    """What of a fragment's chain is in the sums: its versions after `first`, up to `last`."""
+    """The part of a fragment's chain that is in the sums: its versions after `first`, up to `last`."""
 
     chain: Chain
     first: int
     last: int
 
     def is_all_of(self, chain: Chain) -> bool:
-        """Whether nothing has changed; asked after every event, so it must be cheap."""
+        """Whether the chain has not changed; asked after every event, so it must be cheap."""
         return chain is self.chain and chain.version == self.last
 
     def fork(self, chain: Chain) -> int:
-        """The newest of these versions that `chain` has too, as far as can be told."""
+        """Return the newest of these versions that is also in `chain`, as far as can be told."""
         shared = self.last if chain is self.chain else last_shared(self.chain, chain)
         return max(self.first, self.last if shared is None else min(shared, self.last))
 
 
 class RunCounters:
-    """Certificates and events of this life."""
+    """Certificates and events since this process started."""
 
     def __init__(self, fragments: int) -> None:
         self.certified = CertifiedWork()
         self.credit = Credit(fragments)
         self._booked: dict[int, Booked] = {}  # by fragment
         self.events: Counter[str] = Counter()
-        self.clock_ahead_seconds = 0.0  # of other peers' clocks, as we found last
-        self.slow_step_seconds: float | None = None  # a step of ours, where rounds do not wait so long
-        self.hang_seconds: float | None = None  # for which the learner made no step, until it does
-        self.refused: dict[Kept, str] = {}  # what could not be written when that was last tried, and why
+        self.clock_ahead_seconds = 0.0  # of other peers' clocks, at the last check
+        self.slow_step_seconds: float | None = None  # duration of our steps where that is longer than rounds wait
+        self.hang_seconds: float | None = None  # time without a learner step, while it hangs
+        self.refused: dict[Kept, str] = {}  # why something could not be written at the last try
         self.delays_steps: deque[int] = deque(maxlen=DELAYS_KEPT)
         self.audits: deque[AuditView] = deque(maxlen=AUDITS_TOLD_MAX)
 
     def refuse(self, what: Kept, reason: str) -> None:
-        """This cannot be written; until `take`, the owner is told."""
+        """Record that this could not be written; the owner sees it until `take`."""
         self.events[_REFUSALS[what]] += 1
         self.refused[what] = reason
         log.error(_REFUSALS[what], reason=reason)
 
     def take(self, what: Kept) -> None:
-        """This has been written."""
+        """Record that this has been written."""
         self.refused.pop(what, None)
 
     def tell(self, action: Tell, unix_seconds: float) -> None:
@@ -78,9 +78,9 @@ class RunCounters:
         self.audits += audit_views(action, unix_seconds)
 
     def follow(self, machines: Sequence[FragmentMachine]) -> None:
-        """Book every certificate that has joined a chain, however it came; the first call says where we begin.
+        """Count every certificate that has joined a chain, however it arrived; the first call sets the starting point.
 
-        What was on a branch that was left is taken back: its peers bring their work again (docs/adr/0027).
+        Versions of an abandoned branch are subtracted, because its peers bring their work again (docs/adr/0027).
         """
         for machine in machines:
             chain, known = machine.chain, self._booked.get(machine.index)
@@ -95,7 +95,7 @@ class RunCounters:
             self._booked[machine.index] = Booked(chain, booked.first, chain.version)
 
     def certify(self, certificate: Certificate, sign: int = 1) -> None:
-        """Count one certified version, or take it back (−1)."""
+        """Count one certified version, or subtract it (−1)."""
         included = certificate.outcome.included()
         self.credit.count(certificate.outcome, sign)
         old = self.certified
@@ -113,6 +113,6 @@ class RunCounters:
         return {peer: self.credit.tokens_of(peer) for peer in self.credit.ranked()}
 
     def adopted(self, action: Adopt, delay_steps: int | None) -> None:
-        """The learner took a version over, this many steps after the snapshot that went into it."""
+        """Record that the learner took a version over, this many steps after its snapshot that is in the version."""
         if action.snapshot is not None and delay_steps is not None:
             self.delays_steps.append(delay_steps)

@@ -1,7 +1,7 @@
-"""The thin shell around the protocol core: carries out its actions, brings it their answers and the time.
+"""The thin shell around the protocol core: carries out its actions, and brings it the results and the time.
 
-Everything here runs in one event loop. The core is called with one event at a time; whatever takes long (the learner's
-step boundary, tensor work, the disk, other peers) is awaited in tasks that end by feeding an event.
+Everything here runs in one event loop. The core is called with one event at a time. Slow work (the learner's step
+boundary, tensors, the disk, other peers) is awaited in tasks that end by feeding an event.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def _raise(error: BaseException) -> None:
 
 
 def _log(told: Tell) -> None:
-    """A sender of what is refused cannot fill the log with it; it is counted all the same."""
+    """Log an event of the core; refusals at debug level, so that their sender cannot fill the log. All are counted."""
     level = logging.DEBUG if told.event == "refused" else logging.INFO
     log.log(level, told.event, fragment=told.fragment, version=told.version, **told.details)
 
@@ -80,7 +80,7 @@ def _tell(driver: RoundDriver, told: Tell) -> None:
 
 
 def _leaf_bytes(message: Message, work: TensorWorker) -> int | None:
-    """Merkle leaf size of what comes beside this message; None if nothing belongs there."""
+    """Return the Merkle leaf size of the payload beside this message, in bytes; None if it has no payload."""
     contribution_leaf, result_leaf = work.leaf_bytes
     if isinstance(message, PartNote):
         return contribution_leaf
@@ -88,16 +88,16 @@ def _leaf_bytes(message: Message, work: TensorWorker) -> int | None:
 
 
 def _keep_quiet(_: KeepEvidence) -> None:
-    """Evidence stays unkept until somebody says how."""
+    """Drop the evidence: the default until a keeper is set."""
 
 
 def _go_on() -> None:
-    """Versions are certified for ever, until somebody says how many the run has."""
+    """Do nothing: the default for a run without a last version."""
 
 
 @dataclass
 class RoundDriver:
-    """One engine with its surroundings. `failed` is called with whatever must end this peer."""
+    """One engine with its surroundings. `failed` is called with every error that must end this peer."""
 
     engine: Engine
     transport: Transport
@@ -130,14 +130,14 @@ class RoundDriver:
         self.adoptions = AdoptionQueue(len(self.engine.machines), core.pace.max_stale + 1, self.local_work)
         self._closed = False
 
-    # -- in
+    # -- events in
 
     @property
     def now(self) -> float:
         return self._loop.time()
 
     def feed(self, event: Event) -> None:
-        """Hand an event to the core and start whatever it asks for."""
+        """Hand an event to the core and start the actions that it returns."""
         if self._closed:
             return
         try:
@@ -149,12 +149,12 @@ class RoundDriver:
         except BaseException as error:  # noqa: BLE001 - a bug in the core must end the peer, not one callback
             self.failed(error)
             return
-        if not self._timer_is_due:  # once for all that comes in the same turn of the loop
+        if not self._timer_is_due:  # only once for all events of one turn of the loop
             self._timer_is_due = True
             self._loop.call_soon(self._set_timer)
 
     def on_frame(self, sender: PeerId, header: bytes, payload: bytes) -> None:
-        """A frame from the transport; what cannot be read is dropped."""
+        """Handle a frame from the transport; drop it if it cannot be decoded."""
         try:
             message = decode_header(header)
         except PeerError as error:
@@ -167,7 +167,7 @@ class RoundDriver:
             self._receive(sender, message, payload)
 
     def on_gone(self, peer: PeerId) -> None:
-        """The transport lost a peer."""
+        """Handle that the transport lost a peer."""
         self.requests.gone(peer)
         self.feed(PeerGone(peer))
 
@@ -178,10 +178,10 @@ class RoundDriver:
             root = self.blobs.add(payload, leaf_bytes, sender)
         self.feed(Received(sender, message, root))
 
-    # -- out
+    # -- actions out
 
     def post(self, peer: PeerId, message: Message | Transfer, payload: Payload) -> None:
-        """Send a frame; the protocol repeats what gets lost."""
+        """Send a frame; the protocol repeats lost ones."""
         self.transport.post(peer, encode_header(message), payload)
 
     def _perform(self, action: Action) -> None:
@@ -198,7 +198,7 @@ class RoundDriver:
                 self._open_rounds.discard(action.key)
                 self.work.submit(partial(self.work.discard, action.key))
             case Reduce() | Open() | Inspect() | Apply():
-                # submitted now, so that it comes before whatever is asked of the worker later, as to discard the round
+                # submitted now, so that it runs before later requests to the worker, such as discarding the round
                 if isinstance(action, Reduce):
                     self._hit("reduce")
                 self._start(self._report(self.work.submit(_job(self.work, action))))
@@ -222,7 +222,7 @@ class RoundDriver:
             self.feed(event)
 
     async def _answer(self, action: Encode | RecordVote) -> None:
-        """Do what takes time, then tell the core."""
+        """Carry out a slow action, then tell the core."""
         event: Event | None
         match action:
             case Encode() if action.merged is not None:
@@ -242,7 +242,7 @@ class RoundDriver:
         if isinstance(message, PartNote):
             self._hit("scatter")
         payload = b"" if action.payload is None else self.blobs.get(action.payload)
-        if payload is not None:  # else too old: a peer that needs it asks somebody else
+        if payload is not None:  # else it is too old: a peer that needs it asks another one
             self.post(action.to, message, payload)
 
     def _hit(self, point: str) -> None:
@@ -288,7 +288,7 @@ class RoundDriver:
     def _adopt(self, action: Adopt) -> None:
         self._hit("adopt")
         fetched = self.catch_up.take(action.certificate) if action.applied is None else None
-        # submitted now, so that it comes before whatever the next version asks of the worker
+        # submitted now, so that it runs before the next version's requests to the worker
         adoption = self.work.submit(partial(self.work.adopt, action, fetched))
         self.tape.version(action.certificate)
         self.adoptions.add(action.certificate.fragment, self._start(self._bring_learner(action, adoption)))
@@ -296,7 +296,7 @@ class RoundDriver:
     async def _bring_learner(self, action: Adopt, adoption: asyncio.Future[Adoption]) -> None:
         fragment = action.certificate.fragment
         async with self.adoptions.turns[fragment]:
-            done = await asyncio.shield(adoption)  # what others get from us depends on it, too
+            done = await asyncio.shield(adoption)  # not cancelled with this task: others are served from it
             if self.learner is None:
                 self.traces.adopted(fragment, action.certificate.version, self.now)
                 return
@@ -311,7 +311,7 @@ class RoundDriver:
         self.counters.adopted(action, None if counted is None else at_step - counted.at_step)
 
     def withdraw(self, withdrawn: bool) -> None:
-        """While withdrawn, open no rounds and fetch no states; then fetch what was missed."""
+        """Open no rounds and fetch no states while withdrawn; afterwards fetch what was missed."""
         self.engine.withdraw(withdrawn)
         self.catch_up.hold(withdrawn)
         self.feed(Tick())
@@ -329,7 +329,7 @@ class RoundDriver:
             self._timer = self._loop.call_at(due + CLOCK_EPSILON_SECONDS, self.feed, Tick())
 
     async def close(self) -> None:
-        """Stop everything; nothing is fed after this."""
+        """Stop everything. No event is fed after this."""
         self._closed = True
         if self._timer is not None:
             self._timer.cancel()

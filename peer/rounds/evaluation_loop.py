@@ -1,4 +1,4 @@
-"""The host's evaluations: held-out loss of the certified anchors, on a low-priority thread of their own."""
+"""The host's evaluations: held-out loss of the certified anchors, on a low-priority thread."""
 
 from __future__ import annotations
 
@@ -28,26 +28,26 @@ Answer = TypeVar("Answer")
 
 NICENESS = 10
 SAMPLE_TOKENS = 240
-SAMPLE_TOKENS_MIN = 16  # of less nobody can tell how the model writes
-SAMPLE_EVERY_SECONDS = 60.0  # while the run goes on
+SAMPLE_TOKENS_MIN = 16  # less does not show how the model writes
+SAMPLE_EVERY_SECONDS = 60.0  # during the run
 LIVE_SAMPLE_SECONDS = 2.0
-CYCLES = 2  # of all fragments between two evaluations
+CYCLES = 2  # over all fragments, between two evaluations
 BUSY_SHARE = 0.1  # evaluations take at most this share of a core, or of a GPU
 REST_SECONDS_MIN = 0.2
-LOOK_SECONDS = 30.0  # after which an evaluation goes by the part of the text that it has seen
-SAMPLE_SECONDS = 10.0  # after which a piece of text is long enough
-LAST_SECONDS_MAX = 90.0  # on a machine that is too busy for two passes in that time, there is no last evaluation
-STALE_BYTES_MIN, STALE_SHARE_MAX = 16 << 20, 0.125  # of a model, that an evaluation keeps of what has given way
-QUICK_SHARE = 8  # evaluations during the run use one in so many of the held-out windows
+LOOK_SECONDS = 30.0  # after this, an evaluation uses only the part of the text that it has seen
+SAMPLE_SECONDS = 10.0  # after this, a sample of text is long enough
+LAST_SECONDS_MAX = 90.0  # a machine that is too busy for two passes in this time skips the last evaluation
+STALE_BYTES_MIN, STALE_SHARE_MAX = 16 << 20, 0.125  # memory of replaced anchors that one may keep; of the model
+QUICK_SHARE = 8  # evaluations during the run use one in this many held-out windows
 PROCESSOR = "cpu"
-EVALUATIONS_KEPT = 1024  # a snapshot holds them all; when there are more, every second one goes
+EVALUATIONS_KEPT = 1024  # a snapshot holds them all; beyond this, every second one is dropped
 
 log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """Where a run stands; `complete` if the newest version of every fragment is here."""
+    """The position of a run; `complete` if the newest version of every fragment is here."""
 
     versions: int
     tokens: int
@@ -56,7 +56,7 @@ class Mark:
 
 
 class EvaluationLoop:
-    """Evaluates whenever enough versions have passed; keeps what it found, however long the run is."""
+    """Evaluates whenever enough versions have passed. Keeps a bounded number of results, however long the run is."""
 
     def __init__(
         self,
@@ -67,23 +67,23 @@ class EvaluationLoop:
         wording: Callable[[], Wording | None] | None = None,
         device: str = PROCESSOR,
     ) -> None:
-        """`wording` says how the run's tokens are read; without it only bytes are."""
+        """`wording` returns how the run's tokens are decoded; without it, only byte tokens are."""
         self._config = config
         self._wording = wording or (lambda: run_wording(config, None))
         self._anchors = anchors
         self._clock = clock
         self._worker = nice_worker("evaluation")
         self._closed = threading.Event()
-        self._hurried = threading.Event()  # what is under way ends with what it has seen
+        self._hurried = threading.Event()  # set to end the evaluation under way with the part that it has seen
         self._heldout = data.heldout
-        self._spent_seconds = 0.0  # of a core or of a GPU
+        self._spent_seconds = 0.0  # time of a core or of a GPU
         self._place(device)
         self.found: list[Evaluation] = []
-        self.newest_text = ""  # that the model wrote
-        self._looked_at = -1  # how many versions, at last
+        self.newest_text = ""  # written by the model
+        self._looked_at = -1  # number of versions at the last evaluation of all text
 
     def _place(self, device: str) -> None:
-        """Evaluate there from now on."""
+        """Evaluate on this device from now on."""
         config = self._config
         quick = config.data.model_copy(
             update={"evaluation_tokens": max(256, config.data.evaluation_tokens // QUICK_SHARE)}
@@ -93,7 +93,7 @@ class EvaluationLoop:
         self._quick = self._full.on_other(config.model_copy(update={"data": quick}))
 
     async def run(self, mark: Callable[[], Mark]) -> None:
-        """A full evaluation first, then quick ones, now and then with a text; each rests in proportion to its cost."""
+        """Evaluate once in full, then quickly, sometimes with a sample; rest in proportion to the cost of each."""
         await self.evaluate(mark(), full=True)
         loop = asyncio.get_running_loop()
         writes_at = loop.time() + SAMPLE_EVERY_SECONDS
@@ -107,9 +107,10 @@ class EvaluationLoop:
             await asyncio.sleep(max(REST_SECONDS_MIN, (self._spent_seconds - spent) / BUSY_SHARE))
 
     async def evaluate(self, mark: Mark, full: bool) -> Evaluation:
-        """Loss of the anchors as they are now, in nats per token; of a part of the text if all of it takes too long.
+        """Evaluate the current anchors and return their loss in nats per token.
 
-        That is if others take their place meanwhile: so there is never a second model in memory.
+        Ends with a part of the text if all of it takes too long. It also ends early when much of these anchors has been
+        replaced meanwhile, so that there is never a second model in memory.
         """
         anchors = self._anchors()
 
@@ -129,9 +130,9 @@ class EvaluationLoop:
         return evaluation
 
     async def look_last(self, mark: Mark, seconds_max: float = LAST_SECONDS_MAX) -> None:
-        """A last evaluation, on all held-out text, and a sample, once. What is under way gives way.
+        """Evaluate all held-out text and write a sample, once, at the end of a run. Hurries the evaluation under way.
 
-        A machine that is too busy for it in this time leaves what was found before.
+        A machine that is too busy to finish in this time keeps its earlier results.
         """
         if self._looked_at == mark.versions:
             return
@@ -146,19 +147,19 @@ class EvaluationLoop:
             log.warning("last_evaluation_given_up", seconds=seconds_max)
 
     def _keep(self, evaluation: Evaluation) -> None:
-        """The first and the last always stay: reports compare them."""
+        """Append a result and thin out old ones. The first and the last always stay, because reports compare them."""
         self.found.append(evaluation)
         if len(self.found) > EVALUATIONS_KEPT:
             self.found = list(thinned(self.found, EVALUATIONS_KEPT // 2))
 
     async def loss(self, anchors: Sequence[Tensor]) -> float:
-        """Loss of other anchors, float32[elements] per fragment, on all held-out windows; in nats per token."""
+        """Return the loss of other anchors, float32[elements] per fragment, on all held-out windows, in nats/token."""
         return (await self._run(lambda: self._full.estimate(anchors, never))).loss
 
     async def sample(self, seconds_max: float = SAMPLE_SECONDS) -> str:
-        """The newest piece of text that the model wrote; empty where nobody can read its tokens.
+        """Let the model write and return its newest text; empty if this run's tokens cannot be decoded.
 
-        A machine that is too busy to write enough of it leaves the last one, or none.
+        A machine that is too busy to write enough of it keeps the previous text, if any.
         """
         anchors = self._anchors()
         self.newest_text = await self._run(lambda: self._written(anchors, seconds_max)) or self.newest_text
@@ -177,7 +178,7 @@ class EvaluationLoop:
         return given_way > max(STALE_BYTES_MIN, STALE_SHARE_MAX * sum(one.nbytes for one in anchors))
 
     def _after(self, seconds: float) -> Enough:
-        """From now on; at once where it is hurried."""
+        """Return whether this many seconds have passed from now; true at once when hurried."""
         ends = self._clock() + seconds
         return lambda: self._hurried.is_set() or self._clock() >= ends
 
@@ -185,9 +186,10 @@ class EvaluationLoop:
         return await asyncio.get_running_loop().run_in_executor(self._worker, self._work, work)
 
     def _work(self, work: Callable[[], Answer]) -> Answer:
-        """On the processor, for good, once a GPU fails: its memory may have become another program's.
+        """Run the work and count the time that it took. If a GPU fails, go on on the CPU, for good.
 
-        While others have the core nothing is spent: else a busy machine would hardly ever evaluate.
+        The memory of the GPU may have been taken by another program. On the CPU only this thread's own time counts:
+        otherwise a busy machine would hardly ever evaluate.
         """
         spent_seconds = time.thread_time if self._device == PROCESSOR else time.monotonic
         started = spent_seconds()
@@ -206,17 +208,17 @@ class EvaluationLoop:
                 torch.cuda.empty_cache()
 
     def use(self, threads: int) -> None:
-        """Evaluate on so many cores from now on. Torch is told in each thread: MKL forgets it in others."""
+        """Evaluate on this many cores from now on. Set in the worker thread, because MKL keeps it per thread."""
         self._worker.submit(torch.set_num_threads, threads)
 
     def close(self) -> None:
-        """An evaluation under way is given up."""
+        """Give up the evaluation under way and end the thread."""
         self._closed.set()
         self._worker.shutdown(wait=True, cancel_futures=True)
 
 
 def nice_worker(name: str) -> ThreadPoolExecutor:
-    """One thread that everything else goes before."""
+    """Return an executor with one low-priority thread."""
     return ThreadPoolExecutor(1, name, initializer=_be_nice)
 
 

@@ -1,6 +1,6 @@
-"""What a peer tells everybody who asks: its note, its rounds, a host's evaluations. Bounded, and not too often.
+"""The status that a peer tells to everybody who asks: its note, its rounds, a host's evaluations.
 
-Nothing in it is believed by anything that decides; an observer shows it as this peer's word.
+It is bounded in size and rate. Nothing that decides believes it; an observer shows it as this peer's claim.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ ROUNDS_TOLD_MAX = 64
 EVALUATIONS_TOLD_MAX = 256
 BANS_TOLD_MAX = 32
 NOTE_CHARACTERS_MAX = 240
-ASK_SECONDS_MIN = 1.0  # one asker is answered this often
+ASK_SECONDS_MIN = 1.0  # between two answers to the same peer
 ANSWERS_PER_SECOND_MAX = 8
 ASKERS_KEPT = 256
 
@@ -52,12 +52,12 @@ def public_status(
     rounds: Sequence[RoundView],
     audits: Iterable[AuditView] = (),
 ) -> PublicStatus:
-    """What of a snapshot is for everybody."""
+    """Return the public part of a snapshot."""
     return PublicStatus(
         role=snapshot.role,
         note=snapshot.note[:NOTE_CHARACTERS_MAX],
         wall_seconds=snapshot.wall_seconds,
-        # JSON has no infinity; a model that diverged shows by its silence
+        # JSON has no infinity; a diverged model shows by its missing losses
         evaluations=thinned([one for one in snapshot.evaluations if math.isfinite(one.loss)], EVALUATIONS_TOLD_MAX),
         rounds=tuple(rounds[-ROUNDS_TOLD_MAX:]),
         bans=snapshot.bans[-BANS_TOLD_MAX:],
@@ -68,14 +68,14 @@ def public_status(
 
 
 def thinned(items: Sequence[Item], count_max: int) -> tuple[Item, ...]:
-    """At most `count_max` of the items (two or more), evenly spread, the first and the last among them."""
+    """Return at most `count_max` of the items (two or more), evenly spread, with the first and the last among them."""
     if len(items) <= count_max:
         return tuple(items)
     return tuple(items[index * (len(items) - 1) // (count_max - 1)] for index in range(count_max))
 
 
 def encode_status(status: PublicStatus) -> StatusAnswer:
-    """The answer that carries this status, with as many of the newest rounds as fit."""
+    """Encode this status as an answer, with as many of the newest rounds as fit."""
     while True:
         text = status.model_dump_json(exclude_defaults=True).encode()
         if len(text) <= STATUS_BYTES_MAX:
@@ -87,7 +87,7 @@ def encode_status(status: PublicStatus) -> StatusAnswer:
 
 
 def decode_status(answer: StatusAnswer) -> PublicStatus:
-    """What `encode_status` encoded; raises PeerError on anything else."""
+    """Decode the answer of `encode_status`; raises PeerError on anything else."""
     try:
         return PublicStatus.model_validate_json(answer.status)
     except ValidationError as error:
@@ -95,7 +95,7 @@ def decode_status(answer: StatusAnswer) -> PublicStatus:
 
 
 class StatusResponder:
-    """Answers StatusAsk: every asker now and then, all of them together not too often, from one encoding a second."""
+    """Answers StatusAsk with a limit per peer and one for all peers, from at most one encoding a second."""
 
     def __init__(self, status: Callable[[], PublicStatus]) -> None:
         self._status = status
@@ -104,7 +104,7 @@ class StatusResponder:
         self._encoded: StatusAnswer | None = None
 
     def answer(self, asker: PeerId, now: float) -> StatusAnswer | None:
-        """The answer, or None if this asker, or everybody together, has had enough for now."""
+        """Return the answer, or None if this peer, or all peers together, asked too often."""
         if not self._turns.take(asker, now):
             return None
         if self._encoded is None or now >= self._encoded_at + 1.0:

@@ -1,4 +1,4 @@
-"""Catching up version by version: the step that led to one is a small part of its state (design §8)."""
+"""Catching up version by version: the step that led to a version is much smaller than its state (design §8)."""
 
 from __future__ import annotations
 
@@ -12,11 +12,14 @@ from peer.rounds.tensor_worker import TensorWorker
 from peer.storage.anchors import HeldState
 from peer.sync.step_client import StepClient
 
-TRIES_MAX = 4  # that took time, before the whole state is fetched; to say "I do not know" takes none
+TRIES_MAX = 4  # tries that cost time, before the whole state is fetched; the answer "I do not know" costs none
 
 
 def missed_versions(chain: Chain, digest: bytes, work: TensorWorker, most_bytes: int) -> list[Certificate]:
-    """What led from this version to the newest one, oldest first; none where the steps are longer than this."""
+    """Return the certificates after this version up to the newest one, oldest first; none if their steps are too large.
+
+    `most_bytes` limits the size of all these steps together.
+    """
     missed: list[Certificate] = []
     for certificate in reversed(chain.certificates):
         most_bytes -= work.step_bytes(certificate)
@@ -31,7 +34,7 @@ def missed_versions(chain: Chain, digest: bytes, work: TensorWorker, most_bytes:
 async def follow_steps(
     held: HeldState, missed: Sequence[Certificate], holders: Sequence[PeerId], work: TensorWorker, steps: StepClient
 ) -> HeldState:
-    """The newest certified state to which somebody tells us the steps from the one that we hold."""
+    """Follow the steps that holders serve, from the state that we hold; return the newest certified state reached."""
     for certificate in missed:
         reached = await _follow_step(held, certificate, holders, work, steps)
         if reached is None:

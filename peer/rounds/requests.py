@@ -1,4 +1,4 @@
-"""What peers ask each other for outside of rounds: states, the manifest, where to begin, how somebody is doing."""
+"""Requests between peers outside of rounds: states, the manifest, where to begin, reachability and status."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ HearProbe = Callable[[PeerId, ProbeAnswer], None]
 
 
 class PeerRequests:
-    """Both ends of state transfer (`states` asks, `server` answers), and the answering end of the rest."""
+    """State transfer in both directions (`states` asks, `server` answers), and the answers to all other requests."""
 
     def __init__(
         self,
@@ -55,11 +55,11 @@ class PeerRequests:
         self.may_have_states: Callable[[PeerId], bool] = lambda _: True
 
     def answer_probes(self, responder: ProbeResponder) -> None:
-        """From now on, tell peers that ask how it looks from here."""
+        """Answer probes with this responder from now on."""
         self._probes = responder
 
     def hear_probes(self, hear: HearProbe) -> None:
-        """From now on, tell this, too, what others find who were asked how we look from there."""
+        """Also pass the answers to our own probes to this callback, from now on."""
         self._hear_probe.append(hear)
 
     def _tell_of_probe(self, sender: PeerId, answer: ProbeAnswer) -> None:
@@ -67,23 +67,23 @@ class PeerRequests:
             hear(sender, answer)
 
     def gone(self, peer: PeerId) -> None:
-        """Our streams to this peer have broken."""
+        """Handle that our streams to this peer broke."""
         self.server.gone(peer)
         self.states.gone(peer)
 
     async def close(self) -> None:
-        """Give nothing more and call nobody."""
+        """Stop serving and fetching states, and stop answering probes."""
         self.states.close()
         self.server.close()
         if self._probes is not None:
             await self._probes.close()
 
     def tell_status(self, status: Callable[[], PublicStatus]) -> None:
-        """From now on, tell peers that ask how we are doing."""
+        """Answer peers that ask for our status from now on."""
         self._status_responder = StatusResponder(status)
 
     def handle(self, sender: PeerId, message: Transfer, payload: bytes, now: float) -> None:
-        """Answer a question, or take an answer; answers that nobody here has asked for are dropped."""
+        """Answer a request, or take an answer; answers to nothing that we asked for are dropped."""
         if self._answering.strangers.is_shut_out(sender):
             return
         if isinstance(message, StateAsk):
@@ -106,7 +106,7 @@ class PeerRequests:
                 self._post(sender, answer, b"")
 
     def _introduce(self, sender: PeerId, message: ManifestAsk | HeadsAsk | TailAsk, now: float) -> None:
-        """Answer what a newcomer asks, unless it has had too much."""
+        """Answer a newcomer's request, unless it has exceeded its budget."""
         if not self._answering.admits(sender, now):
             return
         answer: ManifestAnswer | HeadsAnswer | TailAnswer

@@ -1,7 +1,7 @@
-"""Spot checks on the tensor side: open leaves, and recompute a leaf of a result bit for bit (design §6.2 step 8).
+"""Spot checks on tensors: open leaves, and recompute a leaf of a result bit for bit (design §6.2 step 8).
 
-A leaf of the result covers some leaves of every input, fewer or more where their codecs differ. Everybody derives from
-layout, codecs and a seed which leaves a voter looks at, so a request names nothing but the seed.
+A leaf of the result covers some leaves of every input, fewer or more where their codecs differ. Every peer derives from
+layout, codecs and a seed which leaves a voter checks, so a request names only the seed.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ from peer.numerics.reduction import admit, is_measurable, overlaps, segment_inpu
 from peer.numerics.robust.brought import RuleError
 from peer.storage.blobs import BlobStore
 
-AUDITED_AT_ONCE = 64  # leaves of a result, and up to 16 times as many of each input
+AUDITED_AT_ONCE = 64  # leaves of a result; each input has up to 16 times as many
 
 
 class SpotChecker:
-    """Opens and inspects for one peer, from the bytes in its store."""
+    """Opens and inspects leaves for one peer, from the bytes in its store."""
 
     def __init__(
         self,
@@ -47,14 +47,14 @@ class SpotChecker:
         rule: MergeRule,
         blobs: BlobStore,
     ) -> None:
-        """`partitioning` of a fragment and so many partitions; `codecs` of contributions and of results."""
+        """`partitioning` takes a fragment and a number of partitions; `codecs`: of contributions and of results."""
         self._partitioning = partitioning
         self._codecs = codecs
         self._rule = rule
         self._blobs = blobs
 
     def open(self, action: Open) -> Opened:
-        """Open the drawn leaves of these inputs; nothing if the bytes of one are gone."""
+        """Open the drawn leaves of these inputs; open none if the bytes of one input are gone."""
         cut = self._partitioning(action.key.fragment, action.partitions)
         leaves = self._leaves(cut, action.partition)
         indices = leaves.covering_all(self._drawn(action, cut, leaves))
@@ -72,7 +72,7 @@ class SpotChecker:
         return Opened(action.key, action.to, note)
 
     def inspect(self, action: Inspect) -> Inspected:
-        """Recompute the drawn leaves, or the one that a refutation shows, or all; the first that differs refutes."""
+        """Recompute the drawn leaves, or the one that a refutation shows, or all. The first that differs refutes."""
         cut = self._partitioning(action.key.fragment, action.partitions)
         leaves = self._leaves(cut, action.partition)
         if action.whole:
@@ -85,12 +85,12 @@ class SpotChecker:
         return found
 
     def _has_numbers(self, action: Inspect, cut: Partitioning) -> bool:
-        """Whether members can take the result at all: one leaf that does not decode, drawn or not, voids the round."""
+        """Whether the result decodes to finite numbers. One leaf that does not, drawn or not, voids the round."""
         data = self._blobs.get(action.root)
         return data is not None and is_measurable(data, cut, action.partition, self._codecs[1])
 
     def _audit(self, action: Inspect, cut: Partitioning, leaves: Leaves) -> Inspected:
-        """All leaves, some at a time, and then whether the coefficients are those of the rule."""
+        """Check all leaves, a bounded number at a time, and then whether the coefficients follow the rule."""
         found = _inspected(action, Finding.UNOPENED)
         for start in range(0, leaves.count, AUDITED_AT_ONCE):
             chosen = tuple(range(start, min(start + AUDITED_AT_ONCE, leaves.count)))
@@ -100,7 +100,7 @@ class SpotChecker:
         return found if self._is_merged_so(action, cut) else _inspected(action, Finding.DOUBTFUL)
 
     def _is_merged_so(self, action: Inspect, cut: Partitioning) -> bool:
-        """Whether all inputs are admissible, and the coefficients those that the rule gives of them."""
+        """Whether all inputs are admissible and the coefficients are those that the rule gives for them."""
         own = cut.segment_span(action.partition)
         pieces: list[Tensor] = []
         for one in action.inputs:
@@ -125,14 +125,14 @@ class SpotChecker:
             return _inspected(action, Finding.UNOPENED)
         try:
             wrong = self._first_wrong(action, look, merging)
-        except RuleError:  # of our own package, which refutes nothing
+        except RuleError:  # our own plugin failed, which refutes nothing
             return _inspected(action, Finding.UNOPENED if action.whole else Finding.DOUBTFUL)
         if wrong is not None:
             return _inspected(action, Finding.REFUTED, self._refutation(action, look, wrong, tree))
         doubtful = action.leaf is None and not action.whole and not self._follows_rule(action, look, segments, cut)
         return _inspected(action, Finding.DOUBTFUL if doubtful else Finding.CONFIRMED)
 
-    # -- what is looked at
+    # -- the leaves to check
 
     def _leaves(self, cut: Partitioning, partition: int) -> Leaves:
         return Leaves(cut.elements(partition), *self._codecs)
@@ -144,7 +144,7 @@ class SpotChecker:
         return drawn_leaves(action.seed, leaves.count, count)
 
     def _opened(self, one: ReduceInput, leaves: Leaves, indices: Sequence[int]) -> OpenedInput | None:
-        """Leaves of an input that is in the store."""
+        """Open leaves of one input from the store; None if its bytes are gone or have another number of leaves."""
         size = leaves.contribution.leaf_bytes
         data, tree = self._blobs.get(one.root), self._blobs.tree(one.root)
         if data is None or tree is None or len(tree.leaves) != leaves.input_count:
@@ -153,17 +153,17 @@ class SpotChecker:
         return OpenedInput(member=one.member, pieces=pieces, siblings=_siblings(tree, indices))
 
     def _look(self, action: Inspect, leaves: Leaves, chosen: tuple[int, ...]) -> Look | None:
-        """What was opened for us and what is in our store, verified."""
+        """Return the verified leaves, opened by others or from our store."""
         indices = leaves.covering_all([leaf for leaf in chosen if leaf < leaves.count])
         shown = {one.member: one for one in action.opened}
         own = [(one.member, self._opened(one, leaves, indices)) for one in action.inputs if one.member not in shown]
         shown.update({member: opened for member, opened in own if opened is not None})
         return verified_look(leaves, chosen, action.inputs, shown)
 
-    # -- what it comes to
+    # -- the finding
 
     def _first_wrong(self, action: Inspect, look: Look, merging: Recomputation) -> int | None:
-        """The first leaf whose bytes are not what the inputs come to; the first of all if no result can be such."""
+        """Return the first leaf that differs from its recomputation; the first of all if the result is malformed."""
         data = self._blobs.get(action.root)
         if data is None or not self._has_form(merging):
             return look.chosen[0]
@@ -178,20 +178,20 @@ class SpotChecker:
         return next((leaf for leaf in look.chosen if is_wrong((leaf,))), look.chosen[0])
 
     def _has_form(self, merging: Recomputation) -> bool:
-        """Whether the result has the coefficients that an honest one has, in their rule's form."""
+        """Whether the result has as many coefficients as an honest one, in the form of their rule."""
         if len(merging.coefficients) != merging.coefficients_due:
             return False
         inputs = [one for _, one in merging.segments]
         return not merging.coefficients or published_form(self._rule.name, merging.coefficients, inputs)
 
     def _follows_rule(self, action: Inspect, look: Look, segments: Segments, cut: Partitioning) -> bool:
-        """Whether what was opened agrees with the committed norms and the published coefficients."""
+        """Whether the opened leaves agree with the committed norms and the published coefficients."""
         count = len(action.inputs)
         try:
             vectors = [vector.numpy() for vector in look.vectors(look.chosen)]
         except (
             PeerError
-        ):  # no honest reducer takes such an input, but of this rule no leaf can be recomputed to prove it
+        ):  # no honest reducer takes such an input, but no leaf of this rule can be recomputed to prove it
             return False
         windows = look.leaves.windows(look.chosen)
         samples, first = [], cut.segment_span(action.partition).start

@@ -1,10 +1,10 @@
-"""Which of the learner's uncounted work is too old, or of too uncertain a past, to be carried into the next version."""
+"""Tracks which uncounted work of the learner is too old, or too uncertain, to go into the next version."""
 
 from __future__ import annotations
 
 
 class StaleWork:
-    """Per fragment: versions since our work was last in one, and whether the next adoption has to drop it."""
+    """Per fragment: versions since one held our work, and whether the next adoption must drop that work."""
 
     def __init__(self, fragments: int, max_stale: int) -> None:
         self._missed = [0] * fragments
@@ -12,15 +12,18 @@ class StaleWork:
         self._doubtful: set[int] = set()
 
     def doubt(self, fragments: set[int]) -> None:
-        """After a restart or a long absence: what we hold beyond the anchor may be in versions that we missed."""
+        """Mark fragments after a restart or a long absence: versions that we missed may hold our work already."""
         self._doubtful |= fragments
 
     def included(self, fragment: int) -> None:
-        """A version has our work in it."""
+        """Record that a version holds our work."""
         self._missed[fragment] = 0
 
     def is_dropped(self, fragment: int) -> bool:
-        """A version came without us: whether our work is dropped now (design §6.2 step 10: after `max_stale`)."""
+        """Record a version without our work; return whether that work is dropped now.
+
+        It is dropped after `max_stale` such versions (design §6.2 step 10).
+        """
         self._missed[fragment] += 1
         if self._missed[fragment] <= self._max_stale and fragment not in self._doubtful:
             return False

@@ -1,9 +1,9 @@
-"""The event tape of a run: what happened in which step of whom, as JSON lines (DiLoCo 2604.21428 §E.1).
+"""The event tape of a run as JSON lines: which peer did what at which step (DiLoCo 2604.21428 §E.1).
 
-With the first line, which holds the manifest, it is everything that `peer.lab.replay` needs to make the same
-parameters again: snapshots, versions with their members and weights, adoptions, failures, returns, checkpoints. The lab
-writes one as it goes; of real peers each writes a part (`peer.rounds.tape_recorder`), and `peer.rounds.tape_parts`
-joins them.
+The first line holds the manifest. With it, the tape is all that `peer.lab.replay` needs to compute the same parameters
+again: snapshots, versions with their members and weights, adoptions, failures, returns, checkpoints. The lab writes one
+tape as it goes. Each real peer writes a part (`peer.rounds.tape_recorder`), and `peer.rounds.tape_parts` joins the
+parts.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from dht.identity import PeerId
 
 TapeLine = dict[str, Any]
 Record = Callable[[TapeLine], None]
-"""Takes one line as it happens."""
+"""A function that takes one line as it happens."""
 
 
 def keep_no_tape(_line: TapeLine) -> None:
-    """A `Record` for runs without a tape."""
+    """Drop the line: a `Record` for runs without a tape."""
 
 
 class TapeWriter:
     """Writes lines as they come; use as a context manager. Raises LocalError if the disk refuses.
 
-    Every line leaves this process at once: if it is killed, the last line may be torn, and no other.
+    Every line is flushed at once. If the process is killed, at most the last line is torn.
     """
 
     def __init__(self, path: Path) -> None:
@@ -46,7 +46,7 @@ class TapeWriter:
         self.close()
 
     def close(self) -> None:
-        """No line follows."""
+        """Close the file."""
         self._file.close()
 
     def write(self, line: TapeLine) -> None:
@@ -58,7 +58,7 @@ class TapeWriter:
 
 
 def read_tape(path: Path) -> Iterator[TapeLine]:
-    """The lines of a tape in order; raises UsageError if it is none."""
+    """Yield the lines of a tape in order; raises UsageError if the file is not a tape."""
     try:
         with path.open(encoding="utf-8") as file:
             for number, text in enumerate(file, 1):
@@ -72,11 +72,14 @@ def read_tape(path: Path) -> Iterator[TapeLine]:
         raise UsageError(f"{path} is no event tape; `muster lab --tape` and `muster swarm --tape` write one") from None
 
 
-# -- lines that the lab and real peers have in common
+# -- lines that the lab and real peers share
 
 
 def snapshot_line(peer: PeerId, action: Encode, step: int, honest_steps: Mapping[PeerId, int]) -> TapeLine:
-    """What this peer contributes holds so many of its steps, and its lie, if it is one, those of the honest."""
+    """Return the line for a contribution of this peer, made after `step` steps.
+
+    If the contribution is a lie about honest peers, `honest_steps` says after how many of their steps.
+    """
     return {
         "event": "snapshot",
         "peer": peer,
@@ -91,7 +94,7 @@ def snapshot_line(peer: PeerId, action: Encode, step: int, honest_steps: Mapping
 
 
 def version_line(certificate: Certificate) -> TapeLine:
-    """Who is in a version, with which counters."""
+    """Return the line for a certified version, with its members and their counters."""
     return {
         "event": "version",
         "fragment": certificate.fragment,
@@ -103,14 +106,14 @@ def version_line(certificate: Certificate) -> TapeLine:
 
 
 def told_line(peer: PeerId, told: Tell) -> TapeLine:
-    """What this peer's core says of a version that it has come to know, as the log of a real peer has it."""
+    """Return the line for an event that this peer's core reports about a version, as in a real peer's log."""
     return {"event": told.event, "peer": peer, "fragment": told.fragment, "version": told.version, **told.details}
 
 
 def adoption_line(peer: PeerId, action: Adopt, step: int, effective_step: int, dropped: bool) -> TapeLine:
-    """Decided after `step` steps, and taken over by the learner after `effective_step`.
+    """Return the line for an adoption that was decided after `step` steps and took effect after `effective_step`.
 
-    `dropped`: what it held beyond the anchor went.
+    `dropped` says that the learner's work beyond the anchor was dropped.
     """
     return {
         "event": "adoption",

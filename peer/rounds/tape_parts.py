@@ -1,4 +1,4 @@
-"""The event tape of a swarm of real peers: each writes a part of it, and these are joined when all have ended."""
+"""The event tape of a swarm of real peers: joins the part of each peer when all have ended."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PART_NAME = "tape.jsonl"  # in a peer's data directory
 
 
 def refuse_earlier(directories: Iterable[Path]) -> None:
-    """Raise UsageError if a peer with one of these data directories goes on with what no tape of ours holds."""
+    """Raise UsageError if one of these data directories holds an earlier run, which is on no tape of ours."""
     for directory in directories:
         if any(directory.glob("run-*")):
             raise UsageError(f"a tape begins with the run, and {directory} holds an earlier one; name another --data")
@@ -23,12 +23,12 @@ def refuse_earlier(directories: Iterable[Path]) -> None:
 def join_parts(parts: Sequence[Path], path: Path) -> None:
     """Write the lines of all parts to `path`, in the order in which they happened; raises LocalError.
 
-    `at` is when, in seconds on the clock of this machine that all processes share: so nothing comes before what it
-    follows from. What a killed peer left torn, its last line, is left out, and so is a version that somebody else has
-    told of before. Lines without `at` are the parts' heads.
+    `at` is the time in seconds on this machine's clock, which all processes share, so no line comes before its cause.
+    The torn last line of a killed peer is left out, and so is a version that another peer has written earlier. Lines
+    without `at` are the heads of the parts.
     """
     heads: list[TapeLine] = []
-    places: list[tuple[float, int, int, str]] = []  # when, in which part, from which byte on, and what version it tells
+    places: list[tuple[float, int, int, str]] = []  # time, part, offset in bytes, digest of a version
     temporary = path.with_name(path.name + ".new")
     try:
         with ExitStack() as stack:

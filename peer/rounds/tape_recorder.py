@@ -1,7 +1,7 @@
-"""What one real peer adds to the event tape of its swarm (`muster swarm --tape`): its part, a file of its own.
+"""The part that one real peer adds to the event tape of its swarm (`muster swarm --tape`), in its own file.
 
-Every step in it is one that the learner has told with its answer, so it is exactly the step at which something came
-into effect; the replay needs no clock. `at` only says in which order the peers' lines belong.
+The learner names every step number with its answer, so each is exactly the step at which a change took effect. The
+replay needs no clock; `at` only orders the lines of different peers.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from peer.rounds.tape import TapeLine, TapeWriter, adoption_line, snapshot_line,
 
 
 class TapeRecorder:
-    """Without a writer it keeps nothing. Writing raises LocalError if the disk refuses."""
+    """Records this peer's events; without a writer it records nothing. Raises LocalError if the disk refuses."""
 
     def __init__(
         self, peer: PeerId, writer: TapeWriter | None = None, clock: Callable[[], float] = time.monotonic
@@ -35,7 +35,7 @@ class TapeRecorder:
 
     @classmethod
     def begin(cls, path: Path, manifest: Manifest, me: PeerId, files: LocalFiles) -> TapeRecorder:
-        """An empty part with its head; raises UsageError."""
+        """Begin a new part with its head line; raises UsageError."""
         writer = TapeWriter(path)
         writer.write(
             {
@@ -51,7 +51,7 @@ class TapeRecorder:
         return cls(me, writer)
 
     def close(self) -> None:
-        """Nothing happens any more."""
+        """Close the part."""
         if self._writer is not None:
             self._writer.close()
 
@@ -62,9 +62,9 @@ class TapeRecorder:
     # -- the learner
 
     def life(self, ready: Ready, held: Sequence[bytes | None], loads: bool) -> None:
-        """The learner is ready, and how it computes. `held`: the versions of which we hold the states, by fragment.
+        """Record that the learner is ready, and how it computes.
 
-        `loads`: these are what it begins with.
+        `held` are the versions of the states that we hold, by fragment. `loads` says that the learner begins with them.
         """
         self._write(
             {
@@ -81,7 +81,7 @@ class TapeRecorder:
         )
 
     def obeyed(self, told: Obeyed) -> None:
-        """The learner follows the run's progress, or computes with other threads, from its next step on."""
+        """Record that the learner follows the run's progress, or uses other threads, from its next step on."""
         common = {"peer": self._peer, "step": told.at_step}
         if told.progress is not None:
             progress = told.progress
@@ -90,24 +90,24 @@ class TapeRecorder:
             self._write({"event": "threads", **common, "threads": told.threads})
 
     async def checkpoint(self, step: int, learner_file: Path) -> None:
-        """The learner has written its state; the last one is what it ends with."""
+        """Record that the learner has written its state; the last such line is its final state."""
         if self._writer is None:
             return
-        at = self._clock()  # what happens while we read belongs after it
+        at = self._clock()  # events during the read belong after it
         digest = await asyncio.to_thread(lambda: parameters_digest(load_file(learner_file)))
         self._write({"event": "checkpoint", "peer": self._peer, "step": step, "parameters": digest.hex()}, at)
 
     # -- rounds
 
     def snapshot(self, action: Encode, step: int) -> None:
-        """What we are about to contribute."""
+        """Record our coming contribution."""
         self._write(snapshot_line(self._peer, action, step, {}))
 
     def version(self, certificate: Certificate) -> None:
-        """We have come to know of a version; others may have before."""
+        """Record that we learned of a version; other peers may have learned of it earlier."""
         if self._writer is not None:  # else its certificate need not be encoded
             self._write(version_line(certificate))
 
     def adoption(self, action: Adopt, step: int, dropped: bool) -> None:
-        """The learner has taken over a version."""
+        """Record that the learner has taken over a version."""
         self._write(adoption_line(self._peer, action, step, step, dropped))

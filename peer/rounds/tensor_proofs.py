@@ -1,6 +1,6 @@
-"""What takes tensors to tell of evidence (`coordinator.trust.evidence`).
+"""The checks of evidence that need tensors (`coordinator.trust.evidence`).
 
-Whether committed bytes decode to finite numbers, and whether a leaf of a result is what its inputs come to.
+They tell whether committed bytes decode to finite numbers, and whether a leaf of a result follows from its inputs.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ Part = tuple[int, int, int]
 
 
 class TensorProofChecker:
-    """Decides by the run's layout, codecs and merge rule. Implements `coordinator.trust.evidence.ProofChecker`."""
+    """Checks proofs by layout, codecs and merge rule of a run. Implements `coordinator.trust.evidence.ProofChecker`."""
 
     def __init__(self, layouts: Sequence[FragmentLayout], outer: OuterSpec) -> None:
-        """Raises UsageError if the run's rule comes with a package that cannot be used here."""
+        """Raises UsageError if the run's merge rule comes from a package that cannot be used here."""
         self._layouts = layouts
         self._codec = CODECS[outer.contribution_codec]
         self._result_codec = CODECS[outer.result_codec]
@@ -42,7 +42,7 @@ class TensorProofChecker:
         return self._codec.name
 
     def leaves(self, part: Part) -> int:
-        """How many leaves the encoding of such a part has; 0 if there is no such part."""
+        """Return the number of leaves of this part's encoding; 0 if there is no such part."""
         elements = self._elements(part)
         return 0 if elements is None else leaf_count(self._codec.encoded_bytes(elements), self._codec.leaf_bytes)
 
@@ -58,7 +58,7 @@ class TensorProofChecker:
         return False
 
     def find(self, part: Part, data: Buffer) -> OpenedLeaf | None:
-        """A leaf of a part that is garbage, opened; None if there is none, or the part is cut into other leaves."""
+        """Find and open a leaf of a part that is garbage; None if there is none, or the number of leaves is wrong."""
         size = self._codec.leaf_bytes
         if leaf_count(len(data), size) != self.leaves(part):
             return None
@@ -70,12 +70,12 @@ class TensorProofChecker:
         return None
 
     def is_false(self, fragment: int, result: Result, committed: Committed, shown: Refutation) -> bool:
-        """Whether no honest reducer signs this result over these commitments, by the leaf that is shown of it.
+        """Whether the shown leaf proves that no honest reducer signs this result over these commitments.
 
-        Only what is exact counts: bytes that differ; a number of coefficients that no honest result has; coefficients
-        that must be the weights and are not; an input that no honest reducer takes. Raises PeerError if a shown leaf
-        is not under its signed root, or no leaf of such results can be recomputed; UnknownChargeError, which blames
-        nobody, if the rule's package fails here.
+        Only exact faults count: bytes that differ; a number of coefficients that no honest result has; coefficients
+        that must be the weights and are not; an input that no honest reducer takes. Raises PeerError if a shown leaf is
+        not under its signed root, or if no leaf of such results can be recomputed. Raises UnknownChargeError, which
+        blames no peer, if the plugin of the run's rule fails here.
         """
         partitions = len(committed.commits[0].part_roots)
         if self._elements((fragment, partitions, result.partition)) is None:

@@ -1,8 +1,8 @@
 """The tensor work that the protocol core asks for: encode, reduce, apply, adopt. One object per peer, no network.
 
-Pure functions do the arithmetic (`peer.numerics.reduction`, `peer.numerics.outer_step`); this class keeps what a
-round needs between two of them. It runs on one worker thread so that the event loop, and with it every vote, never
-waits behind a large fragment.
+Pure functions do the arithmetic (`peer.numerics.reduction`, `peer.numerics.outer_step`). This class keeps the state
+that a round needs between these calls. It runs on one worker thread, so that the event loop, and with it every vote,
+never waits behind a large fragment.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ Answer = TypeVar("Answer")
 
 @dataclass(frozen=True, slots=True)
 class _Merged:
-    """The merged outer gradient of a group or cell by partition, and the step as it is told to others."""
+    """The merged outer gradient of a group or cell by partition, and the step as other peers are told it."""
 
     gradients: list[Tensor | None]
     step: bytes
@@ -75,13 +75,15 @@ class TensorWorker:
         self._result_codec = CODECS[config.outer.result_codec]
         self.proof_checker = TensorProofChecker(anchors.layouts, config.outer)
         self.rule = self.proof_checker.rule
-        self.residues: dict[int, Tensor] = {}  # with error feedback, per fragment; empty in every new life
-        self.snapshots: dict[RoundKey, Snapshot] = {}  # of the learner that there is
-        self._applied: dict[RoundKey, tuple[OuterState, bytes]] = {}  # with the step as it is told to others
-        self._followed: dict[int, tuple[bytes, bytes]] = {}  # per fragment, the last step told us, by its certificate
+        self.residues: dict[int, Tensor] = {}  # with error feedback, per fragment; starts empty in every process
+        self.snapshots: dict[RoundKey, Snapshot] = {}  # of the current learner
+        self._applied: dict[RoundKey, tuple[OuterState, bytes]] = {}  # with the step as other peers are told it
+        self._followed: dict[
+            int, tuple[bytes, bytes]
+        ] = {}  # per fragment, the last step told to us, by its certificate
         self._worker = worker
-        self.cores: Cores = ONE_CORE  # that it may keep busy; closed with it
-        self._room = BufferPool(2 if config.outer.momentum else 1)  # anchor, and momentum
+        self.cores: Cores = ONE_CORE  # the cores that it may keep busy; closed with it
+        self._room = BufferPool(2 if config.outer.momentum else 1)  # for the anchor, and the momentum
         self._partitioning = lru_cache(maxsize=256)(self._make_partitioning)
         codecs = (self._contribution_codec, self._result_codec)
         self.inspector = SpotChecker(self._partitioning, codecs, self.rule, blobs)
@@ -93,16 +95,16 @@ class TensorWorker:
 
     @property
     def payload_bytes_max(self) -> int:
-        """The longest part or result there can be: a whole fragment, where one peer reduces it."""
+        """Length of the longest possible part or result: a whole fragment, reduced by one peer."""
         elements = max(layout.elements for layout in self._anchors.layouts)
         return max(codec.encoded_bytes(elements) for codec in (self._contribution_codec, self._result_codec))
 
     def submit(self, work: Callable[[], Answer]) -> asyncio.Future[Answer]:
-        """Have `work` done on the worker thread, after everything submitted before."""
+        """Run `work` on the worker thread, after everything submitted before."""
         return asyncio.get_running_loop().run_in_executor(self._worker, work)
 
     async def run(self, work: Callable[[], Answer]) -> Answer:
-        """`submit`, and wait for it."""
+        """Submit `work` and wait for its result."""
         return await self.submit(work)
 
     def close(self) -> None:
@@ -145,10 +147,10 @@ class TensorWorker:
         return contribution
 
     def encode_merged(self, action: Encode) -> Encoded | None:
-        """Encode what a cell has come to (docs/adr/0011); None if the bytes of a result are gone or do not decode.
+        """Encode the merged result of a cell (docs/adr/0011); None if the bytes of a result are gone or do not decode.
 
-        Or if hostile members have made it longer than anybody may contribute: their tensors are cut otherwise above.
-        Tokens and steps are zero here: whose work it is, the core knows.
+        Also None if hostile members have made it longer than a contribution may be; its tensors are cut differently one
+        level up. Tokens and steps are zero here: the core knows whose work it is.
         """
         assert action.merged is not None
         merged = self._merged(action.merged)
@@ -164,7 +166,7 @@ class TensorWorker:
         return Encoded(action.key, 0, 0, 0, 0, contribution.part_roots, contribution.squared_norms)
 
     def reduce(self, action: Reduce) -> Reduced:
-        """Merge one partition from the inputs that are admissible; no root if too few are."""
+        """Merge one partition from the admissible inputs; no root if there are too few."""
         partitioning = self._partitioning(action.key.fragment, action.partitions)
         own = partitioning.segment_span(action.partition)
         part = (action.key.fragment, action.partitions, action.partition)
@@ -201,7 +203,7 @@ class TensorWorker:
         )
 
     def apply(self, action: Apply) -> Applied | None:
-        """Take the outer step on the side; None if a result's bytes are gone or do not decode, or include nonsense."""
+        """Take the outer step without installing it; None if a result is gone or malformed, or an input malformed."""
         merged = self._merged(action)
         if merged is None:
             return None
@@ -215,7 +217,7 @@ class TensorWorker:
         return Applied(action.key, state.digest_on(self.cores))
 
     def _merged(self, action: Apply) -> _Merged | None:
-        """None as in `apply`."""
+        """Decode the merged gradients of a round; None as in `apply`."""
         partitioning = self._partitioning(action.key.fragment, len(action.results))
         included = {member for result in action.results if result is not None for member in result.included}
         if any(len(action.inputs[member].squared_norms) != len(partitioning.segments) for member in included):
@@ -232,7 +234,7 @@ class TensorWorker:
     # -- rounds that we missed
 
     def step_bytes(self, certificate: Certificate) -> int:
-        """How long the step is that led to this version."""
+        """Return the length in bytes of the step that led to this version."""
         return step_bytes(*self._told(certificate))
 
     def follow(self, certificate: Certificate, step: bytes, held: HeldState) -> HeldState | None:
@@ -241,7 +243,7 @@ class TensorWorker:
             return None
         partitioning, void, codec = self._told(certificate)
         rates = (self._config.outer.learning_rate, self._config.outer.momentum)
-        with np.errstate(all="ignore"):  # a liar may send what no number holds
+        with np.errstate(all="ignore"):  # a liar may send numbers that overflow
             try:
                 gradients = told_gradients(memoryview(step), partitioning, void, codec)
             except PeerError:
@@ -249,7 +251,7 @@ class TensorWorker:
             state = apply_merged(held.state, gradients, partitioning, rates)
         if state.digest != certificate.state or not state.is_finite:
             return None
-        self._followed[certificate.fragment] = certificate.digest, step  # to tell it on
+        self._followed[certificate.fragment] = certificate.digest, step  # to pass it on to others
         return HeldState(certificate.digest, state)
 
     def _told(self, certificate: Certificate) -> tuple[Partitioning, set[int], Codec]:
@@ -260,7 +262,7 @@ class TensorWorker:
     # -- after a round
 
     def adopt(self, action: Adopt, fetched: OuterState | None) -> Adoption:
-        """Install the certified state, which is the applied one or `fetched`; says what the learner has to do."""
+        """Install the certified state, which is the applied one or `fetched`; return how the learner adopts it."""
         fragment = action.certificate.fragment
         unknown, followed = (None, b""), self._followed.pop(fragment, (b"", b""))
         told = followed[1] if followed[0] == action.certificate.digest else b""
@@ -278,7 +280,7 @@ class TensorWorker:
         return Adoption(fragment, state.anchor, update)
 
     def _leave_residue(self, fragment: int, counted: Sequence[bool], left: Tensor | None) -> None:
-        """Where we were included, what was cut off our contribution goes into the next one (design §6.2 step 10)."""
+        """Keep what the encoding cut off our included contribution, for the next one (design §6.2 step 10)."""
         if left is None:
             return
         residue = self.residues.setdefault(fragment, torch.zeros_like(left))
@@ -289,7 +291,7 @@ class TensorWorker:
                 residue[span] = left[span]
 
     def discard(self, key: RoundKey) -> None:
-        """A round is over."""
+        """Drop what was kept for a round that is over."""
         self.snapshots.pop(key, None)
         self._applied.pop(key, None)
 
@@ -302,14 +304,14 @@ def _reduced(
     codec: Codec,
     cores: Cores,
 ) -> ReducedPartition | None:
-    """None if too few are admissible, or the run's rule makes nothing of them that members can take."""
+    """Merge one partition; None with too few admissible inputs, or if the rule gives no result that members accept."""
     members = {one.member: one for one in action.weighed(vectors.keys())}
     if len(vectors) < action.inputs_min or not any(members[member].weight > 0 for member in vectors):
         return None
-    used = cores if rule.function is None else ONE_CORE  # a package's rule may not stand threads
+    used = cores if rule.function is None else ONE_CORE  # a plugin's rule may not be safe with threads
     try:
         vector = merge_partition(vectors, members, rule, partitioning, action.partition, used)
-    except RuleError as error:  # of our own package: the partition stays as it is, and nobody is to blame
+    except RuleError as error:  # of our own plugin: the partition keeps its values, and nobody is blamed
         log.error("merge_failed", rule=rule.name, reason=str(error))
         return None
     merged = publish(vector, partitioning, action.partition, codec, cores)
@@ -319,7 +321,7 @@ def _reduced(
 def _held(
     result: PartitionResult | None, data: bytes | None, partitioning: Partitioning, partition: int, codec: Codec
 ) -> AgreedResult | None:
-    """None for none, and if the bytes are gone or rule themselves out."""
+    """Decode one result; None if there is no result, its bytes are gone, or they are inadmissible."""
     if result is None:
         return None
     measured = "gone" if data is None else measure(data, partitioning, partition, codec)

@@ -1,4 +1,4 @@
-"""Evidence in a file, judged with nothing but the manifest of its run: no clock, no network (design §9)."""
+"""Judges evidence in a file with only the manifest of its run: no clock, no network (design §9)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from peer.storage.evidence_files import FILE_BYTES_MAX, KeptEvidence
 
 @dataclass(frozen=True, slots=True)
 class EvidenceCase:
-    """Evidence that has been read, and the run that it is from."""
+    """Evidence read from a file, and the id of its run."""
 
     evidence: Evidence
     run_id: bytes
@@ -30,13 +30,13 @@ class EvidenceCase:
             evidence = Evidence.parse(kept.evidence)
         except OSError as error:
             raise LocalError(f"{path} cannot be read: {error.strerror}") from None
-        except PeerError:  # in which byte, nobody would want to know
+        except PeerError:  # the position of the error would not help anybody
             sentence = "is neither the folder of an export nor a file of evidence, which a peer keeps in run-*/evidence"
             raise UsageError(f"{path} {sentence}") from None
         return cls(evidence, evidence.statements[0].context.run_id)
 
     def judge(self, manifest: Manifest) -> Guilt:
-        """Who is guilty, and of what; raises LocalError if it proves nothing."""
+        """Return who is guilty, and of what; raises LocalError if the evidence proves nothing."""
         proof_checker = TensorProofChecker(layouts_of(manifest.config), manifest.config.outer)
         try:
             return verify(self.evidence, Rules.of(manifest, KeyVerifier()), proof_checker)
