@@ -1,6 +1,6 @@
-"""Where others find this peer: asked of the libp2p daemon again and again, for a machine moves between networks.
+"""The addresses where other peers find this one, asked of the libp2p daemon at intervals.
 
-Presence, invites and the networks that our joins name all read what was found last.
+A machine moves between networks. Presence, invites and the networks in our joins all use the addresses found last.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from peer.net.origins import own_networks
 
 log = structlog.get_logger(__name__)
 
-LOOK_SECONDS = 60.0  # a daemon that was rebuilt is asked at once
+LOOK_SECONDS = 60.0  # interval; after a rebuild the daemon is asked at once
 
 
 class Visible(Protocol):
-    """What is asked; `dht.daemon.process.Daemon` has it."""
+    """The source of addresses; `dht.daemon.process.Daemon` implements it."""
 
     async def visible_addresses(self) -> tuple[PeerAddress, ...]: ...
     async def relayed_addresses(self, is_dialable: Callable[[PeerId], bool]) -> tuple[PeerAddress, ...]: ...
 
 
 class AddressSource(Protocol):
-    """As much of a peer's network as is needed here; `dht.node.DhtNode` has it."""
+    """The part of a peer's network that is needed here; `dht.node.DhtNode` implements it."""
 
     @property
     def daemon(self) -> Visible: ...
@@ -39,7 +39,7 @@ class AddressSource(Protocol):
 
 
 class OwnAddresses:
-    """Our addresses as they are now. `moved` is called when they have changed, with nothing else left to do."""
+    """Our current addresses. `moved` is called after every change, when they are in place."""
 
     def __init__(
         self, place: AddressSource, core: Core, moved: Callable[[], None], found: tuple[PeerAddress, ...]
@@ -48,7 +48,7 @@ class OwnAddresses:
         self._core = core
         self._moved = moved
         self._hurried = asyncio.Event()
-        self.relayed: tuple[PeerAddress, ...] = ()  # where we are called while nobody gets through to us
+        self.relayed: tuple[PeerAddress, ...] = ()  # where peers call us through relays while none reaches us directly
         self._take(found)
 
     @classmethod
@@ -60,25 +60,25 @@ class OwnAddresses:
 
     @property
     def texts(self) -> tuple[str, ...]:
-        """As invites carry them: relays pass on nothing of those who come by one."""
+        """Addresses for invites; none is relayed, because a newcomer has not shown a relay its pass yet."""
         return tuple(map(str, self._found))
 
     @property
     def told(self) -> tuple[str, ...]:
-        """As presence carries them."""
+        """Addresses for presence records: the relayed ones, then our own."""
         return (*map(str, self.relayed), *self.texts)
 
     @property
     def port(self) -> int:
-        """Where we listen."""
+        """The port on which we listen."""
         return self._found[0].port
 
     async def look(self) -> None:
-        """Ask again. Without an answer, or an address, the old ones stay: it may be for a moment."""
+        """Ask the daemon again. Without an answer or an address the old ones stay, because the gap may be short."""
         daemon, core = self._place.daemon, self._core
         try:
             found = await daemon.visible_addresses()
-        except MusterError as error:  # the watchdog sees to it
+        except MusterError as error:  # the watchdog handles a daemon that fails
             log.info("addresses_unknown", reason=str(error))
             return
         relayed = () if core.dialable else await daemon.relayed_addresses(core.presence.is_dialable) or self.relayed
@@ -91,11 +91,11 @@ class OwnAddresses:
             self._moved()
 
     def hurry(self) -> None:
-        """Whether we can be called has changed: look now instead of at the next interval."""
+        """Look now instead of at the next interval, because our reachability has changed."""
         self._hurried.set()
 
     async def run(self) -> None:
-        """Look again and again, until cancelled."""
+        """Look at intervals, until cancelled."""
         while True:
             await pause(LOOK_SECONDS, self._hurried)
             self._hurried.clear()

@@ -1,6 +1,6 @@
-"""Whether an invite leads to anybody, and lets anybody in: asked before anything is loaded or started.
+"""Checks before anything is loaded or started that an invite leads to a peer, and that the peer admits its holder.
 
-Somebody who is told no does not wait for that. It shows an address, and a key that is made for it and forgotten.
+So a refusal costs no waiting. The check reveals an address and a temporary key.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ Call = Callable[[str, int], Coroutine[Any, Any, bool]]
 
 
 def first_call(invite: Invite, key: Path, looks: bool = True) -> None:
-    """Raise NetworkError if nobody answers where the invite says, UsageError if all who do refuse who comes by it.
+    """Raise NetworkError if no peer answers at the invite's addresses, UsageError if all that answer refuse the invite.
 
-    A peer that has a `key` already may be let in whatever has become of its invite: its own daemon asks that, later.
-    Who only `looks` uses another key than its own, unless the invite is for that one.
+    A peer that already has a `key` may be admitted whatever became of its invite; its own daemon asks that later. With
+    `looks`, an observer asks with another key than its own, unless the invite names that key.
     """
     known = key.exists()
     if invite.named is not None:
@@ -46,14 +46,14 @@ async def _call(invite: Invite, asks_doors: bool) -> None:
 async def somebody_listens(addresses: Sequence[PeerAddress], call: Call) -> bool:
     """Whether `call` gets through to one of these; true if there is one that only the daemon can call."""
     if not all(address.over_tcp and ip_of(address.host) is not None for address in addresses):
-        return True  # a name may take its resolver longer than a call, and cannot be given up
+        return True  # resolving a name may take longer than a call, and cannot be cancelled
 
     places = {(address.host, address.port) for address in addresses}
     return await any_answers(call(*place) for place in sorted(places))
 
 
 async def _refusal(invite: Invite) -> Refusal | None:
-    """Why all who answer refuse this invite, None if somebody lets us in; raises NetworkError if nobody answers."""
+    """Return why all that answer refuse this invite, None if one admits us; raises NetworkError if none answers."""
     async with Caller.start(runtime_directory()) as caller:
         if not await caller.meets(invite.addresses, Door(invite.pass_for)):
             raise NetworkError(silence(invite.addresses))

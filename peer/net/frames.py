@@ -40,10 +40,10 @@ PieceIndex = Annotated[int, Field(ge=0, lt=PIECES_MAX)] | None
 class StateAsk(Wire):
     """Asks for one piece of a certified state (anchor, then momentum, as little-endian float32).
 
-    A piece is one leaf of the state's Merkle trees; without an index, all leaf digests are asked for. Indices beyond
-    both halves are pieces of the outer step that led there from the version before
-    (`peer.numerics.outer_step.step_bytes`).
-    A base that is handed out is asked for in the same way, by the root of its file (`peer.sync.base_file`).
+    A piece is one leaf of the state's Merkle trees. Without an index, this asks for all leaf digests. Indices beyond
+    both halves are pieces of the outer step from the version before (`peer.numerics.outer_step.step_bytes`).
+
+    A base model that peers serve is asked for in the same way, by the root of its file (`peer.sync.base_file`).
     """
 
     fragment: FragmentIndex
@@ -64,13 +64,13 @@ class ManifestAsk(Wire):
 
 
 class ManifestAnswer(Wire):
-    """Answers ManifestAsk; proves itself by its hash."""
+    """Answers ManifestAsk; proven by its hash."""
 
     manifest: bytes = Field(max_length=MESSAGE_BYTES_MAX // 2)
 
 
 class StatusAsk(Wire):
-    """Asks what a peer tells everybody about itself."""
+    """Asks a peer for its public status."""
 
 
 class StatusAnswer(Wire):
@@ -80,7 +80,7 @@ class StatusAnswer(Wire):
 
 
 class ProbeAsk(Wire):
-    """Asks what our connection looks like from there; with a port, also whether a call to it gets through.
+    """Asks how our connection looks from the other end; with a port, also whether a call to it gets through.
 
     The payload is measured, not read.
     """
@@ -90,7 +90,7 @@ class ProbeAsk(Wire):
 
 
 class ProbeAnswer(Wire):
-    """Answers ProbeAsk; all of it is the sender's claim. `reachable` is None if it did not try."""
+    """Answers ProbeAsk; all of it is the sender's claim. `reachable` is None if the sender did not try."""
 
     ticket: int = Field(ge=0, lt=1 << 32)
     unix_milliseconds: int = Field(ge=0, le=2**53)
@@ -106,7 +106,7 @@ class HeadsAsk(Wire):
 
 
 class HeadsAnswer(Wire):
-    """Answers HeadsAsk, by fragment; proves itself by the hash. Empty if the sender does not keep that version."""
+    """Answers HeadsAsk, by fragment; proven by the hash. Empty if the sender does not keep that version."""
 
     digest: Digest
     heads: tuple[Digest, ...] = Field(max_length=FRAGMENTS_MAX)
@@ -176,12 +176,12 @@ _KINDS: tuple[type[Message | Transfer], ...] = (
 
 
 def encode_header(message: Message | Transfer) -> bytes:
-    """The header of the frame that carries this message."""
+    """Return the header of the frame that carries this message."""
     return bytes([_KINDS.index(type(message))]) + message.to_wire()
 
 
 def decode_header(header: bytes) -> Message | Transfer:
-    """What `encode_header` encoded; raises PeerError on anything else."""
+    """Decode the result of `encode_header`; raises PeerError on anything else."""
     if not header or header[0] >= len(_KINDS):
         raise PeerError("a message of a kind that this version does not know")
     return _KINDS[header[0]].from_wire(header[1:])

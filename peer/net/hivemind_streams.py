@@ -1,7 +1,7 @@
-"""One direction of one lane to one peer, over a byte stream that somebody else opened.
+"""One direction of one lane to one peer, over a byte stream that another module opened.
 
-Both classes are asyncio protocols rather than tasks: a small frame costs one callback and one system call on either
-side, and no timer. Deadlines are looked at by one sweep over all streams (`overdue`).
+Both classes are asyncio protocols rather than tasks: a small frame costs one callback and one system call at each end,
+and no timer. One sweep over all streams checks their deadlines (`overdue`).
 """
 
 from __future__ import annotations
@@ -31,24 +31,24 @@ from peer.net.transport import (
 )
 
 SLICE_BYTES = SLICE_BYTES_MAX
-TURN_SECONDS = 0.02  # of our own work on one peer's frames, after which others have their turn
+TURN_SECONDS = 0.02  # of our own work on one peer's frames, before other peers get their turn
 
 Dial: TypeAlias = Callable[[], Awaitable[ByteStream]]
 
 
 async def _arrived(reader: asyncio.StreamReader) -> bytes:
-    """What had come before a protocol of ours took this reader's place; never waits."""
+    """Return the bytes that arrived before our protocol replaced this reader's; never waits."""
     reader.feed_eof()  # so that `read` returns without waiting for more
     return await reader.read()
 
 
 class StreamEvents(Protocol):
-    """What a stream tells the keeper of the peer's state."""
+    """Events of a stream, for the object that keeps the peer's state."""
 
     def stream_up(self) -> None: ...
 
     def stream_down(self) -> None:
-        """An established stream broke, and not because we wanted it."""
+        """Handle that an established stream broke without our closing it."""
         ...
 
     def dial_failed(self) -> None: ...
@@ -63,7 +63,7 @@ class StreamEvents(Protocol):
 class OutgoingLane(asyncio.Protocol):
     """A bounded queue and the stream that empties it, dialled when there is something to send.
 
-    A broken stream or a failed dial drops the queue: by the time it is back the protocol has newer things to say.
+    A broken stream or a failed dial drops the queue: by the time it is back, the protocol has newer messages.
     """
 
     def __init__(
@@ -78,9 +78,9 @@ class OutgoingLane(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self._queue: deque[tuple[bytes, bytes, Payload]] = deque()
         self._budget = QueueBudget(config)
-        self._rest = memoryview(b"")  # what is still to be written of the large payload that was begun
-        self._begun_bytes = 0  # size of what is being written: one large frame, or a batch of small ones
-        self._begun_at: float | None = None  # since when the stream has not taken all of it
+        self._rest = memoryview(b"")  # the unwritten rest of a large payload
+        self._begun_bytes = 0  # size of the unit being written: one large frame, or a batch of small ones
+        self._begun_at: float | None = None  # the time since which the stream has not taken all of it
         self._writer: asyncio.StreamWriter | None = None
         self._lost: asyncio.Future[None] | None = None
         self._dialling: asyncio.Task[None] | None = None
@@ -97,12 +97,12 @@ class OutgoingLane(asyncio.Protocol):
 
     @property
     def busy(self) -> bool:
-        """True while anything posted has not been handed to the operating system."""
+        """Whether a posted frame has not yet been handed to the operating system."""
         return bool(self._queue or self._rest or self._paused)
 
     @property
     def sending(self) -> bool:
-        """True while the stream is there and has not taken everything."""
+        """Whether the stream is open and has not yet taken everything."""
         return self._writer is not None and self.busy
 
     def post(self, prefix: bytes, header: bytes, payload: Payload) -> None:
@@ -115,23 +115,23 @@ class OutgoingLane(asyncio.Protocol):
             if self._dialling is None:
                 self._dialling = self._loop.create_task(self._open())
         elif not self._paused and not self._flush_due:
-            # not at once: frames posted in the same turn of the loop then share one write
+            # deferred, so that frames posted in the same turn of the loop share one write
             self._flush_due = True
             self._loop.call_soon(self._flush)
 
     def overdue(self, now: float) -> bool:
-        """Has the frame being written been under way for longer than the slowest permitted link needs?"""
+        """Whether the frame being written has taken longer than the slowest permitted link needs."""
         return self._begun_at is not None and now > self._begun_at + self._config.transfer_seconds_max(
             self._begun_bytes
         )
 
     def abort(self) -> None:
-        """Break the stream as if the network had."""
+        """Break the stream as a network failure would."""
         if self._writer is not None:
             self._writer.transport.abort()
 
     def proceed(self) -> None:
-        """The gate lets us send."""
+        """Continue to send, now that the gate admits us."""
         self._flush()
 
     async def close(self) -> None:
@@ -150,7 +150,7 @@ class OutgoingLane(asyncio.Protocol):
             await asyncio.sleep(self._dial_not_before - self._loop.time())
             reader, writer = await self._dial()
         except NetworkError:
-            self._dialling = None  # before anyone is told, who may want to send again
+            self._dialling = None  # before listeners are told, who may want to send again
             self._back_off(lived_seconds=0.0)
             self._drop_queue()
             self._events.dial_failed()
@@ -159,9 +159,9 @@ class OutgoingLane(asyncio.Protocol):
         self._writer, self._lost = writer, self._loop.create_future()
         self._opened_at = self._loop.time()
         writer.transport.set_protocol(self)
-        writer.transport.set_write_buffer_limits(0)  # paused means: something is not yet with the operating system
+        writer.transport.set_write_buffer_limits(0)  # so paused means: some bytes are not yet with the operating system
         self._events.stream_up()
-        if reader.at_eof() or await _arrived(reader):  # it ended, or the remote spoke, before we listened
+        if reader.at_eof() or await _arrived(reader):  # it ended, or the remote sent something, before we listened
             self.abort()
         self._flush()
 
@@ -180,7 +180,7 @@ class OutgoingLane(asyncio.Protocol):
             self._writer.write(chunk)
 
     def _next_chunk(self) -> bytes | memoryview:
-        """The next slice of a large payload, else as many whole small frames as fit into one write."""
+        """Return the next slice of a large payload, else as many whole small frames as fit into one write."""
         if self._rest:
             size = self._gate.slice_bytes
             chunk, self._rest = self._rest[:size], self._rest[size:]
@@ -212,7 +212,7 @@ class OutgoingLane(asyncio.Protocol):
         self._flush()
 
     def data_received(self, data: bytes) -> None:
-        self.abort()  # nobody has anything to say on a stream that we opened
+        self.abort()  # the remote may not send on a stream that we opened
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._writer = None
@@ -225,7 +225,7 @@ class OutgoingLane(asyncio.Protocol):
             self._events.stream_down()
 
     def _back_off(self, lived_seconds: float) -> None:
-        # a stream that broke soon after it was opened counts like a dial that failed
+        # a stream that broke soon after it was opened counts as a failed dial
         config = self._config
         longer = 0.0 if lived_seconds > config.backoff_seconds_max else 2 * self._backoff_seconds
         self._backoff_seconds = min(max(longer, config.backoff_seconds_min), config.backoff_seconds_max)
@@ -243,7 +243,7 @@ class OutgoingLane(asyncio.Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Intake:
-    """What a stream is read with. `scratch` may be shared by all streams of a loop: it is used within one callback."""
+    """The means to read a stream. All streams of a loop may share `scratch`: it is used within one callback only."""
 
     lane: Lane
     scratch: memoryview
@@ -252,10 +252,10 @@ class Intake:
 
 
 class IncomingStream(asyncio.BufferedProtocol):
-    """Frames from one authenticated peer. Read only: nothing is ever written back.
+    """Frames from one authenticated peer. Read-only: nothing is ever written back.
 
-    While the owner's limit or our patience with this peer wants a rest, nothing is read; the network then holds its
-    sender back. That time is not held against it.
+    While the owner's limit or this peer's allowance requires a rest, nothing is read, and the network then holds the
+    sender back. The sender's deadline moves by that time.
     """
 
     def __init__(
@@ -270,20 +270,20 @@ class IncomingStream(asyncio.BufferedProtocol):
         self._config = config
         self._intake = intake
         self._scratch = intake.scratch[: intake.gate.slice_bytes]
-        self._transport = cast(asyncio.ReadTransport, writer.transport)  # a socket's is both
-        self._rest: asyncio.TimerHandle | None = None  # until we read on
-        self._late = b""  # was read, and waits for the end of the rest
+        self._transport = cast(asyncio.ReadTransport, writer.transport)  # a socket's transport is both
+        self._rest: asyncio.TimerHandle | None = None  # the timer that ends a pause in reading
+        self._late = b""  # read already, handled after the pause
         self._traffic = traffic
         self._events = events
         self._loop = asyncio.get_running_loop()
         self._reader = FrameReader(config.payload_bytes_max)
-        self._begun_at: float | None = None  # first byte of the unfinished frame
+        self._begun_at: float | None = None  # time of the first byte of the unfinished frame
         self._aborted = False
         self.lost: asyncio.Future[None] = self._loop.create_future()
 
     @property
     def held_bytes(self) -> int:
-        """How much of unfinished frames is in memory."""
+        """Bytes of unfinished frames in memory."""
         return self._reader.held_bytes + len(self._late)
 
     async def take_over(self, reader: asyncio.StreamReader) -> None:
@@ -293,11 +293,11 @@ class IncomingStream(asyncio.BufferedProtocol):
         self._take(memoryview(await _arrived(reader)))
 
     def limit(self, payload_bytes_max: int) -> None:
-        """Take no longer payloads from now on."""
+        """Refuse longer payloads from now on."""
         self._reader.limit(payload_bytes_max)
 
     def overdue(self, now: float) -> bool:
-        """Has one frame been under way for longer than the slowest permitted link needs?"""
+        """Whether one frame has been under way for longer than the slowest permitted link needs."""
         return self._begun_at is not None and now > self._begun_at + self._config.transfer_seconds_max(
             self._reader.unfinished_bytes
         )
@@ -328,7 +328,7 @@ class IncomingStream(asyncio.BufferedProtocol):
             self._events.stream_down()
 
     def _take(self, data: memoryview) -> None:
-        """Count and read what has just come."""
+        """Count and read newly arrived bytes."""
         self._traffic.bytes_received += len(data)
         self._intake.gate.received(len(data), self._loop.time())
         if self._rest is None:
@@ -337,9 +337,9 @@ class IncomingStream(asyncio.BufferedProtocol):
             self._late += data
 
     def _read(self, data: memoryview) -> None:
-        """Hand frames on, until all are, or until others have to have their turn.
+        """Hand frames on until none is left, or until other peers must get their turn.
 
-        It is our thread's time that counts, not the clock's: who shares a core is not to blame for it.
+        Our thread's CPU time counts, not the clock: a peer is not to blame if another program uses the core.
         """
         began = busy = thread_time()
         while len(data) and not self._aborted and busy - began < TURN_SECONDS and not self._impatient:
@@ -365,7 +365,7 @@ class IncomingStream(asyncio.BufferedProtocol):
         return self._intake.patience.wait_seconds(self._loop.time()) > 0
 
     def _rest_if_due(self) -> bool:
-        """Stop reading for as long as something has to wait."""
+        """Pause reading for as long as the limits require."""
         now = self._loop.time()
         wait_seconds = self._intake.patience.wait_seconds(now)
         if self._intake.lane is Lane.BULK:

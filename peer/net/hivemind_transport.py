@@ -34,10 +34,10 @@ from peer.machine.throttle import Throttle
 from peer.net.hivemind_streams import SLICE_BYTES, IncomingStream, Intake, OutgoingLane
 from peer.net.transport import Frame, Lane, OnFrame, OnGone, Payload, Traffic, TransportConfig, frame_prefix, lane_of
 
-ADDRESSES_MAX = 16  # per peer and dial; more come from nobody honest
-UNHEARD_SECONDS = 1.0  # between two words about a peer that is refused
-SWEEP_SECONDS_MAX = 1.0  # how late a missed deadline may be noticed
-UNANSWERED_PART = 2  # of the room for peers is for those who have never answered us
+ADDRESSES_MAX = 16  # per peer and dial; no honest peer has more
+UNHEARD_SECONDS = 1.0  # between two reports about a peer that is refused
+SWEEP_SECONDS_MAX = 1.0  # maximum delay in noticing a missed deadline
+UNANSWERED_PART = 2  # one part in this many of `peers_max` is for peers that have never answered us
 
 Addresses = Callable[[PeerId], list[str]]
 
@@ -45,17 +45,17 @@ log = structlog.get_logger(__name__)
 
 
 def handler_name(run_id: bytes, lane: Lane) -> str:
-    """The libp2p protocol name of one lane of one run; peers of another major version never meet."""
+    """Return the libp2p protocol name of one lane of one run; peers of another major version never meet."""
     return f"muster/{PROTOCOL_MAJOR}/{run_id.hex()}/{lane}"
 
 
 class HivemindTransport:
     """`peer.net.transport.Transport` over a running `hivemind.p2p.P2P`, which it does not own.
 
-    `addresses` gives the known multiaddrs of a peer, for when there is no connection yet. State is kept for at most
-    `peers_max` peers: those that we never wrote to are forgotten first, then, beyond a part of that room, those who
-    never answered, last whom something is on its way to. So a flood of fresh keys, or of keys that make us write to
-    them, can push out neither a peer that we work with nor its queue.
+    `addresses` returns the known multiaddrs of a peer that is not connected. State is kept for at most `peers_max`
+    peers. Peers that we never wrote to are forgotten first. Next, beyond a part of that room, are peers that never
+    answered. Last are peers to which we are sending. So a flood of fresh keys cannot displace a peer that we work with,
+    nor its queue, even if those keys make us write to them.
     """
 
     def __init__(
@@ -134,7 +134,7 @@ class HivemindTransport:
         if self._sweep_timer is not None:
             self._sweep_timer.cancel()
         for lane in Lane:
-            with suppress(*DAEMON_ERRORS):  # one that has died has forgotten them anyway, one that hangs is replaced
+            with suppress(*DAEMON_ERRORS):  # a dead daemon has forgotten them, and one that hangs is replaced
                 name, seconds = handler_name(self._run_id, lane), self.config.connect_timeout_seconds
                 await calls.remove_handler(self._p2p, name, seconds)
         for peer in list(self._remotes):
@@ -143,14 +143,14 @@ class HivemindTransport:
             await asyncio.wait(self._ending)
 
     def adjust(self, config: TransportConfig) -> None:
-        """Other bounds from now on; streams that are open keep the room of their queues."""
+        """Use other bounds from now on; open streams keep their queue sizes."""
         self.config = config
         for remote in self._remotes.values():
             for stream in remote.incoming.values():
                 stream.limit(config.payload_bytes_max)
 
     def _remote(self, peer: PeerId, ours: bool) -> _Remote | None:
-        """The state of a peer, made if need be; None if there is no room for a stranger."""
+        """Return the state of a peer, created if need be; None if there is no room for a stranger."""
         remote = self._remotes.get(peer)
         if remote is None:
             if len(self._remotes) >= self.config.peers_max:
@@ -164,12 +164,12 @@ class HivemindTransport:
         return remote
 
     def _touch(self, peer: PeerId, remote: _Remote, ours: bool) -> None:
-        """It goes after others from now on; of those we write to only our own writing counts, not what they say."""
+        """Move this peer to the end of the order of forgetting. If we write to it, only our writing counts."""
         if ours or not remote.ours:
             self._remotes.move_to_end(peer)
 
     def _least_missed(self, ours: bool) -> PeerId | None:
-        """Whom to forget for one more peer; None if that is a stranger, and all of these are ours."""
+        """Return the peer to forget for a new one; None if the new one is a stranger and all present ones are ours."""
         strangers = [peer for peer, remote in self._remotes.items() if not remote.ours]
         if strangers or not ours:
             return next(iter(strangers), None)
@@ -196,7 +196,7 @@ class HivemindTransport:
     async def _accept(
         self, lane: Lane, info: StreamInfo, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
-        """hivemind calls this in a task of its own for every stream that a remote opens."""
+        """Take over a stream that a remote opened; hivemind calls this in a new task for each."""
         peer = PeerId(info.peer_id.to_base58())
         remote = self._remote(peer, ours=False) if self._open and self._door.knows(peer) else None
         if remote is None or not remote.may_open():
@@ -205,7 +205,7 @@ class HivemindTransport:
         intake = Intake(lane, self._scratch, self.throttle.download, remote.patience)
         stream = IncomingStream(writer, self.config, intake, remote.traffic, remote)
         if (older := remote.incoming.get(lane)) is not None:
-            older.abort()  # its sender has given it up: nobody opens a second one beside it
+            older.abort()  # its sender has given it up: it never opens two at once
         remote.incoming[lane] = stream
         await stream.take_over(reader)
         await stream.lost
@@ -217,20 +217,20 @@ class HivemindTransport:
         return await self.open_stream(peer, handler_name(self._run_id, lane))
 
     async def open_stream(self, peer: PeerId, handler: str) -> ByteStream:
-        """`dial`, to whatever handler."""
+        """Open a stream to any handler, as `dial` does."""
         seconds = self.config.connect_timeout_seconds
         try:
-            async with asyncio.timeout(seconds):  # for both together
+            async with asyncio.timeout(seconds):  # for connection and stream together
                 if addresses := _multiaddrs(self._addresses(peer), peer):
                     await calls.connect(self._p2p, peer, addresses, seconds)
-                if self._door.show(self.peer_id):  # each time: it may have begun anew, and know nobody
+                if self._door.show(self.peer_id):  # each time, because the remote may have restarted and forgotten us
                     await knock(self._door, self._p2p, self.peer_id, peer, seconds)
                 return await calls.open_stream(self._p2p, peer, handler, seconds)
-        except (*DAEMON_ERRORS, ValueError) as error:  # a peer id that came from elsewhere may be anything
+        except (*DAEMON_ERRORS, ValueError) as error:  # a peer id from elsewhere may be malformed
             raise NetworkError(f"cannot reach {peer}: {error}") from None
 
     def _sweep(self) -> None:
-        """One look at every deadline and at the memory held, instead of a timer per frame."""
+        """Check every deadline and the memory held in one pass, instead of with a timer per frame."""
         loop = asyncio.get_running_loop()
         now = loop.time()
         for remote in self._remotes.values():
@@ -268,20 +268,20 @@ class HivemindTransport:
             self._on_gone(peer)
 
     def idle(self) -> None:
-        """One queue has run empty."""
+        """Report that one queue is empty."""
         self._idle.set()
 
 
 class _Remote:
-    """Everything we keep about one peer; implements `StreamEvents`."""
+    """The state that we keep about one peer; implements `StreamEvents`."""
 
     def __init__(self, hub: HivemindTransport, peer: PeerId) -> None:
         self._hub = hub
         self._peer = peer
         self._loss_is_news = False
-        self.retired = False  # nothing more is reported about it
+        self.retired = False  # nothing more is reported about this peer
         self.ours = False  # we have written to it
-        self.answered = False  # a frame of its has come, asked for or not
+        self.answered = False  # a frame from it has arrived, asked for or not
         self.patience = Allowance(hub.config.busy_share, hub.config.busy_seconds_at_once)
         self._refused_until = 0.0
         self._told_at = -math.inf
@@ -299,7 +299,7 @@ class _Remote:
 
     @property
     def is_sending(self) -> bool:
-        """Whether it takes something from us: what waits for a dial may be for a key that nobody has."""
+        """Whether it takes bytes from us. Frames that wait for a dial do not count: their key may be a fake."""
         return any(lane.sending for lane in self.lanes.values())
 
     def snapshot(self) -> Traffic:
@@ -316,7 +316,7 @@ class _Remote:
         self.lanes[lane_of(payload)].post(prefix, header, payload)
 
     def may_open(self) -> bool:
-        """Whether it may open one more stream."""
+        """Whether the remote may open one more stream."""
         now = asyncio.get_running_loop().time()
         if now < self._refused_until:
             self._tell_unheard(now)
@@ -331,7 +331,7 @@ class _Remote:
         self._loss_is_news = True
 
     def stream_down(self) -> None:
-        if self._loss_is_news:  # all streams of a dead peer break at once: say it once, and again if we wrote meanwhile
+        if self._loss_is_news:  # all streams of a dead peer break at once: report once, and again if we wrote meanwhile
             self.dial_failed()
 
     def dial_failed(self) -> None:
@@ -354,16 +354,17 @@ class _Remote:
         self._tell_unheard(asyncio.get_running_loop().time())
 
     def _tell_unheard(self, now: float) -> None:
-        """Whom we do not listen to is lost to us, also while its records say that it is there."""
+        """Report a peer that we refuse as lost, even while its records say that it is present."""
         if not self.retired and now >= self._told_at + UNHEARD_SECONDS:
             self._told_at = now
             self._hub.gone(self._peer)
 
 
 def _multiaddrs(texts: list[str], peer: PeerId) -> list[bytes]:
-    """The usable ones among claimed addresses, without the peer id that may end them.
+    """Return the usable ones among claimed addresses, without the peer id that may end them.
 
-    One through a relay leads only through a connection that we have to it: nobody has us call a place by naming it so.
+    A relayed address is used only through an existing connection to the relay, so nobody can make us call a place by
+    naming it as a relay.
     """
     usable = []
     for text in texts[:ADDRESSES_MAX]:

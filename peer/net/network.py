@@ -1,4 +1,4 @@
-"""One peer's place in the network: daemon, record store and transport, watched and rebuilt together."""
+"""The network endpoint of one peer: daemon, record store and transport, watched and rebuilt together."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from peer.machine.throttle import Throttle
 from peer.net.hivemind_transport import HivemindTransport
 from peer.net.transport import PAYLOAD_BYTES_END, OnFrame, OnGone, Payload, Traffic, TransportConfig
 
-QUEUE_SECONDS = 10.0  # of bulk to one peer at the owner's rate: what would wait longer has no reader any more
+QUEUE_SECONDS = 10.0  # of bulk data to one peer at the owner's rate; later, nobody needs the frame any more
 QUEUE_BYTES_MIN = 1 << 20
-UNFINISHED_PAYLOADS = 8  # that are under way to us at once, where they are long
+UNFINISHED_PAYLOADS = 8  # large payloads that may be under way to us at once
 
 
 class Network:
-    """A `peer.net.transport.Transport` over whatever daemon is running now. `deliver` decides who gets frames."""
+    """A `peer.net.transport.Transport` over the daemon that runs now. `start` sets the receiver of frames."""
 
     def __init__(
         self,
@@ -67,7 +67,7 @@ class Network:
         return network
 
     async def watch(self) -> None:
-        """Until cancelled: rebuild it where it breaks. For a caller that keeps it open for long to supervise."""
+        """Supervise the network and rebuild it where it breaks, until cancelled. For callers that keep it open long."""
         loop = asyncio.get_running_loop()
         await watch(WatchdogCore(WatchdogConfig(), loop.time()), self.dht, loop.time, asyncio.sleep)
 
@@ -103,14 +103,14 @@ class Network:
         self._transport.post(peer, header, payload)
 
     async def start(self, on_frame: OnFrame, on_gone: OnGone) -> None:
-        """Deliver to these from now on."""
+        """Deliver to these callbacks from now on."""
         self._on_frame, self._on_gone = on_frame, on_gone
 
     async def flush(self, timeout_seconds: float) -> bool:
         return await self._transport.flush(timeout_seconds)
 
     async def close(self) -> None:
-        """Leave the network, once nobody watches it any more; safe to call twice."""
+        """Leave the network, once the watchdog has ended; safe to call twice."""
         await self._transport.close()
         await self.dht.close()
 
@@ -121,7 +121,7 @@ class Network:
         self._on_gone(peer)
 
     def expect_payloads(self, payload_bytes_max: int) -> None:
-        """Send and take payloads up to this length: nobody honest in this run makes longer ones.
+        """Send and take payloads up to this length: no honest peer in this run makes longer ones.
 
         Raises UsageError if no message can hold that.
         """
@@ -129,7 +129,7 @@ class Network:
         self._transport.adjust(self._transport_config())
 
     def respect(self, limits: Limits) -> None:
-        """Send and receive at these rates from now on; streams that are open keep the room of their queues."""
+        """Send and receive at these rates from now on; open streams keep their queue sizes."""
         self.throttle.limit(limits.upload_bytes_per_second, limits.download_bytes_per_second)
         self._transport.adjust(self._transport_config())
 
@@ -147,16 +147,16 @@ class Network:
         )
 
     async def _reattach(self) -> None:
-        """The daemon is a new one: streams and handlers of the old are gone."""
+        """Start a new transport on the rebuilt daemon: the old streams and handlers are gone."""
         await self._transport.close()
-        # at once, so that nobody who looks meanwhile counts anything twice
+        # without a pause in between, so that no reader counts anything twice
         self._past = self._own_traffic
         self._transport = self._new_transport()
         await self._transport.start(self._frame, self._gone)
 
 
 def transport_config(bytes_per_second: float, payload_bytes_max: int) -> TransportConfig:
-    """Queues for an upload of this rate: no more waits in them than is still of use when its turn comes.
+    """Return bounds for an upload of this rate, with queues as long as their frames are of use when sent.
 
     Raises UsageError if no message can hold such a payload.
     """
@@ -175,4 +175,4 @@ def transport_config(bytes_per_second: float, payload_bytes_max: int) -> Transpo
 
 
 def _ignore_frame(_: PeerId, __: bytes, ___: bytes) -> None:
-    """Frames before anybody listens; their senders repeat what matters."""
+    """Drop frames that arrive before `start`; their senders repeat what matters."""

@@ -1,4 +1,4 @@
-"""From which public networks this peer calls, and those call to whom it is connected (docs/adr/0017)."""
+"""The public networks of this peer and of the peers connected to it (docs/adr/0017)."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ HostsOf = Callable[[], Awaitable[Mapping[PeerId, str]]]
 
 
 def own_networks(addresses: Iterable[PeerAddress]) -> tuple[bytes, ...]:
-    """The public networks of our own addresses, each once; a relay's is not ours."""
+    """Return the public networks of our own addresses, each once; a relay's network is not ours."""
     found = (network_of(address.host) for address in addresses if not address.relayed)
     return tuple(sorted({network for network in found if network is not None}))
 
 
 class OriginsLoop:
-    """Tells the protocol core again and again from where its neighbours call, until cancelled."""
+    """Tells the protocol core at intervals from which networks its neighbours call, until cancelled."""
 
     def __init__(self, hosts: HostsOf, feed: Callable[[OriginsSeen], None]) -> None:
         self._hosts = hosts
@@ -27,7 +27,7 @@ class OriginsLoop:
         self._told: dict[PeerId, bytes] = {}
 
     async def look(self) -> None:
-        """Look once; what has not changed is not told again."""
+        """Look once; report only changes."""
         networks = {peer: network_of(host) for peer, host in (await self._hosts()).items()}
         public = {peer: network for peer, network in networks.items() if network is not None}
         if public != self._told:

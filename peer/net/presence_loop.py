@@ -1,4 +1,4 @@
-"""Saying that we are here, and reading who else is (design §6.1)."""
+"""Publishes our presence, and reads who else is present (design §6.1)."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ log = structlog.get_logger(__name__)
 
 LOT = secrets.SystemRandom()
 
-CLAIMANTS_MAX = 4  # peers for which one place is called: it is one peer's, and who else claims it has others call it
-CLAIM_SECONDS = 60  # after which others among them are called
+CLAIMANTS_MAX = 4  # peers for which one host and port is called: only one of them can be there
+CLAIM_SECONDS = 60  # interval after which other claimants are drawn
 EAGER_SECONDS = 0.5  # between the first looks
-EAGER_SHARE = 0.25  # of the time since the start that passes until the next one, up to the interval
+EAGER_SHARE = 0.25  # interval as a share of the time since the start, up to the usual interval
 
 
 @dataclass(frozen=True, slots=True)
 class PresenceReaders:
-    """What a peer wants of presence, and what it does with it.
+    """The presence records that a peer needs, and the callbacks that take them.
 
-    `needed`: the active sets; `missing`: those of them who are not live; `seen`: takes somebody's record; `counted`:
-    takes about how many there are, 1 where everybody's record was read.
+    `needed` returns the active sets; `missing`, those members of them that are not live. `seen` takes a peer's record.
+    `counted` takes the estimated number of peers, or 1 if all records were read.
     """
 
     needed: Callable[[], frozenset[PeerId]]
@@ -48,7 +48,7 @@ class PresenceReaders:
 
 
 class PresenceLoop:
-    """Publishes our presence and feeds everybody else's, until cancelled."""
+    """Publishes our presence and passes on the records of other peers, until cancelled."""
 
     def __init__(
         self,
@@ -65,16 +65,17 @@ class PresenceLoop:
         self._readers = readers
         self.shards = PresenceShards(daemon.peer_id)
         self._changed = asyncio.Event()
-        self.rounds = 0  # completed looks at the record store
+        self.rounds = 0  # completed reads of the record store
 
     def hurry(self) -> None:
-        """Our state has changed: say so now instead of at the next interval."""
+        """Publish now instead of at the next interval, because our state has changed."""
         self._changed.set()
 
     async def run(self, interval_seconds: float, lifetime_seconds: float) -> None:
-        """Eager at first, so that peers that start together find each other at once.
+        """Look and publish at growing intervals, until cancelled.
 
-        Then ever less: with a lifetime of a minute, two looks a second for as long are most of what a start costs.
+        The first ones are short, so that peers that start together find each other at once. With a lifetime of a
+        minute, two looks a second throughout would be most of what a start costs.
         """
         loop = asyncio.get_running_loop()
         began = loop.time()
@@ -85,7 +86,7 @@ class PresenceLoop:
             await pause(min(seconds, interval_seconds), self._changed)
 
     async def _once(self, lifetime_seconds: float) -> None:
-        """Look who is there, then say that we are, where they look for us: each also when the other one fails."""
+        """Read who is present, then publish our record where others read; each also when the other fails."""
         needed = self._readers.needed()
         try:
             await self._look(needed)
@@ -99,13 +100,13 @@ class PresenceLoop:
             log.info("presence_not_told", reason=str(error))
 
     async def _look(self, needed: frozenset[PeerId]) -> None:
-        """Who else is there; raises NetworkError."""
+        """Read the records of other peers and pass them on; raises NetworkError."""
         places = self.shards.read(self._readers.missing(needed), secrets.randbits(32))
         read = await read_places(self._store, self._run_id, places)
         found = await presences(distinct(read), self._daemon, await self._daemon.hosts())
         said = {record.sender: presence.shard_depth for record, presence in found}
         self.shards.found({place: len(records) for place, records in read.items()}, said, needed)
-        LOT.shuffle(found)  # whoever is behind asks the first that it sees ahead: not all the same, by their keys
+        LOT.shuffle(found)  # a peer that is behind asks the first one ahead that it sees: not always the same one
         for record, presence in found:
             self._readers.seen(record.sender, presence)
         self._readers.counted(self.shards.everybody)
@@ -113,13 +114,13 @@ class PresenceLoop:
 
 
 async def read_places(store: RecordStore, run_id: bytes, places: Sequence[int]) -> dict[int, list[StoredRecord]]:
-    """What lies at each place; raises NetworkError if no other peer answers about one of them."""
+    """Return the records at each place; raises NetworkError if no other peer answers about one of them."""
     read = await asyncio.gather(*(store.get(presence_key(run_id, place)) for place in places))
     return dict(zip(places, read, strict=True))
 
 
 def distinct(read: Mapping[int, list[StoredRecord]]) -> list[StoredRecord]:
-    """The newest record of each peer, which may lie at several places."""
+    """Return the newest record of each peer, which may lie at several places."""
     newest: dict[PeerId, StoredRecord] = {}
     for record in sorted(
         (one for records in read.values() for one in records), key=lambda one: one.issued_unix_seconds
@@ -129,7 +130,10 @@ def distinct(read: Mapping[int, list[StoredRecord]]) -> list[StoredRecord]:
 
 
 async def present_peers(store: RecordStore, daemon: Daemon, run_id: bytes) -> list[tuple[PeerId, Presence]]:
-    """Who says to be in this run now, for somebody who is not yet; nobody if the record store does not answer."""
+    """Return the peers that claim to be in this run now, for a peer that is not in it yet.
+
+    Returns none if the record store does not answer.
+    """
     try:
         records = await store.get(presence_key(run_id))
         found = await presences(records, daemon, await daemon.hosts())
@@ -142,14 +146,15 @@ async def present_peers(store: RecordStore, daemon: Daemon, run_id: bytes) -> li
 async def presences(
     records: list[StoredRecord], daemon: Daemon, hosts: Mapping[PeerId, str]
 ) -> list[tuple[StoredRecord, Presence]]:
-    """What others say of themselves; the daemon remembers where they are, for when it has to start again.
+    """Return the presence of other peers with usable addresses; the daemon remembers these for its next start.
 
-    `hosts` are the IP addresses from which peers are connected. An address that its peer could not itself have is left
-    out, and one that many claim is kept for a few: nobody has us call a machine of our own network, a name, or somebody
-    who has nothing to do with the run again and again. A name stands for the public addresses that it leads to. The
-    place of a relay is never called, and may be any. We believe that a peer is on this machine only if it calls us from
-    here, or if we reach somebody here who led us into the run. In a private network we also believe peers that say so,
-    if we are there.
+    `hosts` are the IP addresses from which peers are connected. An address that its peer could not have is left out. An
+    address that many peers claim is kept for a few of them. So nobody can make us call a machine of our own network, a
+    name, or an uninvolved host again and again. A name stands for the public addresses that it resolves to. A relay's
+    address is never called, so it may be any.
+
+    We believe that a peer is on this machine only if it calls us from here, or if a peer here introduced us to the run.
+    In a private network we also believe peers that claim to be in it, if we are in it.
     """
     led = {host for one in daemon.bootstrap_peers if (host := hosts.get(one.peer_id))}
     near_all = daemon.home_hosts.union(*map(hosts_behind, led))
@@ -158,7 +163,7 @@ async def presences(
         try:
             presence = Presence.from_wire(record.payload)
         except PeerError:
-            continue  # another version's presence, or nonsense: not somebody we could work with
+            continue  # of another version, or malformed: not a peer to work with
         if record.sender != daemon.peer_id:
             heard.append((record, presence))
     claims = {record.sender: _parsed(presence.addresses, record.sender) for record, presence in heard}
@@ -179,7 +184,7 @@ async def presences(
 async def _without_names(
     claims: Mapping[PeerId, Sequence[PeerAddress]], names: Names
 ) -> dict[PeerId, list[PeerAddress]]:
-    """The addresses, with what a name leads to in its place. Only the first name of each peer is looked up."""
+    """Return the addresses with names replaced by what they resolve to; looks up only the first name of each peer."""
     first = {next(filter(None, (one.public_name for one in own)), "") for own in claims.values()}
     hosts = await names.hosts(first - {""})
 
@@ -192,7 +197,10 @@ async def _without_names(
 def _crowded(
     claimed: Mapping[PeerId, Sequence[PeerAddress]], hosts: Mapping[PeerId, str], minute: int
 ) -> frozenset[PeerAddress]:
-    """Addresses that lead where too many others say to be, drawn anew each minute; not of who calls us from there."""
+    """Return the addresses of hosts that too many peers claim, except for those drawn anew each minute.
+
+    The address of a peer that calls us from there does not count.
+    """
     places: dict[tuple[str, int], dict[str, set[PeerAddress]]] = defaultdict(lambda: defaultdict(set))
     for peer, addresses in claimed.items():
         for one in addresses:
@@ -206,7 +214,7 @@ def _crowded(
 
 
 def _parsed(texts: tuple[str, ...], peer: PeerId) -> list[PeerAddress]:
-    """Those of the addresses that a peer claims for itself which are addresses, and its own."""
+    """Return the well-formed ones among the addresses that a peer claims, if they name that peer."""
     found = []
     for text in texts:
         try:

@@ -1,7 +1,7 @@
-"""Telling another peer how it looks from here: its address, our clock, and whether a call to its port gets through.
+"""Tells another peer how it looks from here: its address, our clock, and whether a call to its port gets through.
 
-A call goes only to the address that the asker's own connection comes from, and to loopback where that is ours, so
-nobody can have us call a third party, and only now and then. It is a bare TCP connection: nothing is sent over it.
+A call goes only to the address of the asker's own connection, and to loopback where that address is ours. So nobody can
+make us call a third party. Calls are rare, and bare TCP connections: nothing is sent over them.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from dht.meeting import answers, any_answers
 from peer.machine.clock import Clock, unix_seconds
 from peer.net.frames import ProbeAnswer, ProbeAsk
 
-CALL_INTERVAL_SECONDS = 10.0  # between two calls to one asker
+CALL_INTERVAL_SECONDS = 10.0  # between two calls to the same peer
 CALLS_MAX = 4  # at once
 ANSWERS_PER_SECOND_MAX = 64
-ANSWERS_AT_ONCE_MAX = 4  # to one asker, and then one a second
+ANSWERS_AT_ONCE_MAX = 4  # to one peer, then one a second
 ASKERS_KEPT = 256
 
 HostOf = Callable[[PeerId], Awaitable[str]]
@@ -30,23 +30,24 @@ Post = Callable[[PeerId, ProbeAnswer, bytes], None]
 
 
 def gets_through(tried: Collection[bool], asked: int) -> bool:
-    """Whether this peer can be called, by what those have found who tried, of so many who were asked.
+    """Whether this peer can be called, from the results of the peers that tried, out of `asked` peers.
 
-    It takes most of them to say no, and more than may be hostile: those can see to it that nobody else is answered.
+    To conclude that it cannot, most results must be failures, and more of them than peers may be hostile: hostile peers
+    can keep others from being answered.
     """
     failed = len(tried) - sum(tried)
     return not (2 * failed > len(tried) and failed > most_hostile(asked + 1))
 
 
 def some_of(peers: Iterable[PeerId], me: PeerId, turn: int, count: int) -> set[PeerId]:
-    """So many of these to ask, others at each turn; not everybody asks the same ones."""
+    """Return `count` of these peers, different ones at each turn and for different askers."""
     order = sorted(peers)
     first = (bisect(order, me) + turn * count) % max(len(order), 1)
     return set((order[first:] + order[:first])[:count])
 
 
 class ProbeResponder:
-    """Answers ProbeAsk, within bounds; what is over them gets no answer."""
+    """Answers ProbeAsk within bounds; requests beyond them get no answer."""
 
     def __init__(self, host_of: HostOf, post: Post, clock: Clock = unix_seconds) -> None:
         self._host_of = host_of
@@ -57,7 +58,7 @@ class ProbeResponder:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def ask(self, asker: PeerId, ask: ProbeAsk, now: float) -> None:
-        """Somebody asks."""
+        """Handle a request."""
         if not self._turns.take(asker, now):
             return
         if ask.port is None:
@@ -78,7 +79,7 @@ class ProbeResponder:
         self._post(asker, answer, b"")
 
     async def close(self) -> None:
-        """Call nobody any more."""
+        """Cancel all calls."""
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

@@ -18,7 +18,7 @@ from dht.wire import MESSAGE_BYTES_MAX
 
 PREFIX_BYTES = 8  # header length and payload length, four bytes each, big-endian
 HEADER_BYTES_MAX = MESSAGE_BYTES_MAX
-PAYLOAD_BYTES_END = 1 << 32  # no payload is as long: its length has four bytes
+PAYLOAD_BYTES_END = 1 << 32  # exclusive bound of a payload's length, which has four bytes
 CONTROL_PAYLOAD_BYTES_MAX = 64 << 10  # a frame with a larger payload takes the bulk lane
 
 Payload: TypeAlias = bytes | bytearray | memoryview
@@ -45,17 +45,17 @@ class TransportConfig:
     payload_bytes_max: int = 64 << 20
     queue_bytes_max: int = 128 << 20
     queue_frames_max: int = 1024
-    unfinished_bytes_max: int = 512 << 20  # received of frames that are not complete, over all peers
-    peers_max: int = 128  # the least recently used peer's streams and counters go first
+    unfinished_bytes_max: int = 512 << 20  # received bytes of incomplete frames, over all peers
+    peers_max: int = 128  # beyond it, the least recently used peer's streams and counters are dropped first
     connect_timeout_seconds: float = 10.0
     frame_seconds: float = 10.0
     frame_bytes_per_second_min: float = float(64 << 10)
     backoff_seconds_min: float = 0.2
     backoff_seconds_max: float = 5.0
-    refusal_seconds: float = 30.0  # a peer that broke the framing is not listened to for so long
-    busy_share: float = 0.25  # of our loop's time that one peer's frames may take; more of them wait in its streams
+    refusal_seconds: float = 30.0  # for which a peer that broke the framing is refused
+    busy_share: float = 0.25  # of our loop's time that one peer's frames may take; further frames wait in its streams
     busy_seconds_at_once: float = 0.5
-    streams_per_second: float = 2.0  # that one peer may open; honest ones keep theirs
+    streams_per_second: float = 2.0  # that one peer may open; honest peers keep theirs open
     streams_at_once: int = 32
 
     def __post_init__(self) -> None:
@@ -71,13 +71,13 @@ class TransportConfig:
             raise ValueError("backoff_seconds_min must be positive and at most backoff_seconds_max")
 
     def transfer_seconds_max(self, frame_bytes: int) -> float:
-        """How long one frame may take from its first byte to its last, however the bytes trickle in between."""
+        """Return how long one frame may take from its first byte to its last, however slowly the bytes arrive."""
         return self.frame_seconds + frame_bytes / self.frame_bytes_per_second_min
 
 
 @dataclass(slots=True)
 class Traffic:
-    """What went to and from one peer, in bytes on the stream (prefix, header and payload)."""
+    """Traffic to and from one peer, in bytes on the stream (prefix, header and payload)."""
 
     bytes_sent: int = 0
     bytes_received: int = 0
@@ -124,12 +124,12 @@ class Transport(Protocol):
         ...
 
     async def close(self) -> None:
-        """Drop what is queued, break every stream and wait for all of it. Idempotent."""
+        """Drop queued frames, break every stream and wait until all have ended. Idempotent."""
         ...
 
 
 def frame_bytes(header: bytes, payload: Payload) -> int:
-    """Size of a frame on the stream, prefix included."""
+    """Return the size of a frame on the stream, prefix included."""
     return PREFIX_BYTES + len(header) + bytes_in(payload)
 
 
@@ -148,7 +148,7 @@ class QueueBudget:
         return self._frames
 
     def take(self, frame_bytes: int) -> bool:
-        """Room for one more frame? A frame larger than the whole queue still passes alone."""
+        """Take room for one more frame, and return whether there was any. An oversized frame still passes alone."""
         fits = self._frames < self._frames_max and (not self._frames or self._bytes + frame_bytes <= self._bytes_max)
         if fits:
             self._bytes += frame_bytes
@@ -158,30 +158,30 @@ class QueueBudget:
         return fits
 
     def give_back(self, frame_bytes: int) -> None:
-        """One frame has left the queue."""
+        """Record that one frame has left the queue."""
         self._bytes -= frame_bytes
         self._frames -= 1
         if 2 * self._frames <= self._frames_max and 2 * self._bytes <= self._bytes_max:
             self.congested = False
 
     def reset(self) -> None:
-        """The queue was dropped whole."""
+        """Record that the whole queue was dropped."""
         self._bytes = self._frames = 0
         self.congested = False
 
 
 def bytes_in(payload: Payload) -> int:
-    """Length in bytes, also of a memoryview over wider elements."""
+    """Return the length in bytes, also of a memoryview over wider elements."""
     return payload.nbytes if isinstance(payload, memoryview) else len(payload)
 
 
 def lane_of(payload: Payload) -> Lane:
-    """The lane this payload travels in."""
+    """Return the lane in which this payload travels."""
     return Lane.CONTROL if bytes_in(payload) <= CONTROL_PAYLOAD_BYTES_MAX else Lane.BULK
 
 
 def frame_prefix(header: bytes, payload: Payload, payload_bytes_max: int) -> bytes:
-    """The bytes that announce a frame; raises ValueError if it is over a limit or has no header."""
+    """Return the bytes that announce a frame; raises ValueError if it is over a limit or has no header."""
     payload_bytes = bytes_in(payload)
     if not 0 < len(header) <= HEADER_BYTES_MAX or payload_bytes > payload_bytes_max:
         raise ValueError(f"a frame of {len(header)} + {payload_bytes} bytes is not within the limits")
@@ -194,11 +194,11 @@ class FrameReader:
     def __init__(self, payload_bytes_max: int) -> None:
         self._payload_bytes_max = payload_bytes_max
         self._partial = bytearray()
-        self._ends: tuple[int, int] | None = None  # of the unfinished frame: where header and frame end, once announced
+        self._ends: tuple[int, int] | None = None  # where header and whole frame end, once announced
 
     @property
     def held_bytes(self) -> int:
-        """How much of an unfinished frame has been received."""
+        """Bytes of the unfinished frame that have been received."""
         return len(self._partial)
 
     @property
@@ -209,11 +209,11 @@ class FrameReader:
         return PREFIX_BYTES if self._ends is None else self._ends[1]
 
     def limit(self, payload_bytes_max: int) -> None:
-        """Another limit for frames whose prefix has not been read."""
+        """Apply another limit to frames whose prefix has not been read."""
         self._payload_bytes_max = payload_bytes_max
 
     def feed(self, data: Payload) -> list[Frame]:
-        """All frames that `data` completes; raises as `take`."""
+        """Return all frames that `data` completes; raises as `take`."""
         view = memoryview(data)
         frames: list[Frame] = []
         while len(view):
@@ -223,9 +223,9 @@ class FrameReader:
         return frames
 
     def take(self, view: memoryview) -> tuple[Frame | None, memoryview]:
-        """The next frame that `view` completes, and what is left of it; `view` may be reused afterwards.
+        """Return the next frame that `view` completes, and the rest of `view`, which may be reused afterwards.
 
-        Raises PeerError as soon as an announced length is over its limit, before anything of it is stored; the reader
+        Raises PeerError as soon as an announced length is over its limit, before any of the frame is stored. The reader
         must not be used after that.
         """
         if self._partial:
@@ -238,7 +238,7 @@ class FrameReader:
         return None, view[len(view) :]
 
     def _continue(self, view: memoryview) -> tuple[Frame | None, memoryview]:
-        """Bring the unfinished frame forward."""
+        """Extend the unfinished frame."""
         if self._ends is None:
             view = self._fill(view, PREFIX_BYTES)
             if len(self._partial) < PREFIX_BYTES:
@@ -254,13 +254,13 @@ class FrameReader:
         return frame, view
 
     def _fill(self, view: memoryview, size: int) -> memoryview:
-        """Take what is missing to this size; returns what is left."""
+        """Take what is missing to this size; return the rest."""
         missing = size - len(self._partial)
         self._partial += view[:missing]
         return view[missing:]
 
     def _announced(self, frame: bytearray | memoryview) -> tuple[int, int]:
-        """Offsets at which the header and the whole frame end, from its prefix."""
+        """Return the offsets at which the header and the whole frame end, from the prefix."""
         header_bytes = int.from_bytes(frame[:4], "big")
         payload_bytes = int.from_bytes(frame[4:PREFIX_BYTES], "big")
         if not 0 < header_bytes <= HEADER_BYTES_MAX or payload_bytes > self._payload_bytes_max:
