@@ -1,4 +1,4 @@
-"""The parts of a peer before it runs: key, folder, manifest, the driver around its protocol core, where it begins."""
+"""Builds the parts of a peer before it runs: key, folder, manifest, the driver around its protocol core, the start."""
 
 from __future__ import annotations
 
@@ -58,17 +58,17 @@ from peer.sync.introduction import Introduction, waypoint_of
 
 log = structlog.get_logger(__name__)
 
-BLOB_BYTES_MIN = 8 << 20  # of a small model: some thirty versions
-GIVEN_OF_DAY = 0.25  # of the owner's upload of a day, at once and then again in the course of it
-ANSWERED_OF_GIVEN = 0.2  # of that, for whatever else those ask who are in no certificate
-GIVEN_SHARE = 0.5  # of the owner's upload limit goes to newcomers at most; rounds need the rest
-BLOB_FRAGMENTS = 8  # of the largest fragment, copies that the blobs of a round in flight take at most
-BLOB_COPIES = 3  # encoded ones that they take as a rule: what we contribute, what we reduce, what comes of it
+BLOB_BYTES_MIN = 8 << 20  # for a small model, enough for some thirty versions
+GIVEN_OF_DAY = 0.25  # share of the owner's daily upload: available at once, and refilled in the course of a day
+ANSWERED_OF_GIVEN = 0.2  # share of that for all other requests of peers that are in no certificate
+GIVEN_SHARE = 0.5  # of the owner's upload limit, at most, for newcomers; rounds need the rest
+BLOB_FRAGMENTS = 8  # the blobs of a round in flight take at most this many copies of the largest fragment
+BLOB_COPIES = 3  # usual number of encoded copies: our contribution, our inputs to reduce, and the results
 
 
 def prepare(options: NodeOptions) -> Identity:
-    """Check that this machine computes what others compute, and load or make its key; raises MusterError."""
-    torch.set_num_threads(1)  # the learner has a process of its own; here everything is small or waits
+    """Check that this machine computes what others compute, and load or create its key; raises MusterError."""
+    torch.set_num_threads(1)  # the learner has its own process; here everything is small or waits
     difference = self_check()
     if difference is not None:
         raise LocalError(f"{difference}; it cannot take part")
@@ -80,7 +80,7 @@ def prepare(options: NodeOptions) -> Identity:
 
 
 def describe_here(config: RunConfig, options: NodeOptions) -> Description:
-    """The run as its manifest will have it; raises UsageError if it cannot be, or does not fit this machine."""
+    """Describe the run as in its manifest; raises UsageError if it is impossible or does not fit this machine."""
     if options.session is not None:
         return session_description(config, options.session)
     described = describe(config, available_bytes("cpu"), options.files.base)
@@ -93,13 +93,13 @@ def describe_here(config: RunConfig, options: NodeOptions) -> Description:
 
 
 def check_brought(config: RunConfig) -> None:
-    """Raises UsageError if a package of this run is not here, or merges to other bytes here than at the run's host."""
+    """Raise UsageError if a plugin of this run is missing, or merges to other bytes here than at the run's host."""
     check_packages(config)
     merge_rule(config.outer)
 
 
 def load_described(described: Description, options: NodeOptions) -> TokenData | None:
-    """The data behind evaluations, with the host's own files; None where the peers bring model and data."""
+    """Load the data for evaluations, with the host's own files; None where the peers bring model and data."""
     config = described.config
     if config.data.source == "own":
         return None
@@ -111,7 +111,7 @@ def load_described(described: Description, options: NodeOptions) -> TokenData | 
 
 
 def make_run(described: Description, options: NodeOptions, me: PeerId) -> tuple[Manifest, TokenData | None]:
-    """The manifest of the run that we begin or go on hosting, and the data to evaluate it on, if we have them."""
+    """Return the manifest of the run that we begin or go on hosting, and the data to evaluate it on, if any."""
     data = load_described(described, options)
     digest = own_data_digest(options) if data is None else data.digest
     manifest = make_manifest(described, digest, options, me)
@@ -121,15 +121,15 @@ def make_run(described: Description, options: NodeOptions, me: PeerId) -> tuple[
 
 
 def own_data_digest(options: NodeOptions) -> bytes:
-    """What a run has for its data's digest whose peers bring them: the frozen part of the model, if there is one."""
+    """Return the data digest of a run whose peers bring the data: that of the model's frozen part, if there is one."""
     frozen = b"" if options.session is None else options.session.frozen
     return digest_of(OWN_DATA, frozen) if frozen else OWN_DATA
 
 
 def check_frozen(manifest: Manifest, options: NodeOptions) -> None:
-    """Raises UsageError if the session's module has another frozen part than the run's."""
+    """Raise UsageError if the session's module has another frozen part than the run's."""
     if options.session is None or manifest.data_digest in (own_data_digest(options), OWN_DATA):
-        return  # a run of `muster host`, which knows no frozen part, takes any
+        return  # a run of `muster host` knows no frozen part, and so accepts any
     raise UsageError(
         "the parameters of your model that are not trained have other values, types or names than the run's; load the "
         "base that its organiser names"
@@ -137,9 +137,9 @@ def check_frozen(manifest: Manifest, options: NodeOptions) -> None:
 
 
 def make_manifest(described: Description, data_digest: bytes, options: NodeOptions, me: PeerId) -> Manifest:
-    """The manifest of a new run; the one from before if this data directory already hosts the same run.
+    """Make the manifest of a new run, or return the earlier one if this data directory already hosts the same run.
 
-    Values of version 0 that others cannot draw are kept in the run's folder.
+    Values of version 0 that other peers cannot draw are kept in the run's folder.
     """
     described.config.check_adoption("the run's description")
     config, states = described.config, genesis_states(described.config, described.values)
@@ -165,9 +165,9 @@ def make_manifest(described: Description, data_digest: bytes, options: NodeOptio
 
 
 def check_same_text(manifest: Manifest, data_digest: bytes) -> None:
-    """Raises UsageError if a run would go on with other text than it began with: its losses could not be compared.
+    """Raise UsageError if a run would continue with another text than it began with: its losses could not be compared.
 
-    The standard library's text changes with every update of Python, which is no reason to end a run.
+    The text of Python's standard library changes with every update, which is no reason to end a run.
     """
     data = manifest.config.data
     if data_digest == manifest.data_digest or data.source in ("stdlib", "own"):
@@ -180,7 +180,7 @@ def check_same_text(manifest: Manifest, data_digest: bytes) -> None:
 
 
 def check_founders(config: RunConfig, training: Set[str]) -> None:
-    """Raises UsageError if a run cannot begin with these founders, because others count for little at first."""
+    """Raise UsageError if a run cannot begin with these founders, because newcomers have little weight at first."""
     needed = config.pace.min_group
     if config.trust.bounds_newcomers and len(training) < needed:
         raise UsageError(
@@ -194,16 +194,15 @@ async def begin_at_invite(
 ) -> None:
     """Begin at the heads of the invite unless our own chains contain them; raises NetworkError for a newcomer.
 
-    Those of the invite are asked, and `others` of the run whom we have met.
-
-    A lineage without them is refused: it could be one that old keys have made (design §8). A peer that comes back goes
-    on with what it holds if nobody keeps these heads any more.
+    Asks the peers of the invite, and `others` of the run that we have met. A lineage without these heads is refused,
+    because it could be made with old keys (design §8). A returning peer goes on with what it holds if no peer keeps
+    these heads any more.
     """
     own, waypoint = engine.chains, None if invite is None else waypoint_of(invite)
     if invite is None or waypoint is None or knows(own, waypoint):
         return
     if knows(own, waypoint) is None and all(chain.version >= waypoint.version for chain in own):
-        return  # so much older than what we hold that we no longer keep it
+        return  # these heads are so much older than what we hold that we no longer keep them
     introduction = Introduction(waypoint, [Chain(chain.rules, chain.fragment, chain.genesis) for chain in own])
     try:
         chains = await fetch_chains(transport, invite.peers | others, introduction)
@@ -216,7 +215,7 @@ async def begin_at_invite(
 
 
 def read_invite(text: str, options: NodeOptions) -> Invite:
-    """The invite that this line is; raises UsageError, also if a trial has no business in that run."""
+    """Parse this invite; raises UsageError, also if the options of a trial are not allowed in its run."""
     invite = Invite.parse(text)
     trials = (("--attack", options.trial.attack), ("--skew-file", options.trial.skew_file))
     if option := next((name for name, value in trials if value is not None), None):
@@ -227,7 +226,7 @@ def read_invite(text: str, options: NodeOptions) -> Invite:
 
 
 def core_kind(options: NodeOptions, manifest: Manifest, signer: Signer) -> Callable[..., Core]:
-    """What makes the protocol core of this peer; raises UsageError if there is no such attack."""
+    """Return the class or factory of this peer's protocol core; raises UsageError if there is no such attack."""
     if options.trial.attack is None:
         return Core
     from peer.attacks.peer import core_kind as hostile_kind
@@ -238,7 +237,7 @@ def core_kind(options: NodeOptions, manifest: Manifest, signer: Signer) -> Calla
 def _work(
     core: Core, anchors: Anchors, blobs: BlobStore, options: NodeOptions
 ) -> tuple[TensorWorker, Callable[..., RoundDriver]]:
-    """The tensor work of this peer, and what makes its driver."""
+    """Return the tensor worker of this peer, and the factory of its driver."""
     worker = one_core_each(1, "tensors")
     kind: Callable[..., RoundDriver] = RoundDriver
     if options.trial.attack is None:
@@ -254,7 +253,7 @@ def _work(
 def build_driver(
     core: Core, held: RunState, transport: Transport, directory: RunDirectory, options: NodeOptions
 ) -> RoundDriver:
-    """The protocol core with its shell, holding what was saved."""
+    """Build the protocol core with its shell, starting from the saved state."""
     config = core.manifest.config
     blobs = _blob_store(config, max(layout.elements for layout in held.anchors.layouts))
     work, make_driver = _work(core, held.anchors, blobs, options)
@@ -278,21 +277,21 @@ def build_driver(
 
 
 def _blob_store(config: RunConfig, largest: int) -> BlobStore:
-    """For a largest fragment of so many elements."""
+    """Create the store for a largest fragment of this many elements."""
     codecs = (config.outer.contribution_codec, config.outer.result_codec)
     round_bytes = BLOB_COPIES * max(CODECS[codec].encoded_bytes(largest) for codec in codecs)
-    over = config.pace.overlap + (ROUNDS_KEPT if config.trust.audit_share else 0)  # others may come late
+    over = config.pace.overlap + (ROUNDS_KEPT if config.trust.audit_share else 0)  # others may arrive late
     most_bytes = BLOB_FRAGMENTS * FLOAT_BYTES * largest * config.pace.overlap
     return BlobStore(max(BLOB_BYTES_MIN, most_bytes), max(BLOB_BYTES_MIN, over * round_bytes))
 
 
 def is_known(engine: Engine, peer: str) -> bool:
-    """Whether this key is a founder's, or of lately certified groups: no stranger."""
+    """Whether this key is a founder's or a member's of recently certified groups, and so no stranger's."""
     return any(peer in chain.rules.founders or peer in chain.active_set() for chain in engine.chains)
 
 
 def give_within(limits: Limits, driver: RoundDriver) -> None:
-    """Let what newcomers fetch, and what strangers ask, leave room for the rounds, whatever the owner allows."""
+    """Bound what newcomers fetch and strangers ask, so that rounds have room within the owner's limits."""
     of_day = GIVEN_OF_DAY * limits.upload_gigabytes_per_day * GIGABYTE_BYTES or math.inf
     driver.engine.core.answering.strangers.give_of_day(of_day * ANSWERED_OF_GIVEN)
     driver.requests.server.give_at_most(GIVEN_SHARE * limits.upload_bytes_per_second, of_day)
@@ -306,7 +305,7 @@ async def open_network(
     keeper: Keeper | None = None,
     fresh_key: bool = False,
 ) -> Network:
-    """This peer's place in a run's network, to which an invite leads; raises UsageError, NetworkError or LocalError."""
+    """Open this peer's endpoint in a run's network by an invite; raises UsageError, NetworkError or LocalError."""
     door = Door() if invite is None else Door(invite.pass_for)
     door.keeper = keeper
     met = () if invite is None else invite.addresses
@@ -316,5 +315,5 @@ async def open_network(
 
 
 def throttle_of(options: NodeOptions) -> Throttle:
-    """What the owner lets through, both ways."""
+    """Return a throttle with the owner's rates in both directions."""
     return Throttle(options.limits.upload_bytes_per_second, options.limits.download_bytes_per_second)

@@ -1,6 +1,6 @@
-"""Saving a peer's run regularly and at its end, without ever stopping the learner for it (design §8).
+"""Saves a peer's run regularly and at its end, without stopping the learner for it (design §8).
 
-Each save renews a part of what lies on disk, in turn, so that one part alone lies there twice (docs/adr/0070).
+Each save renews one part of the saved state, in turn, so only that part is on disk twice for a while (docs/adr/0070).
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from peer.storage.credit_book import CreditBook
 from peer.storage.generations import SavedFragment
 from peer.storage.run_directory import Captured, RunDirectory
 
-CHECKPOINT_SECONDS = 30.0  # between two saves of the same, where neither disk nor learner ask for more
-MOMENTUM_TURNS = 2  # of fragments whose states have a momentum: half of them take no more than a learner's part
-HELD_SHARE = 0.01  # of its time that saving keeps a learner from its steps
-HELD_SECONDS = 0.05  # that nobody minds
-ASIDE_SHARE = 0.25  # of all that may be written that is for what others fetch; small models leave them more
-LEARNER_SECONDS = 6.0  # beyond a step, that the learner may be silent over its part of what is saved last
+CHECKPOINT_SECONDS = 30.0  # between two saves of the same part, where neither disk nor learner requires more
+MOMENTUM_TURNS = 2  # turns over fragments whose states have a momentum: half of them take no more than a learner's part
+HELD_SHARE = 0.01  # of a learner's time, that saving may keep it from its steps
+HELD_SECONDS = 0.05  # shorter interruptions do not count
+ASIDE_SHARE = 0.25  # of the owner's write limit, for downloads that others fetch; small models leave more of it
+LEARNER_SECONDS = 6.0  # beyond a step, for which the learner may be silent during the last save
 LEARNER_SECONDS_MAX = 12.0
 
 
@@ -43,7 +43,7 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """What one save renews: the states of these fragments, and the learner's part."""
+    """The parts that one save renews: the states of these fragments, and the learner's part."""
 
     fragments: range
     learner: bool = False
@@ -51,7 +51,7 @@ class Turn:
 
 @dataclass(frozen=True, slots=True)
 class _Written:
-    """The peer's states as they were staged, the file that the learner has written, and of which versions it is."""
+    """The peer's staged states, the file that the learner has written, and the heads of that file's versions."""
 
     staged: tuple[SavedFragment, ...]
     learner_file: Path | None = None
@@ -59,24 +59,24 @@ class _Written:
 
 
 def rest_seconds(written_bytes: float, limits: Limits, turns: int = 1) -> float:
-    """How long to wait after a save that has written so much, if there are so many turns."""
+    """Return the time to wait after a save of this many bytes, with this many turns."""
     hourly_bytes = (1 - ASIDE_SHARE) * limits.written_gigabytes_per_hour * GIGABYTE_BYTES
     return max(CHECKPOINT_SECONDS / turns, HOUR_SECONDS * written_bytes / hourly_bytes if hourly_bytes else 0.0)
 
 
 def learner_rest_seconds(held_seconds: float) -> float:
-    """How long a learner makes steps before it writes again, after it made none for so long."""
+    """Return how long a learner must train before it writes again, after a save that held it this long."""
     return held_seconds / HELD_SHARE if held_seconds > HELD_SECONDS else 0.0
 
 
 def spare_bytes(seconds: float, written_bytes: float, limits: Limits) -> float:
-    """What else may be written in so many seconds after a save that has written so much."""
+    """Return the bytes that may be written in these seconds besides a save of this size."""
     hourly_bytes = limits.written_gigabytes_per_hour * GIGABYTE_BYTES
     return hourly_bytes * seconds / HOUR_SECONDS - written_bytes if hourly_bytes else math.inf
 
 
 async def _to_its_end(writing: Awaitable[_T]) -> _T:
-    """Wait for a thread, which nobody can end, also when cancelled: what is written next must not meet it."""
+    """Wait for a thread, which cannot be stopped, even when cancelled: the next write must not run beside it."""
     task = asyncio.ensure_future(writing)
     try:
         return await asyncio.shield(task)
@@ -86,7 +86,7 @@ async def _to_its_end(writing: Awaitable[_T]) -> _T:
 
 
 class Checkpointer:
-    """Writes one checkpoint at a time; a disk that refuses is told to the owner, and training goes on."""
+    """Writes one checkpoint at a time. A failing disk is reported to the owner, and training goes on."""
 
     def __init__(
         self,
@@ -95,28 +95,28 @@ class Checkpointer:
         presence: Callable[[], Presence],
         limits: Callable[[], Limits] = Limits,
     ) -> None:
-        """`presence` is what this peer says of itself, `limits` what its owner allows now."""
+        """`presence` returns this peer's presence, `limits` what its owner allows now."""
         manifest = driver.engine.core.manifest
         self._directory = directory
         self._driver = driver
         self._own_presence = presence
         self._limits = limits
         self._written_bytes = 0  # by the last save
-        self._held_seconds = 0.0  # for which the learner was kept from its steps by the last of its own
+        self._held_seconds = 0.0  # for which the last save of the learner kept it from its steps
         self._credit = CreditBook(directory.path, manifest.run_id, len(manifest.genesis))
         self._momentum = manifest.config.outer.momentum > 0
         self._saving = asyncio.Lock()
         self._capturing: asyncio.Task[_Written] | None = None
         self.learner: LearnerClient | None = None
-        self._learner_seconds: float | None = None  # in which it has to answer, or to have written more
+        self._learner_seconds: float | None = None  # in which it must answer or have written more
 
     @property
     def folder(self) -> Path:
-        """Where everything of this run is kept."""
+        """The folder of everything that is kept of this run."""
         return self._directory.path
 
     async def run(self) -> None:
-        """Save as often as may be until cancelled."""
+        """Save as often as allowed, until cancelled."""
         loop, aside = asyncio.get_running_loop(), self._driver.anchors.aside
         written_bytes = learner_from = 0.0
         for number in count():
@@ -129,34 +129,34 @@ class Checkpointer:
             if aside is not None:
                 aside.allow(spare_bytes(pause_seconds, written_bytes, self._limits()))
             await asyncio.sleep(pause_seconds)
-            await self.save(turn)  # one that fails may have written as much as the one before
+            await self.save(turn)  # a failed save may have written as much as the one before
             written_bytes = float(self._written_bytes)
             if turn.learner:
                 learner_from = loop.time() + learner_rest_seconds(self._held_seconds)
-            if aside is not None:  # a save is put off for those who fetch, but not for ever
+            if aside is not None:  # a save is delayed for peers that fetch, but not for ever
                 written_bytes += min(aside.overdrawn_bytes, written_bytes)
 
     def _turns(self) -> list[Turn]:
-        """What saves renew, one after the other; the first in a folder saves all states, too.
+        """Return the parts that saves renew, one after the other; the first save in a folder writes all states, too.
 
-        States come last, so that after the last save older ones lie there still, in case a drive loses the newest.
+        States come last, so that older ones are still on disk after the last save, in case a drive loses the newest.
         """
         fragments = len(self._driver.engine.machines)
-        if self.learner is None and not self._directory.has_learner:  # a host: this is less than what peers have
+        if self.learner is None and not self._directory.has_learner:  # a host: these are fewer bytes than trainers save
             return [Turn(range(fragments))]
         parts = min(fragments, MOMENTUM_TURNS if self._momentum else 1)
         turns = [Turn(range(first, fragments, parts)) for first in range(parts)]
         return turns if self.learner is None else [Turn(range(0), learner=True), *turns]
 
     async def save(self, *turns: Turn) -> None:
-        """`save_now`, but a failure is only told."""
+        """Save like `save_now`, but only report a failure."""
         with suppress(MusterError):
             await self.save_now(*turns)
 
     async def save_last(self) -> None:
-        """`save_now`. A learner that neither answers nor writes is ended, and LocalError raised, all else saved.
+        """Save like `save_now`. If the learner neither answers nor writes, end it, save the rest, raise LocalError.
 
-        So is what it had saved before: in a long run, its optimizer's state is worth more than the last steps.
+        What the learner saved before is kept: in a long run, its optimizer state is worth more than its last steps.
         """
         learner = self.learner
         step_seconds = 0.0 if learner is None else learner.progress.step_seconds or 0.0
@@ -169,17 +169,17 @@ class Checkpointer:
             )
 
     async def save_now(self, *turns: Turn) -> Path:
-        """States, certificates, credit and learner, into the folder that is returned; or what these turns renew.
+        """Save states, certificates, credit and learner, or what these turns renew; return the folder.
 
-        Raises LocalError if they cannot be written; then the owner is told until they can.
+        Raises LocalError if they cannot be written; the owner is told until they can.
         """
         try:
             async with self._saving:
                 for turn in turns or self._turns():
-                    if turn.fragments or self.learner is not None:  # it may have been ended meanwhile
+                    if turn.fragments or self.learner is not None:  # the learner may have been ended meanwhile
                         await self._save(turn)
         except LearnerGoneError:
-            raise  # the disk has refused nothing
+            raise  # the disk is not to blame
         except MusterError as error:
             self._driver.counters.refuse("checkpoint", str(error))
             raise
@@ -197,7 +197,7 @@ class Checkpointer:
         await _to_its_end(asyncio.to_thread(self._commit, written, self._follow_credit()))
 
     async def _finish_capturing(self) -> None:
-        """What a save that was cancelled has asked of the learner goes on there, in the folder that we are to clear."""
+        """Wait for what a cancelled save asked of the learner: it still writes to the folder that we will clear."""
         if self._capturing is not None and not self._capturing.done():
             with suppress(MusterError):
                 await self._patiently(self._capturing)
@@ -223,7 +223,8 @@ class Checkpointer:
         learner = self.learner if turn.learner else None
         if learner is not None:
             await asyncio.to_thread(self._directory.make_room)
-        # at once, since rounds make new states meanwhile and these are held until they are on disk
+        # not awaited, since rounds make new states meanwhile and the captured ones stay in memory until they are on
+        # disk
         staging, heads = self._stage(await self.capture(), turn)
         if learner is None:
             return _Written(await _to_its_end(staging))
@@ -240,12 +241,12 @@ class Checkpointer:
     def _stage(
         self, captured: Captured, turn: Turn
     ) -> tuple[asyncio.Task[tuple[SavedFragment, ...]], tuple[bytes, ...]]:
-        """Begin to write what was captured, and forget it; gives what names its versions."""
+        """Begin to write what was captured, without keeping it; return the task and the heads of its versions."""
         staging = asyncio.create_task(asyncio.to_thread(self._directory.stage, captured, turn.fragments))
         return staging, captured.heads
 
     async def _capture_rest(self, turn: Turn) -> _Written:
-        """End the learner, for whose answers adoptions wait."""
+        """End the learner, because adoptions wait for its answers, and capture the states without it."""
         learner, self.learner, self._driver.learner = self.learner, None, None
         if learner is not None:
             await learner.kill()
@@ -253,23 +254,23 @@ class Checkpointer:
         return _Written(await _to_its_end(staging))
 
     async def credit(self) -> CreditReport:
-        """Who has contributed how much, up to now."""
+        """Report the contributions of each peer up to now."""
         async with self._saving:
             return await asyncio.to_thread(self._credit.report, self._follow_credit())
 
     def _follow_credit(self) -> list[Chain]:
-        """The chains as they are, for another thread."""
+        """Return copies of the chains for another thread, after telling the credit book all names."""
         engine = self._driver.engine
         others = ((peer, sighting.presence) for peer, sighting in engine.core.presence.sightings.items())
         self._credit.hear([(engine.core.me, self._own_presence()), *others])
         return [machine.chain.truncated(machine.chain.version) for machine in engine.machines]
 
     async def passed(self, captured: Captured) -> tuple[list[Certificate], ...]:
-        """By fragment what stands for the certificates before these."""
+        """Return, by fragment, the certificates that stand for those before these."""
         return await asyncio.to_thread(self._directory.passed, captured.chains)
 
     async def capture(self) -> Captured:
-        """States and certificates of the moment at which this returns."""
+        """Return states and certificates of the moment at which this returns."""
         await self._driver.adoptions.settle()
         machines = self._driver.engine.machines
         held = tuple(machine.held for machine in machines)

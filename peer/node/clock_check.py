@@ -1,8 +1,8 @@
-"""Whether this machine's clock is right: now and then it is compared with those of some other peers.
+"""Checks this machine's clock against those of some other peers, from time to time.
 
-Rounds run on monotonic time, but joins and records are dated: a peer that is off by more than `CLOCK_TOLERANCE_SECONDS`
-is seen by nobody, sees nobody, and waits for others. Nothing but the words for this machine's owner depends on what
-others say.
+Rounds run on monotonic time, but joins and records are dated. A peer whose clock is off by more than
+`CLOCK_TOLERANCE_SECONDS` is invisible to others, sees none of them, and waits. The answers of other peers affect only
+the advice to this machine's owner.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-ASKED_MAX = 3  # at each look; others if they do not answer
-ANSWER_SECONDS = 3.0  # an answer that takes longer tells too little
+ASKED_MAX = 3  # at each look; other peers if these do not answer
+ANSWER_SECONDS = 3.0  # a slower answer is too inaccurate
 LOOK_SECONDS = 5.0  # between two looks
-FIRST_TICKET = 1 << 31  # what `peer.node.reachability` asks has lower ones
+FIRST_TICKET = 1 << 31  # `peer.node.reachability` uses lower ones
 ADVICE_WRONG_CLOCK = "set the clock: timedatectl set-ntp true"
 
 Post = Callable[[PeerId, ProbeAsk, bytes], None]
 
 
 class ClockCheck:
-    """Asks some of `whom` for the time; `clock` is ours, in Unix seconds."""
+    """Asks some of the peers from `whom` for the time; `clock` is ours, in Unix seconds."""
 
     def __init__(self, me: PeerId, whom: Callable[[], Iterable[PeerId]], post: Post, clock: Clock) -> None:
         self._me = me
@@ -44,10 +44,10 @@ class ClockCheck:
         self._looks = self._turns = 0
         self._asked: set[PeerId] = set()
         self._asked_unix_seconds = 0.0
-        self._ahead_seconds: list[float] = []  # by all who have answered
+        self._ahead_seconds: list[float] = []  # one entry for each answer
 
     def ask(self) -> None:
-        """Ask a few: the same ones as long as most of them answer, for a call to somebody new is a new connection."""
+        """Ask a few peers, the same ones as long as most of them answer, because a new peer costs a new connection."""
         self._turns += len(self._ahead_seconds) < len(self._asked)
         self._asked = some_of(set(self._whom()) - {self._me}, self._me, self._turns, ASKED_MAX)
         self._ahead_seconds = []
@@ -57,13 +57,13 @@ class ClockCheck:
             self._post(peer, ProbeAsk(ticket=self._ticket), b"")
 
     def hear(self, sender: PeerId, answer: ProbeAnswer) -> None:
-        """Somebody tells the time; what nobody was asked for counts for nothing."""
+        """Take an answer; ignore what we did not ask for."""
         if sender in self._asked and answer.ticket == self._ticket:
             self._asked.discard(sender)
             self._ahead_seconds.append(ahead_of(answer, self._asked_unix_seconds, self._clock()))
 
     def ahead_seconds(self) -> float | None:
-        """How far our clock is ahead of most that have answered, or of the nearest half; None if nobody has."""
+        """Return how far our clock is ahead of most that answered, or of the nearest half; None without answers."""
         found = sorted(self._ahead_seconds, key=abs)
         return found[(len(found) - 1) // 2] if found else None
 
@@ -73,32 +73,32 @@ class ClockCheck:
 
 
 def ahead_of(answer: ProbeAnswer, asked_unix_seconds: float, heard_unix_seconds: float) -> float:
-    """Seconds that our clock is ahead of the sender's, who is taken to have answered half way between these two."""
+    """Return by how many seconds our clock is ahead of the sender's, which is assumed to answer half way in between."""
     return (asked_unix_seconds + heard_unix_seconds) / 2 - answer.unix_milliseconds / 1000
 
 
 def is_wrong(ahead_seconds: float) -> bool:
-    """Whether others believe no record that is dated by such a clock, or we none of theirs."""
+    """Whether the error is so large that our records are rejected, and we reject those of others."""
     return abs(ahead_seconds) > CLOCK_TOLERANCE_SECONDS
 
 
 def clock_words(ahead_seconds: float) -> str:
-    """How a clock compares."""
+    """Describe the difference in words."""
     return f"{abs(ahead_seconds):.1f} s {'ahead of' if ahead_seconds > 0 else 'behind'} other peers"
 
 
 async def watch_clock(clock: Clock, driver: RoundDriver, invited_by: Collection[PeerId]) -> None:
-    """Look until cancelled, count what is found, and say when the clock has turned out wrong or right."""
+    """Check the clock until cancelled, count the results, and log when it turns out wrong or right."""
     core, counters = driver.engine.core, driver.counters
 
     def whom() -> Iterable[PeerId]:
-        """Whose clock is wrong sees nobody live any more, or never did."""
+        """Return the peers to ask; with a wrong clock no peer looks live, or none ever did."""
         return core.presence.live(driver.now) or core.presence.sightings.keys() or invited_by
 
     watch = ClockCheck(core.me, whom, driver.post, clock)
     driver.requests.hear_probes(watch.hear)
     while True:
-        core.unix_offset_seconds = clock() - driver.now  # a clock may be set, and monotonic time stands while we sleep
+        core.unix_offset_seconds = clock() - driver.now  # a clock may be set, and monotonic time stops during sleep
         watch.ask()
         await asyncio.sleep(ANSWER_SECONDS)
         found = watch.ahead_seconds()

@@ -1,4 +1,4 @@
-"""How a peer's options become those of its libp2p daemon."""
+"""Translates a peer's options into those of its libp2p daemon."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def daemon_config(
     address_book: Path | None = None,
     door: Door | None = None,
 ) -> DaemonConfig:
-    """Listen on one TCP port; raises UsageError for what is no address."""
+    """Return a configuration that listens on one TCP port; raises UsageError for an invalid port or address."""
     if options.port is not None and not 0 < options.port < 65536:
         raise UsageError(f"{options.port} is no port; choose one from 1 to 65535")
     return DaemonConfig(

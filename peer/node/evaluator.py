@@ -1,4 +1,4 @@
-"""What a host does instead of training: it evaluates the certified model, and exports it where asked to."""
+"""The work of a host instead of training: it evaluates the certified model, and exports it if asked to."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from peer.storage.tokenizer_file import exported_tokenizer, read_tokenizer
 
 
 class HostEvaluator:
-    """The loops of one host. `mark` says where the run stands."""
+    """Runs the loops of one host. `mark` returns the position of the run."""
 
     def __init__(
         self, evaluations: EvaluationLoop, checkpointer: Checkpointer, mark: Callable[[], Mark], driver: RoundDriver
@@ -43,7 +43,7 @@ class HostEvaluator:
         options: NodeOptions,
         mark: Callable[[], Mark],
     ) -> HostEvaluator:
-        """Build the model that evaluates; raises UsageError if there is no hub to push exports to, or no device."""
+        """Build the model for evaluations; raises UsageError without a hub to push exports to, or without a device."""
         exports, config = options.export, located(driver.engine.core.manifest.config, options.files.base)
 
         def wording() -> Wording | None:
@@ -64,27 +64,27 @@ class HostEvaluator:
 
     @property
     def found(self) -> tuple[Evaluation, ...]:
-        """Every evaluation of this life."""
+        """All evaluations since this process started."""
         return tuple(self._evaluations.found)
 
     @property
     def sample(self) -> str:
-        """What the model wrote last."""
+        """The newest text that the model wrote."""
         return self._evaluations.newest_text
 
     @property
     def exports_to(self) -> str:
-        """Where exports go, in words for everybody: of the folder its name only."""
+        """The destination of exports for the public; of a folder only its name."""
         return "" if self._exports is None else self._exports.place
 
     @property
     def newest_export(self) -> Path | None:
-        """The newest one that is there."""
+        """The folder of the newest export."""
         return None if self._exports is None else self._exports.newest
 
     @property
     def doing(self) -> str:
-        """What may take a while now, in words."""
+        """The slow work under way, in words."""
         if self._looks_last:
             return "evaluates the model once more"
         return "writes an export" if self._exports is not None and self._exports.busy else ""
@@ -97,11 +97,11 @@ class HostEvaluator:
         await asyncio.gather(*loops)
 
     async def look_last(self) -> None:
-        """A last evaluation, on all held-out text, and a sample of what the model writes; not for long."""
+        """Evaluate all held-out text a last time, and write a sample; for a bounded time."""
         await self._evaluations.look_last(self._mark())
 
     async def end(self) -> None:
-        """Look at what the run has ended with, and export it where asked to; a host that only leaves does not look."""
+        """Evaluate the end of the run, and export it if asked to; a host that only leaves does not evaluate."""
         if self._mark().versions >= self._driver.engine.core.manifest.config.versions:
             self._looks_last = True
             await self.look_last()
@@ -119,5 +119,5 @@ class HostEvaluator:
         return Exported(manifest, captured, credit, self.found, loss, licence, tokenizer, passed)
 
     def close(self) -> None:
-        """End the thread that evaluates."""
+        """End the evaluation thread."""
         self._evaluations.close()

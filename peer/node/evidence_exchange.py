@@ -1,4 +1,4 @@
-"""Evidence between the protocol core, the disk and the record store (design §9, §10).
+"""Moves evidence between the protocol core, the disk and the record store (design §9, §10).
 
 The record store holds heads of evidence: convicted keys and digests. A peer that finds one asks its writer.
 """
@@ -27,14 +27,14 @@ from peer.storage.evidence_files import EvidenceFiles
 
 log = structlog.get_logger(__name__)
 
-HEADS_MAX = 4  # in one record, which has little room
+HEADS_MAX = 4  # in one record, which has little space
 HEADS_LIFETIME_SECONDS = 3600.0
 REFRESH_SECONDS = 600.0
-STRANGERS_READ_MAX = 16  # at a time: a record costs a key, and each may have us write to its sender
+STRANGERS_READ_MAX = 16  # in one pass: a record costs its sender only a key, and may make us write to that sender
 
 
 class EvidenceExchange:
-    """One peer's. Restores earlier bans at once; `run` reads and refreshes heads until cancelled."""
+    """Handles one peer's evidence. Restores earlier bans at once; `run` reads and refreshes heads until cancelled."""
 
     def __init__(self, driver: RoundDriver, shelf: EvidenceFiles, store: RecordStore) -> None:
         self._driver = driver
@@ -42,7 +42,7 @@ class EvidenceExchange:
         self._store = store
         self._key = evidence_key(driver.engine.core.rules.run_id)
         self._news = asyncio.Event()
-        self._turn = 0  # of those who have more to tell than a record has room for
+        self._turn = 0  # selects heads where there are more than a record can hold
         driver.engine.enforcement.restore(shelf.read())
         driver.keep = self._keep
 
@@ -57,11 +57,11 @@ class EvidenceExchange:
             self._shelf.keep(action.ban)
             if orders:
                 self._shelf.forget_orders(but=orders)
-        except LocalError as error:  # the ban holds until the end of this life, and others have the evidence, too
+        except LocalError as error:  # the ban holds while this process lives, and others have the evidence, too
             log.warning("evidence_not_kept", reason=str(error))
 
     async def run(self) -> None:
-        """Publish what we have when it is news, and every ten minutes; then look at what others have."""
+        """Publish our heads when they are new, and every ten minutes; then read those of others."""
         while True:
             self._news.clear()
             try:
@@ -92,14 +92,14 @@ class EvidenceExchange:
 
 
 def heads_at(held: Sequence[Ban], turn: int) -> Sequence[Ban]:
-    """What the record says at this turn: the newest, and then the others, until all had theirs."""
+    """Return the bans for the record at this turn: the newest first, then the others in turn."""
     newest_first = held[::-1]
     begin = HEADS_MAX * (turn % -(-len(held) // HEADS_MAX))
     return newest_first[begin : begin + HEADS_MAX]
 
 
 def drawn(records: Sequence[StoredRecord], known: Set[PeerId]) -> list[StoredRecord]:
-    """Those of peers that we know, and a few others, which nobody can foresee."""
+    """Return the records of peers that we know, and those of a few strangers drawn at random."""
     strangers = [record for record in records if record.sender not in known]
     few = SystemRandom().sample(strangers, min(len(strangers), STRANGERS_READ_MAX))
     return [record for record in records if record.sender in known] + few

@@ -1,4 +1,4 @@
-"""The door of a peer that knows its run, as its daemon asks it; and showing strangers to it (docs/adr/0061)."""
+"""The door policy of a peer that knows its run, and the removal of strangers' connections (docs/adr/0061)."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ from peer.machine.clock import Clock
 from peer.net.network import Network
 
 LOOK_SECONDS = 2.0
-GRACE_SECONDS = 10.0  # in which a peer that has connected shows its pass
-STRANGERS_MAX = 256  # connections without a pass, each of which takes the daemon some 75 kB; then the oldest go sooner
+GRACE_SECONDS = 10.0  # in which a connected peer must show its pass
+STRANGERS_MAX = 256  # connections without a pass, some 75 kB of the daemon each; beyond this, the oldest end sooner
 CLOSED_AT_ONCE = 512
-GUESTS_MAX = 16  # windows in which an owner looks at once
+GUESTS_MAX = 16  # an owner's windows that look at once
 
 
 @dataclass(frozen=True, slots=True)
 class Gate:
-    """A `dht.door.Keeper`: the protocol core's judgement, at the time of asking.
+    """A `dht.door.Keeper` with the protocol core's judgement at the time of asking.
 
-    `guests` are keys of our owner's observers, which have no part in the run and come in here only.
+    `guests` are keys of our owner's observers, which have no part in the run and are admitted here only.
     """
 
     keeper: AdmissionControl
@@ -53,14 +53,14 @@ class Gate:
 
 
 def first_gate(invite: Invite | None, manifest: Manifest | None, unix_clock: Clock) -> Gate | None:
-    """What guards a door before all parts of its peer are there: by the manifest, or before that by an invite's word.
+    """Return the guard of a door before all parts of its peer exist: by the manifest, or else by an invite's ticket.
 
-    None where anybody may come in, as far as that is known.
+    Returns None where any peer may come in, as far as is known.
     """
     if manifest is not None:
         rules = Rules.of(manifest, KeyVerifier())
         control = AdmissionControl(rules.admission, rules.authority, rules.keyholders, Orders())
-    elif invite is not None and invite.ticket is not None:  # what else lets in who has it
+    elif invite is not None and invite.ticket is not None:  # else the invite admits its holder without a ticket
         authority = AdmissionAuthority(invite.run_id, invite.organiser, KeyVerifier())
         control = AdmissionControl(AdmissionSpec(), authority, invite.peers | {invite.organiser}, Orders())
     else:
@@ -72,13 +72,13 @@ def first_gate(invite: Invite | None, manifest: Manifest | None, unix_clock: Clo
 
 @dataclass(frozen=True, slots=True)
 class Passage:
-    """For whom this peer relays: for members of its run, while its owner's limits leave something for others."""
+    """Decides for whom this peer relays: for members of its run, while its owner's limits leave room for others."""
 
     core: Core
     network: Network
 
     def admits(self, peer: PeerId) -> bool:
-        """Whether something is passed on from and to this peer. Where no pass is asked for, it has to be there."""
+        """Whether to relay from and to this peer. In a run without passes, it has to be live."""
         core, throttle, now = self.core, self.network.throttle, asyncio.get_running_loop().time()
         if throttle.strangers.closed or throttle.upload.shut or peer in core.bans:
             return False
@@ -86,14 +86,14 @@ class Passage:
 
 
 class Usher:
-    """Closes connections of peers that have shown no pass in time: a connection is a place, too."""
+    """Closes connections of peers that did not show a pass in time, because the number of connections is limited."""
 
     def __init__(self, daemon: Daemon) -> None:
         self._daemon = daemon
         self._since: dict[PeerId, float] = {}
 
     def strangers(self, connections: Mapping[PeerId, int], now: float) -> list[PeerId]:
-        """Whose time is over: in a crowd, of those who were here at the last look, the ones here longest."""
+        """Return the strangers to disconnect; in a crowd, the oldest of those that were here at the last look."""
         unknown = {peer: count for peer, count in connections.items() if not self._daemon.door.knows(peer)}
         waiting = sorted(self._since.keys() & unknown.keys(), key=self._since.__getitem__)
         self._since = {peer: self._since.get(peer, now) for peer in unknown}

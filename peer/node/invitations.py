@@ -1,4 +1,4 @@
-"""What lets others in: the invites of an organiser, and the ticket by which this peer came (docs/adr/0061)."""
+"""The means to let others in: the invites of an organiser, and the ticket of this peer's own (docs/adr/0061)."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from peer.storage.invite_file import NOTE_CHARACTERS_MAX, GivenInvite, keep_invi
 
 DURATION_SECONDS = {"m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 KEYS = ("uses", "expires", "role", "peer", "note")
-ROLES: tuple[Role, ...] = ("trainer", "observer")  # a host comes by no invite: it begins a run
+ROLES: tuple[Role, ...] = ("trainer", "observer")  # a host needs no invite: it begins a run
 
 
 @dataclass(frozen=True, slots=True)
 class WantedInvite:
-    """What an organiser asks for. `peer` names one peer, whose invite is of no use to another."""
+    """The invite that an organiser asks for. If `peer` is set, no other peer can use it."""
 
     uses: int | None = None
     expires_seconds: int | None = None
@@ -37,7 +37,7 @@ class WantedInvite:
 
     @classmethod
     def parse(cls, words: Sequence[str]) -> WantedInvite:
-        """Parse `KEY=VALUE`; raises UsageError."""
+        """Parse words of the form `KEY=VALUE`; raises UsageError."""
         given = dict(word.partition("=")[::2] for word in words)
         if unknown := given.keys() - set(KEYS):
             raise UsageError(f"{min(unknown)!r} is nothing that an invite has")
@@ -59,7 +59,7 @@ class WantedInvite:
 
 
 class Invitations:
-    """The invites of one peer of one run. `brought` is the ticket of the invite by which it came."""
+    """The invites of one peer in one run. `brought` is the ticket of the invite with which it came."""
 
     def __init__(self, core: Core, organiser_rights: OrganiserRights, folder: Path, brought: Ticket | None) -> None:
         self._core = core
@@ -68,9 +68,9 @@ class Invitations:
         self._brought = brought
 
     def ticket(self, words: Sequence[str], now: float) -> Ticket | None:
-        """What the next invite carries: as asked for, or the usual one; None where the run asks for no pass.
+        """Return the ticket for the next invite: as asked for, or the usual one; None where the run needs no pass.
 
-        Raises UsageError if that is not ours to give.
+        Raises UsageError if this peer may not give it.
         """
         if not self._core.admission.is_closed:
             if words:
@@ -88,7 +88,7 @@ class Invitations:
         return self._brought
 
     def find(self, ending: str) -> PeerId | None:
-        """The key of the invite given out here that ends like this, or has this note; None if no single one does."""
+        """Return the key of the one invite made here that ends like this, or has this note; else None."""
         given = read_invites(self._folder)
         found = {one.key for one in given if one.key.endswith(ending)} or {
             one.key for one in given if one.note == ending
@@ -96,11 +96,11 @@ class Invitations:
         return found.pop() if len(found) == 1 else None
 
     def own_keys(self) -> frozenset[PeerId]:
-        """Of the invites given out here, where they have keys of their own."""
+        """Return the keys of the invites made here, where they have keys of their own."""
         return frozenset(one.key for one in read_invites(self._folder) if one.content.seed is not None)
 
     def views(self) -> tuple[InviteView, ...]:
-        """Those that were given out here, for `muster members`."""
+        """Return the invites made here, for `muster members`."""
         return tuple(self._view(one) for one in read_invites(self._folder))
 
     def _view(self, given: GivenInvite) -> InviteView:
@@ -117,7 +117,7 @@ class Invitations:
         )
 
     def _usual(self, now: float) -> Ticket:
-        """One without limits, the same each time until it is revoked; where a list says who comes, there is none."""
+        """Return a ticket without limits, the same until it is revoked; raises UsageError where a list names peers."""
         spec = self._core.rules.admission
         if spec is not None and spec.mode == "list":
             raise UsageError("this run lets in only peers that are named; name one: muster invite --peer ID")
@@ -153,7 +153,7 @@ def _number(text: str) -> int:
 
 
 def _seconds(text: str) -> int:
-    """Parse `7d`, `12h`, `30m`, `2w`; raises UsageError."""
+    """Parse a duration like `7d`, `12h`, `30m` or `2w` into seconds; raises UsageError."""
     found = re.fullmatch(r"([0-9]{1,4})([mhdw])", text)
     if found is None or not int(found[1]):
         raise UsageError(f"--expires {text!r} is no time; say 30m, 12h, 7d or 2w")

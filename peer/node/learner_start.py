@@ -1,4 +1,4 @@
-"""Starts a peer's learner, paused: as its owner asked for it, within what its owner allows."""
+"""Starts a peer's learner, paused, with its owner's settings and within its owner's limits."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ async def start_learner(
     progress: LearnerProgress,
     on_steps: OnSteps,
 ) -> LearnerClient:
-    """Raises UsageError if the model does not fit, LocalError if the process fails."""
-    # before the memory that is shared with the learner is taken
+    """Start the learner's process; raises UsageError if the model does not fit, LocalError if the process fails."""
+    # before the memory that is shared with the learner is allocated
     check_memory(_beside_bytes(manifest.config), available_bytes("cpu"))
     start = Start(
         config=located(manifest.config, options.files.base, options.files.base_precision),
@@ -43,7 +43,7 @@ async def start_learner(
         state_path=None if state is None else str(state),
         attack=options.trial.learner_attack,
     )
-    # what an earlier try to join has ended is of no use to this one
+    # a process that an earlier try to join has ended cannot be used
     ahead = None if options.spawned is None or options.spawned.closed else options.spawned
     spawned = options.session or ahead or LearnerSpawn.begin(options.learner_program)
     learner = await LearnerClient.start(start, spawned, on_steps, progress, options.tell)
@@ -54,7 +54,7 @@ async def start_learner(
 
 
 def learner_settings(config: RunConfig, options: NodeOptions, limits: Limits) -> LearnerSettings:
-    """What the owner asked for, within these limits; raises UsageError if this run cannot live with them."""
+    """Return the owner's settings within these limits; raises UsageError if the limits are too small for this run."""
     return LearnerSettings(
         device=options.device,
         threads=limits.threads(options.threads),
@@ -72,7 +72,7 @@ def learner_settings(config: RunConfig, options: NodeOptions, limits: Limits) ->
 
 
 def learner_bytes(config: RunConfig, limits: Limits) -> int:
-    """What the owner's limit leaves to the learner's process, 0 without one; raises UsageError if that is nothing."""
+    """Return the bytes that the owner's limit leaves for the learner, 0 without one; UsageError if none are left."""
     if not limits.memory_gigabytes:
         return 0
     beside = _beside_bytes(config)
@@ -87,5 +87,5 @@ def learner_bytes(config: RunConfig, limits: Limits) -> int:
 
 
 def _beside_bytes(config: RunConfig) -> int:
-    """What a peer takes of the host's memory beside its learner's process."""
+    """Return the host memory that a peer takes besides its learner's process, in bytes."""
     return RUNTIME_BYTES + footprint(config).bytes_in("host")

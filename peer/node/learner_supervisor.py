@@ -1,4 +1,4 @@
-"""A learner's part of its peer: it is started, takes part, is watched, and is replaced where it hangs or is killed."""
+"""Supervises a peer's learner: starts it, lets it take part, and replaces it when it hangs or is killed."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Starting:
-    """A process that is on its way; `heads` name the versions that its parameters are of, none if nobody knows."""
+    """A process that is being started; `heads` name the versions of its parameters, empty if unknown."""
 
     learner: asyncio.Task[LearnerClient]
     heads: Sequence[bytes]
@@ -41,7 +41,7 @@ class Starting:
 
 @dataclass(frozen=True, slots=True)
 class LearnerDependents:
-    """The parts of a peer that follow its learner."""
+    """The parts of a peer that depend on its learner."""
 
     directory: RunDirectory
     checkpointer: Checkpointer
@@ -49,13 +49,13 @@ class LearnerDependents:
     limits: LiveLimits
 
     def take(self, learner: LearnerClient) -> None:
-        """A learner's process is ready."""
+        """Give these parts a learner whose process is ready."""
         self.checkpointer.learner = self.lifecycle.learner = learner
         self.limits.begin_learner(learner)
 
 
 class LearnerSupervisor:
-    """Keeps one peer's learner; its processes follow each other. `learner` is None until the first is ready."""
+    """Keeps one peer's learner through successive processes. `learner` is None until the first is ready."""
 
     def __init__(
         self,
@@ -76,22 +76,22 @@ class LearnerSupervisor:
     def prepare(self, state: Path | None, heads: Sequence[bytes] = ()) -> Starting:
         """Start a process, paused, that goes on from this state, whose versions have these heads, or from version 0."""
         config = self._driver.engine.core.manifest.config
-        if state is None:  # what is given, and not drawn, it does not have
+        if state is None:  # it does not have values that are given, and not drawn
             heads = () if config.model.weights == "given" else [bytes(DIGEST_BYTES)] * config.pace.fragments
         return Starting(self._tasks.begin(self._start(state)), heads)
 
     async def begin(self, starting: Starting) -> None:
-        """Take part with the process, as soon as it is ready; raises what `start_learner` does."""
+        """Take part with the process once it is ready; raises what `start_learner` does."""
         await self._take_part(starting)
         self._tasks.spawn(self._watch())
 
     async def stop(self) -> None:
-        """End the process, and have nobody ask it for anything; a session finds the newest anchors afterwards."""
+        """End the process after disconnecting the driver from it; leave a session the newest anchors."""
         self._driver.learner = None
         if self.learner is None:
             return
         if self._options.session is not None:
-            with suppress(LocalError):  # without them it keeps what it has
+            with suppress(LocalError):  # without them it keeps its own values
                 await asyncio.to_thread(self.learner.lay_out, self._driver.anchors.all_anchors())
         await self.learner.stop()
 
@@ -103,7 +103,7 @@ class LearnerSupervisor:
     async def _take_part(self, starting: Starting) -> None:
         driver = self._driver
         learner = await starting.learner
-        await driver.adoptions.settle()  # of what was fetched while the learner started
+        await driver.adoptions.settle()  # of states fetched while the learner started
         driver.learner, learner.on_obeyed = learner, driver.tape.obeyed
         self._dependents.take(learner)
         heads = [head_of(machine.held_chain.certificates) for machine in driver.engine.machines]
@@ -129,10 +129,10 @@ class LearnerSupervisor:
         if self.learner is not None:
             self.learner.follow(*certified_progress(driver.engine))
 
-    # -- a learner that hangs, or is killed
+    # -- a learner that hangs or is killed
 
     async def _until_ended(self, learner: LearnerClient) -> None:
-        """Another one goes on where somebody else has ended a process of this one; raises why it ended else."""
+        """Wait for the process to end. Replace it if it was killed from outside; else raise the reason."""
         try:
             await learner.wait()
         except LearnerLostError as lost:
@@ -144,7 +144,7 @@ class LearnerSupervisor:
             await self._replace(learner)
 
     async def _watch(self) -> None:
-        """Until cancelled: nobody waits for a learner that hangs, and another one goes on from what it had saved."""
+        """Watch for hangs until cancelled. No round waits for a hanging learner; a new one continues from its save."""
         standstill, driver = self._standstill, self._driver
         while self.learner is not None:
             await asyncio.sleep(LOOK_SECONDS)
@@ -154,22 +154,22 @@ class LearnerSupervisor:
                 continue
             self.progress.rest()
             driver.feed(Progress(self.progress.steps, self.progress.steps_per_second))
-            if self._options.session is None:  # what a loop of one's own does between its steps is its own business
+            if self._options.session is None:  # a session's loop may do anything between its steps
                 note_hang(standstill.seconds, driver.counters)
                 standstill.check_hope()
                 await self._replace(self.learner)
 
     def _sign_of_life(self, learner: LearnerClient) -> tuple[int, ...]:
-        """Another one after everything that the learner says, and while it writes what it saves."""
+        """Return a value that changes with every message of the learner, and while it writes what it saves."""
         return learner.heard, *self._dependents.directory.written()
 
     async def _replace(self, old: LearnerClient) -> None:
-        """As after a crash: what the old one has learned and not contributed is lost."""
+        """Replace the learner as after a crash: its steps that were not contributed are lost."""
         driver, work = self._driver, self._driver.work
         self._dependents.lifecycle.begin_anew()
         self._dependents.limits.learner = driver.learner = None
         await old.kill()
-        await work.run(work.snapshots.clear)  # the next one does not hold what was in them
+        await work.run(work.snapshots.clear)  # the next process does not hold their steps
         self._options = replace(self._options, spawned=None, limits=self._dependents.limits.in_force)
         saved = await asyncio.to_thread(self._dependents.directory.saved_learner)
         await self._take_part(self.prepare(saved))

@@ -1,4 +1,4 @@
-"""One peer's life: the tasks that run beside each other, how it ends, and what is taken apart then."""
+"""The life of one peer: the tasks that run concurrently, how it ends, and its cleanup."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ log = structlog.get_logger(__name__)
 
 
 class PeerLife:
-    """From the first part of a peer to its last. Parts put what takes them apart on `closing`; the last goes first."""
+    """From a peer's first part to its last. Parts push their cleanup on `closing`, which runs in reverse order."""
 
     def __init__(self) -> None:
         loop = asyncio.get_running_loop()
@@ -24,32 +24,32 @@ class PeerLife:
 
     @property
     def over(self) -> bool:
-        """Whether it has ended, well or not."""
+        """Whether this life has ended, well or not."""
         return self._over.done()
 
     @property
     def failed(self) -> bool:
-        """Whether something broke that this peer cannot go on without."""
+        """Whether a part failed without which this peer cannot go on."""
         return self._over.done() and self._over.exception() is not None
 
     def fail(self, error: BaseException) -> None:
-        """Something that this peer cannot go on without is broken."""
+        """End this life with an error, because a part failed without which this peer cannot go on."""
         if not self._over.done():
             log.error("failed", error=str(error), exc_info=error)
             self._over.set_exception(error)
-            self._over.exception()  # a peer that nobody waits for must not be warned about it
+            self._over.exception()  # retrieved, so that asyncio does not warn about a peer that is not awaited
 
     def finish(self) -> None:
-        """All is done."""
+        """End this life successfully."""
         if not self._over.done():
             self._over.set_result(None)
 
     async def wait(self) -> None:
-        """Return when it is over; raises MusterError if it failed."""
+        """Wait for the end; raises MusterError if it failed."""
         await asyncio.shield(self._over)
 
     async def close(self) -> None:
-        """Take everything apart, each part whatever becomes of the others. Safe to call twice."""
+        """Clean up every part, even if others fail. Safe to call twice."""
         await self.tasks.end()
         self.finish()
         await self.closing.aclose()

@@ -1,6 +1,6 @@
-"""Where a peer stands in its run, and when it moves on: starting, catching up, training, paused, draining, over.
+"""The stages of a peer in its run, and when it moves on: starting, catching up, training, paused, draining, over.
 
-Asked by `peer.node.node` a few times a second; time comes with the question.
+`peer.node.node` calls this a few times a second and passes the time.
 """
 
 from __future__ import annotations
@@ -22,25 +22,26 @@ from peer.rounds.driver import RoundDriver
 
 log = structlog.get_logger(__name__)
 
-ROUNDS_OF_PRESENCE_MIN = 2  # looks at the record store before we believe that we know who is ahead
+ROUNDS_OF_PRESENCE_MIN = 2  # reads of the record store before we trust that we know which peers are ahead
 BY_HAND = "by its owner, until muster resume"
-STRANGERS_LIFETIMES = 3.0  # how long a peer that meets nobody it knows lets strangers say that it is behind
-AGREEMENT_LIFETIMES = 3.0  # how long a peer waits at the end of a run for the others to hold the same
-ALONE_SECONDS = 3.0  # how long a peer that leaves waits for a round where nobody else is there: none can come of it
-AT_REST = ("draining", "hosting")  # in which a peer opens no rounds for work of its own
+STRANGERS_LIFETIMES = 3.0  # a peer that meets no peer it knows lets strangers claim for this long that it is behind
+AGREEMENT_LIFETIMES = 3.0  # a peer waits this long at the end of a run for the others to hold the same
+ALONE_SECONDS = 3.0  # a peer that leaves waits this long for a round without company: none can succeed
+AT_REST = ("draining", "hosting")  # states in which a peer opens no rounds for work of its own
 
 
 def live_presences(engine: Engine, now: float) -> list[Presence]:
-    """What everybody live says of itself."""
+    """Return the presence of every live peer."""
     table = engine.core.presence
     return [table.sightings[peer].presence for peer in table.live(now)]
 
 
 def lagging_fragments(engine: Engine, now: float, hears_strangers: bool) -> set[int]:
-    """Fragments of which we hold less than others do; being one version behind is what rounds look like.
+    """Return the fragments of which we hold less than others do; one version behind is normal during rounds.
 
-    What others hold that we have no certificate of is only what they say. So it takes more peers that we know than
-    may be hostile, here or not; strangers are heard, if at all, where none of these is here, as after a long absence.
+    Versions for which we have no certificate are only claims. So it takes claims of more peers that we know than may be
+    hostile, whether live or not. Strangers count, if at all, where none of these peers is live, as after a long
+    absence.
     """
     live = engine.core.presence.live(now)
     lagging = set()
@@ -56,13 +57,13 @@ def lagging_fragments(engine: Engine, now: float, hears_strangers: bool) -> set[
 
 
 def versions_said(engine: Engine, peers: Set[PeerId], fragment: int) -> list[int]:
-    """Which versions of a fragment these say to hold, the newest first."""
+    """Return the versions of a fragment that these peers claim to hold, the newest first."""
     said = [engine.core.presence.sightings[peer].presence.versions for peer in peers]
     return sorted((own[fragment] for own in said if fragment < len(own)), reverse=True)
 
 
 def uncertain_fragments(engine: Engine, now: float) -> set[int]:
-    """Fragments of which anybody whom we know says to hold more: what we hold of ours may count there already."""
+    """Return the fragments of which any peer that we know claims to hold more: our work may count there already."""
     live = engine.core.presence.live(now)
     return {
         machine.index
@@ -73,13 +74,13 @@ def uncertain_fragments(engine: Engine, now: float) -> set[int]:
 
 
 def round_deadline_seconds(engine: Engine) -> float:
-    """A round's deadline; of those that we are in, the longest."""
+    """Return a round's deadline in seconds; of the rounds that we are in, the longest."""
     attempts = [machine.attempt for machine in engine.machines if machine.attempt is not None]
     return max([engine.core.pace.round_seconds, *(one.timeline.deadline_seconds for one in attempts)])
 
 
 def others_go_on(engine: Engine, now: float) -> bool:
-    """Whether somebody live still makes versions, so that there is no last one to agree on."""
+    """Whether a live peer still makes versions, so that there is no last one to agree on."""
     return any(other.state not in AT_REST for other in live_presences(engine, now))
 
 
@@ -92,18 +93,18 @@ def everyone_agrees(engine: Engine, now: float) -> bool:
 
 
 def has_company(engine: Engine, now: float) -> bool:
-    """Whether a round in flight can still come to something: who leaves, too, only finishes those that it is in."""
+    """Whether a round in flight can still succeed; peers that leave as well finish only rounds that they are in."""
     entered = any(machine.attempt is not None or machine.cells.busy for machine in engine.machines)
     return bool(engine.core.presence.live(now)) and (entered or others_go_on(engine, now))
 
 
 def versions_certified(engine: Engine) -> int:
-    """Versions over all fragments."""
+    """Return the number of versions, summed over all fragments."""
     return sum(machine.chain.version for machine in engine.machines)
 
 
 def window_to_read(engine: Engine) -> int | None:
-    """From which window on the newest version has us read; None where everybody draws its own."""
+    """Return the data window from which the newest version lets us read; None where each peer draws its own."""
     manifest, newest = engine.core.manifest, engine.machines[0].chain.certificates[-1:]
     if not manifest.config.data.is_in_passes:
         return None
@@ -111,29 +112,29 @@ def window_to_read(engine: Engine) -> int | None:
 
 
 def certified_progress(engine: Engine) -> tuple[int, int | None]:
-    """What a learner follows: versions over all fragments, and from which window on to read."""
+    """Return what a learner follows: versions over all fragments, and the first data window to read."""
     return versions_certified(engine), window_to_read(engine)
 
 
 class Lifecycle:
-    """One peer's stage. `learner` is None on a host, and on a learner until its process is ready."""
+    """The stage of one peer. `learner` is None on a host, and on a learner until its process is ready."""
 
     def __init__(self, driver: RoundDriver, presence: PresenceLoop, first: State) -> None:
         self.state: State = first
         self.learner: LearnerClient | None = None
-        self.wanted_paused = False  # by a person
+        self.wanted_paused = False  # by the owner
         self._policy_pause: Pause | None = None
         self._driver = driver
         self._presence = presence
-        self._looks_since: float | None = None  # for whom is ahead
+        self._looks_since: float | None = None  # since when it has looked for peers that are ahead
         self._drained_at: float | None = None
-        self._leaves_by = math.inf  # whatever is not finished by then stays so
-        self._alone_since: float | None = None  # while it leaves
+        self._leaves_by = math.inf  # what is not finished by then is abandoned
+        self._alone_since: float | None = None  # during a leave, since when it has had no company
         self._waits_for = ""
 
     @property
     def reason(self) -> str:
-        """Why it pauses, or what it waits for; a host, which does not train, only withdraws."""
+        """Why it pauses, or what it waits for. A host does not train, so it only withdraws."""
         if self._waits_for:
             return self._waits_for
         if self.state == "starting":
@@ -149,18 +150,18 @@ class Lifecycle:
         return self.state == "training"
 
     def obey(self, pause: Pause | None) -> None:
-        """The owner's wishes want a pause, or None any more."""
+        """Follow the pause policy: pause, or go on with None."""
         self._policy_pause = pause
         self._driver.withdraw(pause is not None and pause.silent)
         self.advance(self._driver.now)
 
     def begin_anew(self) -> None:
-        """The learner's process is to be replaced."""
+        """Go back to "starting", because the learner's process is to be replaced."""
         self.learner = None
         self._enter("starting")
 
     def leave(self) -> None:
-        """The owner wants out: open no further rounds, finish those in flight, within a round's deadline."""
+        """Leave the run: open no further rounds, and finish those in flight within a round's deadline."""
         engine = self._driver.engine
         engine.drain()
         self._leaves_by = min(self._leaves_by, self._driver.now + round_deadline_seconds(engine))
@@ -172,7 +173,10 @@ class Lifecycle:
             engine.drain()
 
     def advance(self, now: float) -> bool:
-        """Move on if it is time; True once we are drained, and everyone live agrees, had time to, or goes on."""
+        """Move on if it is time. Return True once this peer may end.
+
+        That is when it has drained, and all live peers agree, had enough time to, or go on without it.
+        """
         engine = self._driver.engine
         self.drain_at_goal()
         if not engine.draining:
@@ -191,7 +195,7 @@ class Lifecycle:
         return over
 
     def _leaves_alone(self, now: float) -> bool:
-        """Whether it leaves, and has had no company for a while; one who is only lost for a moment comes back."""
+        """Whether it leaves and has had no company for a while, so that a brief loss of others does not count."""
         if self._leaves_by == math.inf or has_company(self._driver.engine, now):
             self._alone_since = None
             return False
@@ -199,7 +203,7 @@ class Lifecycle:
         return now >= self._alone_since + ALONE_SECONDS
 
     def _has_agreed(self, engine: Engine, since: float, now: float) -> bool:
-        """Whether nothing is left to wait for, having waited `since` then."""
+        """Whether nothing is left to wait for, after waiting since this time."""
         if self._leaves_by < math.inf and others_go_on(engine, now):
             return True
         patience = AGREEMENT_LIFETIMES * engine.core.pace.presence_lifetime_seconds
@@ -213,7 +217,7 @@ class Lifecycle:
             self._looks_since = None
             self._enter("paused")
         elif self.state == "training":
-            return  # from here on rounds keep us up to date
+            return  # from here on, rounds keep us up to date
         elif self._presence.rounds >= ROUNDS_OF_PRESENCE_MIN:
             lagging = self._lagging(now)
             self._driver.local_work.doubt(lagging | uncertain_fragments(self._driver.engine, now))

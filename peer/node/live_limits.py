@@ -1,4 +1,4 @@
-"""The limits of a running peer: told to its owner, changed on their word, and kept for the next start."""
+"""The limits of a running peer: shown to its owner, changed by its owner, and kept for the next start."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from peer.node.options import NodeOptions
 from peer.node.pause_loop import PauseLoop
 from peer.rounds.driver import RoundDriver
 
-EXCHANGE_SECONDS = 2.0  # between two looks at what others use that share our limits
+EXCHANGE_SECONDS = 2.0  # between two looks at the usage of peers that share our limits
 
 log = structlog.get_logger(__name__)
 
 
 class LiveLimits:
-    """Holds what is in force, and has the parts of the peer respect it."""
+    """Holds the limits in force, and applies them to the parts of the peer."""
 
     def __init__(self, options: NodeOptions, pause_loop: PauseLoop, network: Network, driver: RoundDriver) -> None:
-        self.learner: LearnerClient | None = None  # on a learner, once its process is ready
-        self.in_force = options.limits  # what the owner allows this peer now
+        self.learner: LearnerClient | None = None  # set on a learner once its process is ready
+        self.in_force = options.limits  # the limits of this peer now
         self._options = options
         self._sharers = options.sharers
         self._limits = options.limits if self._sharers is None else self._sharers.whole
@@ -41,11 +41,11 @@ class LiveLimits:
             pause_loop.respect(self._limits)
 
     def view(self) -> OwnerLimits:
-        """What the owner allows, for them to read."""
+        """Return what the owner allows, for the owner to read."""
         return shown(self._limits, 1 if self._sharers is None else self._sharers.others.living + 1)
 
     async def change(self, changes: Sequence[str]) -> OwnerLimits:
-        """Check all `KEY=VALUE`, keep them in the settings file, respect them; raises MusterError, nothing changed."""
+        """Check all `KEY=VALUE`, save and apply them; raises MusterError with nothing changed."""
         async with self._turn:
             wanted = self._limits.changed(changes)
             if self.learner is not None:
@@ -59,13 +59,13 @@ class LiveLimits:
             return self.view()
 
     async def follow(self) -> None:
-        """Until cancelled: respect what others use that share these limits, and what becomes of the limits there."""
+        """Follow the usage of peers that share these limits, and changes of the shared limits, until cancelled."""
         while self._sharers is not None:
             await self.exchange()
             await asyncio.sleep(EXCHANGE_SECONDS)
 
     async def exchange(self) -> None:
-        """Once."""
+        """Read the usage and the limits of these peers once, and apply changes."""
         sharers = self._sharers
         if sharers is None:
             return
@@ -78,20 +78,20 @@ class LiveLimits:
                 self._respect(wanted)
 
     def begin_learner(self, learner: LearnerClient) -> None:
-        """A learner is ready, which may have been started with earlier limits."""
+        """Take a learner that is ready; it may have been started with earlier limits."""
         self.learner = learner
         self._limit_learner()
 
     @property
     def _folder(self) -> Path:
-        """Whose settings file is in force."""
+        """The folder whose settings file is in force."""
         return self._options.data_directory if self._sharers is None else self._sharers.folder
 
     def _part(self, limits: Limits) -> Limits:
         return limits if self._sharers is None else self._sharers.part(limits)
 
     def _respect(self, limits: Limits) -> None:
-        if limits != self._limits:  # of a day, all is judged together; what it remembers is lost with other limits
+        if limits != self._limits:  # a day's usage is judged as a whole; its memory is lost with other limits
             self._pause_loop.respect(limits)
         self._limits, self.in_force = limits, self._part(limits)
         self._network.respect(self.in_force)
@@ -99,6 +99,6 @@ class LiveLimits:
         self._limit_learner()
 
     def _limit_learner(self) -> None:
-        """Compute with as many threads, and so much of the time, as the owner allows; a session's loop is its own."""
+        """Apply the owner's threads and share of time to the learner; a session's loop is not ours to limit."""
         if self.learner is not None and self._options.session is None:
             self.learner.change(self.in_force.threads(self._options.threads), self.in_force.compute_share)
