@@ -1,4 +1,4 @@
-"""Who is in the run, and the orders of this peer's owner, should it be the organiser (docs/adr/0060)."""
+"""The members of the run, and the orders of this peer's owner if it is the organiser (docs/adr/0060)."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from peer.node.organiser_rights import OrganiserRights
 from peer.rounds.driver import RoundDriver
 
 REFUSED_SECONDS = 30.0
-UNSEEN_SECONDS = 300.0  # where versions may have let us in that we lack yet; cut off, we never hear of them
+UNSEEN_SECONDS = 300.0  # where versions that we lack yet may admit us; a peer that is cut off never receives them
 OF_VERSIONS = (Refusal.EXPIRED, Refusal.FULL)
-ENDING_CHARACTERS_MIN = 6  # of a peer id, as `muster members` shows it
+ENDING_CHARACTERS_MIN = 6  # of a peer id, as shown by `muster members`
 
 
 class Membership:
-    """Who may be in a run, for its organiser to say."""
+    """The members of a run, and the organiser's orders about them."""
 
     def __init__(self, driver: RoundDriver, organiser_rights: OrganiserRights, invitations: Invitations) -> None:
         self._driver = driver
@@ -38,7 +38,7 @@ class Membership:
 
     @property
     def shown_out(self) -> str:
-        """Why this peer has no part in the run any more, in a sentence; empty while it has."""
+        """The reason why this peer is excluded from the run, as a sentence; empty while it is not."""
         core = self._driver.engine.core
         ban = core.bans.held.get(core.me)
         if ban is None:
@@ -49,7 +49,7 @@ class Membership:
         return f"this peer was {ban.guilt.reason}; ask the run's organiser, whose key is {core.rules.organiser}"
 
     def _turned_away(self, core: Core) -> str:
-        """Why nobody gives this peer a seat, once that has been so for a while: what lets it stay may be on its way."""
+        """Return why this peer gets no seat, after a while in that state: what admits it may still be on its way."""
         refused = core.admission.seat_refusal(core.me, core.admission.own, core.contributes, self._driver.now)
         if refused is None:
             self._refused_since = math.inf
@@ -57,22 +57,22 @@ class Membership:
         return ADVICE[refused] if self._lasts(UNSEEN_SECONDS if refused in OF_VERSIONS else REFUSED_SECONDS) else ""
 
     def _lasts(self, seconds: float) -> bool:
-        """Whether it has had no part for so long, as far as it knows."""
+        """Whether this peer has been refused for this long, as far as it knows."""
         now = self._driver.now
         self._refused_since = min(self._refused_since, now)
         return now >= self._refused_since + seconds
 
     def order(self, subject: str, reason: str, everybody: bool = False, *, revoked: bool) -> PeerId:
-        """Show this key out, or let it in again; returns it. Raises UsageError if that is not ours to say.
+        """Exclude this key, or admit it again, and return it; raises UsageError if that is not ours to decide.
 
-        Of an invite that is revoked the peers stay, each named by an order of its own, unless `everybody` goes.
+        If an invite is revoked, its peers stay, each named in an order of its own, unless `everybody` is to go.
         """
         engine = self._driver.engine
         rules, bans = engine.core.rules, engine.core.bans
         self._organiser_rights.require()
         invite = self._invitations.find(subject.removeprefix("…"))
         if invite is not None:
-            guests = self._guests(invite) if revoked else ()  # first: so that nobody has to leave in between
+            guests = self._guests(invite) if revoked else ()  # ordered first, so that none has to leave in between
             self._give([*((guest, reason * everybody, everybody) for guest in guests), (invite, reason, revoked)])
             return invite
         peer = self._named(subject)
@@ -87,25 +87,25 @@ class Membership:
         return peer
 
     def is_invite(self, key: PeerId) -> bool:
-        """Whether that is an invite which was given out here, and no peer."""
+        """Whether this key is of an invite that was made here, and not of a peer."""
         return key in self._invitations.own_keys()
 
     def open_invite_of(self, peer: PeerId) -> PeerId | None:
-        """The invite by which a peer came, while it lets in others, or the same owner under another key."""
+        """Return the invite with which a peer came, while it admits others, or the same owner under another key."""
         core = self._driver.engine.core
         held = core.admission.shown.get(peer)
         invite = None if held is None else held[1].invite
         return None if invite is None or core.bans.orders.is_revoked(invite) else invite
 
     def deputise(self, subject: str) -> tuple[PeerId, str]:
-        """A peer, and the word that makes it a co-organiser; raises UsageError if that is not ours to give."""
+        """Return a peer and the signature that makes it a co-organiser; raises UsageError if we may not give it."""
         peer = self._named(subject)
         return peer, self._organiser_rights.appoint(peer)
 
     def _give(self, wanted: Sequence[tuple[PeerId, str, bool]]) -> None:
-        """Orders about these keys; raises UsageError if one of them does not count.
+        """Give orders about these keys; raises UsageError if one of them has no effect.
 
-        And before the first, if they would push out others of ours, and so let in whom those showed out.
+        Also raises before the first order if they would displace other orders of ours, and so readmit excluded peers.
         """
         core = self._driver.engine.core
         taken = len({*core.bans.orders.latest.get(core.me, ()), *(subject for subject, _, _ in wanted)})
@@ -133,9 +133,9 @@ class Membership:
         self._driver.feed(Received(core.me, EvidenceNote(evidence=self._organiser_rights.order(order).to_wire())))
 
     def _guests(self, invite: PeerId) -> list[PeerId]:
-        """Who came by this invite and was not shown out, of those with a certified share in the run or here now.
+        """Return the peers of this invite that are not excluded, and have certified work in the run or are here.
 
-        Nobody where it names its peer, whom the order itself is about.
+        Returns none if the invite names its peer, because the order itself is about that peer.
         """
         core, engine = self._driver.engine.core, self._driver.engine
         here = {*core.presence.sightings, *_active(engine)}
@@ -144,7 +144,7 @@ class Membership:
         return [peer for peer in came if peer in here and peer not in core.bans]
 
     def view(self, tokens: Mapping[str, int]) -> MemberList:
-        """All members; `tokens` are those certified, by peer. Somebody who only looked at the run is none."""
+        """Return all members; `tokens` are certified tokens by peer. Peers that only looked at the run are none."""
         engine, now = self._driver.engine, self._driver.now
         deputies = self._deputies(engine.core)
         keys = sorted(self._members() | tokens.keys() | deputies)
@@ -155,7 +155,7 @@ class Membership:
         )
 
     def _members(self) -> set[str]:
-        """Who is in the run, was seen there, was shown out, or is let in by name; but for what `tokens` says."""
+        """Return the peers that are or were in the run, are excluded, or are admitted by name; `view` adds others."""
         engine = self._driver.engine
         core, rules = engine.core, engine.core.rules
         named = {peer for peer, (_, welcome) in core.admission.shown.items() if welcome.invite is None}
@@ -179,13 +179,13 @@ class Membership:
         )
 
     def _deputies(self, core: Core) -> frozenset[PeerId]:
-        """Co-organisers, as far as they have given anything, or are ourselves."""
+        """Return the co-organisers that have given an order or invite, and ourselves if we are one."""
         given = {*core.bans.orders.latest, *(welcome.issuer for _, welcome in core.admission.shown.values())}
         own = {core.me} if self._organiser_rights.may_give() else set()
         return frozenset((given | own) - {core.rules.organiser})
 
     def _named(self, text: str) -> PeerId:
-        """The key with this id, or with this ending of an id among those that we know."""
+        """Return the peer with this id, or with an id of this ending among those that we know."""
         ending = text.removeprefix("…")
         if len(ending) < ENDING_CHARACTERS_MIN:
             raise UsageError(f"name the peer by its id, or by the last {ENDING_CHARACTERS_MIN} letters of it at least")

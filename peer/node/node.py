@@ -1,7 +1,7 @@
 """A running peer: `host` begins a run, `join` takes part in one.
 
-All that decides lives in `coordinator`; all that computes in `peer.rounds.tensor_worker` and the learner. `parts`
-builds what every peer has; this module has it run, and says what state the peer is in.
+All decisions are made in `coordinator`, all computing in `peer.rounds.tensor_worker` and the learner. `parts` builds
+what every peer has; this module runs it, and reports the peer's state.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ WATCH_SECONDS = 0.2
 
 
 class Node:
-    """One peer of one run, from the moment that all its parts are there until it is stopped.
+    """One peer of one run, from the moment that all its parts exist until it is stopped.
 
     A learner has a `learning`, a host with held-out text an `evaluator`.
     """
@@ -67,7 +67,7 @@ class Node:
 
     @classmethod
     async def host(cls, config: RunConfig, options: NodeOptions, invite: Invite | None = None) -> Node:
-        """Begin a run, or go on hosting it, after long with an invite; with a session also train; raises as `join`."""
+        """Begin a run, or go on hosting it: after long, with an invite. A session also trains. Raises as `join`."""
         options.stage("reads the run's model and text")
         described = await asyncio.to_thread(describe_here, config, options)
         options = replace(options, files=replace(described.files, cache=options.files.cache))
@@ -111,7 +111,7 @@ class Node:
         tokenizer = entered.options.files.tokenizer
         await asyncio.to_thread(keep_tokenizer, parts.directory.path, manifest.config.data, tokenizer)
         learning = None if entered.role == "host" else _supervisor(parts)
-        starting = None  # of the learner's process, while we ask others
+        starting = None  # the learner's process starts while we ask other peers
         if learning is not None:
             starting = learning.prepare(parts.held.learner_state, parts.held.learner_heads)
         stage("asks the others for the newest versions")
@@ -129,7 +129,7 @@ class Node:
         return node
 
     async def _run(self, met: Collection[PeerId], starting: Starting | None) -> None:
-        """Open the doors, and have everything run."""
+        """Open the network to others, and start all tasks."""
         parts, driver, spawn = self._parts, self._driver, self._life.tasks.spawn
         entered, pace = parts.entered, parts.manifest.config.pace
         network, options = entered.network, entered.options
@@ -168,7 +168,7 @@ class Node:
             await self.evaluator.end()
         self._life.finish()
 
-    # -- what is going on
+    # -- state
 
     @property
     def identity(self) -> Identity:
@@ -182,18 +182,18 @@ class Node:
 
     @property
     def checkpointer(self) -> Checkpointer:
-        """What saves this peer."""
+        """The checkpointer that saves this peer."""
         return self._parts.checkpointer
 
     @property
     def limits(self) -> LiveLimits:
-        """What its owner allows."""
+        """The limits that its owner sets."""
         return self._parts.limits
 
     def invite(self, words: Sequence[str] = ()) -> str:
-        """One line of text with which others join, at this peer's addresses and from the versions that it holds.
+        """Return a line of text with which others join, at this peer's addresses and from the versions that it holds.
 
-        With `words`, a new one with these limits; raises UsageError if that is not ours to give.
+        With `words`, this is a new invite with these limits; raises UsageError if this peer may not give it.
         """
         return self._invite_with(self.invitations.ticket(words, self._driver.now))
 
@@ -202,7 +202,7 @@ class Node:
         return str(fresh_invite(self.manifest, self._parts.addresses.texts, chains, ticket))
 
     def invite_to_look(self, key: PeerId) -> str:
-        """An invite for an observer of our owner's. Where we may invite nobody, it is let in here, and here alone."""
+        """Return an invite for an observer of our owner. If we may invite no one, only this peer admits it."""
         try:
             return self.invite()
         except UsageError:
@@ -213,7 +213,7 @@ class Node:
             return self._invite_with(None)
 
     def snapshot(self) -> PeerSnapshot:
-        """This peer as it is now."""
+        """Return the current state of this peer."""
         parts, evaluator = self._parts, self.evaluator
         base = PeerSnapshot(
             peer_id=self.identity.peer_id,
@@ -232,14 +232,14 @@ class Node:
         return peer_snapshot(base, self._driver, parts.progress, parts.pause_loop.seen, self._driver.now)
 
     async def final_snapshot(self) -> PeerSnapshot:
-        """`snapshot`, with digests hashed from the tensors now; on the host, a last evaluation and a sample too."""
+        """Return `snapshot` with digests hashed from the tensors now; on a host, evaluate and sample once before."""
         if self.evaluator is not None:
             await self.evaluator.look_last()
-        snapshot = self.snapshot()  # of the same moment: what is adopted from now on is installed after the hashing
+        snapshot = self.snapshot()  # consistent with the digests: later adoptions are installed after the hashing
         digests = await self._driver.work.run(self._driver.anchors.digests)
         return snapshot.model_copy(update={"digests_from_tensors": tuple(one.hex() for one in digests)})
 
-    # -- what its owner asks for
+    # -- requests of the owner
 
     async def pause(self) -> None:
         """Make no inner steps until `resume`."""
@@ -247,15 +247,15 @@ class Node:
         self._parts.lifecycle.advance(self._driver.now)
 
     async def resume(self) -> None:
-        """Catch up, then go on."""
+        """Catch up, then go on training."""
         self._parts.lifecycle.wanted_paused = False
 
     def drain(self) -> None:
-        """Open no further rounds; once those in flight are over, or had a round's deadline, the learner rests."""
+        """Open no further rounds. The learner rests once those in flight are over or a round's deadline has passed."""
         self._parts.lifecycle.leave()
 
     def last_words(self) -> tuple[str, ...]:
-        """What its owner may want to do once it has ended."""
+        """Return advice for the owner after the end."""
         newest = None if self.evaluator is None else self.evaluator.newest_export
         base = self._parts.entered.options.files.base
         return () if newest is None else (next_steps(newest, self.manifest.config, base),)
@@ -265,13 +265,13 @@ class Node:
         await self._life.wait()
 
     async def save_last(self) -> None:
-        """End all work but the learner's, and save unless that is what failed; as long as the disk takes to write."""
+        """End all work but the learner's, and save, unless saving is what failed; takes as long as the disk does."""
         await self._life.tasks.end()
         if not self._life.failed:
             await self.checkpointer.save_last()
 
     async def stop(self) -> None:
-        """Take everything apart; leaves no process, socket or file behind. Safe to call twice."""
+        """Clean everything up; leaves no process, socket or file behind. Safe to call twice."""
         await self._life.close()
 
 
@@ -284,5 +284,5 @@ def _supervisor(parts: Parts) -> LearnerSupervisor:
 
 
 def _mark(parts: Parts) -> Mark:
-    """Where the run stands now, for an evaluation."""
+    """Return the current position of the run, for an evaluation."""
     return mark_of(parts.driver, parts.driver.now - parts.entered.life.began_at)

@@ -1,4 +1,4 @@
-"""How one machine takes part in a run. None of it changes what the run computes."""
+"""The options with which one machine takes part in a run. None of them changes what the run computes."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ HOSTILE_LEARNER_PROGRAM = "peer.attacks.learner"
 
 @dataclass(frozen=True, slots=True)
 class TrialOptions:
-    """What tests and trials on one's own machine do to a peer. A real one has none of it."""
+    """The faults that tests and trials on one's own machine inject into a peer. A real peer has none."""
 
     fault: str | None = None  # see `peer.machine.fault_points.Fault.parse`
     chain_kept: int | None = None  # fewer certificates than usual, so that a short run is a long one
     attack: str | None = None  # see `peer.attacks.peer`
-    network: str = ""  # where else trials may be: its namespaces or containers
-    taped: bool = False  # a swarm's, which joins the parts (`peer.rounds.tape_parts`)
-    skew_file: Path | None = None  # how wrong this peer's clock is (`peer.machine.clock.skewed`)
+    network: str = ""  # its namespaces or containers: hosts besides this one on which trials may run
+    taped: bool = False  # in a swarm, which joins the parts (`peer.rounds.tape_parts`)
+    skew_file: Path | None = None  # the error of this peer's clock (`peer.machine.clock.skewed`)
 
     @property
     def learner_attack(self) -> str | None:
-        """The attack, if it is one that the learner has a part in."""
+        """The attack, if the learner has a part in it."""
         if self.attack is None:
             return None
-        from peer.attacks.protocol import is_process_attack  # it loads torch, for which a learner need not wait
+        from peer.attacks.protocol import is_process_attack  # loads torch, which a learner need not wait for
 
         return None if is_process_attack(self.attack) else self.attack
 
@@ -55,24 +55,24 @@ class NodeOptions:
     device: str = AUTO  # or `cpu`, or a CUDA device as torch names it
     compiled: bool | None = None  # the learner's model by torch.compile; None: where that pays, on a GPU
     threads: int = 0  # of the learner, 0 for as many as there are cores
-    niceness: int = 5  # of the learner, so that the network goes first
-    step_seconds: float = 0.0  # pace: steps come this far apart, or further
+    niceness: int = 5  # of the learner, so that network tasks run first
+    step_seconds: float = 0.0  # minimum time from step to step
     announce: tuple[str, ...] = ()
     name: str = ""
     team: str = ""
     founders: tuple[str, ...] = ()  # host only; default: the host itself
     export: ExportOptions | None = None  # host only
-    limits: Limits = field(default_factory=Limits)  # the owner's: they win over the above, and over every manifest
-    sharers: Sharers | None = None  # of these limits; once among them, the limits are this peer's part
-    files: LocalFiles = NO_FILES  # what a run may read that trains on files of its peers
-    tell: Tell = tell_nobody  # what is done before the first step
-    stage: Callable[[str], object] = str  # hears in words to which stage its start has come
-    session: AttachedSession | None = None  # whose loop is the learner; default: a learner process of ours
-    spawned: LearnerSpawn | None = None  # that process, where it was started ahead
+    limits: Limits = field(default_factory=Limits)  # of the owner: they override the options above, and every manifest
+    sharers: Sharers | None = None  # of these limits; once this peer is one of them, `limits` is its part
+    files: LocalFiles = NO_FILES  # own files for a run that trains on files of its peers
+    tell: Tell = tell_nobody  # takes reports of work before the first step
+    stage: Callable[[str], object] = str  # takes the stage of the start, in words
+    session: AttachedSession | None = None  # its loop is the learner; default: a learner process of ours
+    spawned: LearnerSpawn | None = None  # that process, if it was started in advance
     trial: TrialOptions = NO_TRIAL
 
     def within_limits(self, overrides: Sequence[str], share: Path | None) -> Self:
-        """The same within what the owner of this machine allows, alone or with others; raises UsageError."""
+        """Return these options with the limits of this machine's owner, alone or shared; raises UsageError."""
         if share is None:
             return replace(self, limits=PeerSettings.load(self.data_directory, overrides).limits)
         sharers = Sharers(share.absolute(), self.data_directory, overrides)
@@ -80,21 +80,21 @@ class NodeOptions:
 
     @property
     def loading(self) -> Loading:
-        """How text becomes tokens before anything trains: on all cores that the owner allows."""
+        """How to tokenize text before training: on all cores that the owner allows."""
         return Loading(self.tell, self.limits.threads(len(os.sched_getaffinity(0))))
 
     @property
     def learner_program(self) -> str:
-        """The module that a learner process of ours runs."""
+        """The module that our learner process runs."""
         return LEARNER_PROGRAM if self.trial.learner_attack is None else HOSTILE_LEARNER_PROGRAM
 
     @property
     def clock(self) -> Clock:
-        """What this peer takes for the time, in Unix seconds."""
+        """This peer's clock, in Unix seconds."""
         skew_file = self.trial.skew_file
         return unix_seconds if skew_file is None else skewed(skew_file)
 
     @property
     def identity_path(self) -> Path:
-        """This peer's key."""
+        """Path of this peer's key."""
         return self.data_directory / IDENTITY_NAME

@@ -1,6 +1,7 @@
-"""Whether this peer's owner may give orders and invites: as the organiser, or as a co-organiser with its word.
+"""Whether this peer's owner may give orders and invites: as the organiser, or as a co-organiser.
 
-The word is a signature over this peer's key. It is given on as a line of text, and stays in the run's folder.
+A co-organiser has the organiser's signature over its key. It receives it as a line of text, and keeps it in the run's
+folder.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ WORD_FILE = "co-organiser"
 
 
 class OrganiserRights:
-    """One peer's part in organising one run."""
+    """The rights of one peer to organise one run."""
 
     def __init__(self, core: Core, signer: Signer, folder: Path) -> None:
         self._core = core
@@ -28,11 +29,11 @@ class OrganiserRights:
 
     @property
     def organises(self) -> bool:
-        """Whether this is the organiser itself."""
+        """Whether this peer is the organiser itself."""
         return self._signer.peer_id == self._core.rules.organiser
 
     def require(self) -> None:
-        """Raises UsageError unless orders and invites of this peer count."""
+        """Raise UsageError unless orders and invites of this peer count."""
         if not self.organises and self._word() is None:
             raise UsageError(
                 f"only the organiser of the run and its co-organisers can do that; the organiser is "
@@ -44,13 +45,13 @@ class OrganiserRights:
         return self.organises or self._word() is not None
 
     def appoint(self, peer: PeerId) -> str:
-        """The word that makes a peer a co-organiser, as text; raises UsageError if that is not ours to give."""
+        """Return the signature that makes a peer a co-organiser, as text; raises UsageError if we may not give it."""
         if not self.organises:
             raise UsageError(f"only the organiser appoints co-organisers, and its key is {self._core.rules.organiser}")
         return delegate(self._signer, self._core.rules.run_id, peer).signature.hex()
 
     def accept(self, text: str) -> None:
-        """Take up the word of the organiser; raises UsageError if it is none for this peer."""
+        """Keep the organiser's signature for this peer; raises UsageError if it is not valid for this peer and run."""
         try:
             word = bytes.fromhex(text)
         except ValueError:
@@ -63,13 +64,13 @@ class OrganiserRights:
             raise LocalError(f"{self._path} cannot be written: {error.strerror}") from None
 
     def order(self, order: Order) -> Evidence:
-        """An order of ours, with what shows that we may give it."""
+        """Sign an order, with the proof that we may give it."""
         rules, word = self._core.rules, None if self.organises else self._word()
         shown = b"" if word is None else delegation_of(rules.authority, self._signer.peer_id, word).to_wire()
         return order_evidence(sign_order(self._signer, rules.run_id, order), shown)
 
     def grant(self, grant: Grant) -> SignedGrant:
-        """A grant of ours, likewise."""
+        """Sign a grant, with the proof that we may give it."""
         return sign_grant(self._signer, self._core.rules.run_id, grant, None if self.organises else self._word())
 
     def _word(self) -> bytes | None:

@@ -1,4 +1,4 @@
-"""The parts that every peer has, built once and in order, so that none looks for another that is not there yet."""
+"""Builds the parts that every peer has, once and in order, so that every part finds those that it needs."""
 
 from __future__ import annotations
 
@@ -38,20 +38,23 @@ from peer.storage.run_directory import RunDirectory, RunState
 from peer.sync.base_fetch import ensure_base
 from peer.sync.genesis import ensure_genesis
 
-FLUSH_SECONDS = 1.0  # for what is on its way to others when we leave
+FLUSH_SECONDS = 1.0  # for frames that are still queued when we leave
 
 Role = Literal["host", "learner"]
 
 
 @dataclass(slots=True)
 class KnownAddresses:
-    """Where others can be dialled, by what they say of themselves; nowhere, before we have heard anybody."""
+    """The addresses at which peers can be dialled, by their own claims; empty until the first are known."""
 
     core: Core | None = None
-    met: dict[PeerId, list[str]] = field(default_factory=dict)  # who was there when we came
+    met: dict[PeerId, list[str]] = field(default_factory=dict)  # peers that were present when we came
 
     def of(self, peer: PeerId) -> list[str]:
-        """What this peer said last. Who can be called leaves relays to those who cannot: the other one calls."""
+        """Return the addresses that this peer claimed last, without relayed ones if we can be dialled ourselves.
+
+        Relays are left to peers that cannot be dialled: the other peer then dials us.
+        """
         sighting = None if self.core is None else self.core.presence.sightings.get(peer)
         said = self.met.get(peer, []) if sighting is None else sighting.presence.addresses
         dialable = self.core is None or self.core.dialable
@@ -60,7 +63,7 @@ class KnownAddresses:
 
 @dataclass(frozen=True, slots=True)
 class Entered:
-    """A peer in the network of its run, of which it may not know the manifest yet."""
+    """A peer in the network of its run. It may not know the run's manifest yet."""
 
     options: NodeOptions
     identity: Identity
@@ -68,17 +71,17 @@ class Entered:
     life: PeerLife
     known: KnownAddresses
     network: Network
-    ticket: Ticket | None = None  # of the invite by which it came
+    ticket: Ticket | None = None  # of the invite with which it came
 
     async def holders(self, invite: Invite) -> set[PeerId]:
-        """Whom to ask before we take part ourselves: those of the invite, and who says to be in the run now."""
+        """Return the peers to ask before we take part: those of the invite, and those that claim to be in the run."""
         dht = self.network.dht
         present = await present_peers(dht.store, dht.daemon, invite.run_id)
         self.known.met.update({peer: list(presence.addresses) for peer, presence in present})
         return set(invite.peers) | self.known.met.keys()
 
     async def with_given(self, invite: Invite, manifest: Manifest, folder: Path) -> Entered:
-        """With version 0 and the base, as far as others give them and they are not here; raises as `ensure_base`."""
+        """Fetch version 0 and the base if they are given by others and missing here; raises as `ensure_base`."""
         holders, options = partial(self.holders, invite), self.options
         await ensure_genesis(folder, manifest, holders, self.network)
         adapter = manifest.config.adapter
@@ -90,7 +93,7 @@ class Entered:
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """All of a peer but its learner or evaluator. Nothing of it runs yet."""
+    """All parts of a peer except its learner or evaluator. None of them runs yet."""
 
     entered: Entered
     manifest: Manifest
@@ -114,7 +117,7 @@ async def enter(
     invite: Invite | None,
     manifest: Manifest | None = None,
 ) -> Entered:
-    """Into the network to which an invite leads; raises UsageError, NetworkError or LocalError.
+    """Enter the network to which an invite leads; raises UsageError, NetworkError or LocalError.
 
     Its door is guarded from the first moment, by the manifest if that is known.
     """
@@ -130,7 +133,7 @@ async def enter(
 
 
 async def assemble(entered: Entered, manifest: Manifest) -> Parts:
-    """All parts of a peer of this run, with what this machine kept of it; raises MusterError."""
+    """Build all parts of a peer of this run, with what this machine kept of it; raises MusterError."""
     options, network, life = entered.options, entered.network, entered.life
     directory = RunDirectory(options.data_directory, manifest.run_id)
     directory.keep_manifest(manifest)
@@ -148,7 +151,7 @@ async def assemble(entered: Entered, manifest: Manifest) -> Parts:
     network.dht.daemon.toll.admits = Passage(core, network).admits
     life.closing.callback(driver.tape.close)
     life.closing.push_async_callback(driver.close)
-    driver.engine.bind(held.votes, driver.now)  # before anybody can ask us to vote again
+    driver.engine.bind(held.votes, driver.now)  # before any peer can ask us to vote again
     entered.known.core = core
     progress = LearnerProgress()
 
@@ -187,7 +190,7 @@ async def assemble(entered: Entered, manifest: Manifest) -> Parts:
 
 
 def presence_readers(driver: RoundDriver) -> PresenceReaders:
-    """What the protocol wants of presence."""
+    """Connect the presence loop with the protocol core."""
     table, machines = driver.engine.core.presence, driver.engine.machines
     return PresenceReaders(
         needed=lambda: active_sets(machine.chain for machine in machines),

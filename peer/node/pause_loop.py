@@ -1,4 +1,4 @@
-"""The shell around `peer.machine.pause_policy`: looks at the machine a few times a second and tells the peer."""
+"""The shell around `peer.machine.pause_policy`: checks the machine twice a second and tells the peer."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from peer.net.transport import Transport
 from peer.node.options import NodeOptions
 from peer.node.sharers import OtherSharers, Used
 
-LOOK_SECONDS = 0.5  # so that a learner rests within two seconds of a reason, its step included
+LOOK_SECONDS = 0.5  # so that a learner rests within two seconds of a reason, including its step
 SAVE_LOOKS = 60
 
 log = structlog.get_logger(__name__)
 
 
 class PauseLoop:
-    """Judges until cancelled. `obey` is called with every new verdict: why to pause, or None to go on.
+    """Applies the pause policy until cancelled. `obey` takes every new verdict: why to pause, or None to go on.
 
-    `sensors` makes what looks at the machine for such limits; `trains` says whether the learner makes steps.
+    `sensors` builds the sensors for given limits; `trains` says whether the learner makes steps.
     """
 
     def __init__(
@@ -51,12 +51,12 @@ class PauseLoop:
         self.pause: Pause | None = None
         self.seen = Conditions()
         self.day = OwnerDay()
-        self.others = OtherSharers()  # that share the owner's limits
+        self.others = OtherSharers()  # peers that share the owner's limits
         self.respect(options.limits)
 
     @property
     def used(self) -> Used:
-        """What this peer itself has used today."""
+        """Usage of this peer alone today."""
         day = self._traffic.today
         return Used(
             day=day.day,
@@ -66,13 +66,13 @@ class PauseLoop:
         )
 
     def respect(self, limits: Limits) -> None:
-        """Judge by these limits from the next look on; what was seen before is no reason any more."""
+        """Apply these limits from the next look on, and forget earlier reasons."""
         self._sensors = self._make_sensors(limits)
         self._policy = PausePolicy(limits)
         self._hours = Hours.parse(limits.hours)
 
     async def run(self) -> None:
-        """Look, again and again; the first look comes before the first step."""
+        """Look at intervals until cancelled; `look` is called once before, ahead of the first step."""
         looks = 0
         try:
             while True:
@@ -85,7 +85,7 @@ class PauseLoop:
             self._save()
 
     async def look(self) -> None:
-        """One look at the machine, and what follows from it."""
+        """Read the sensors once and apply the policy."""
         self.seen = await asyncio.to_thread(self._sensors.read)
         now, total = asyncio.get_running_loop().time(), self._transport.traffic
         trained_seconds = now - self._looked_at if self._trains() and self._looked_at is not None else 0.0

@@ -1,4 +1,4 @@
-"""What this peer says of itself in its presence record."""
+"""The presence record of this peer."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from peer.rounds.driver import RoundDriver
 
 
 class OwnPresence:
-    """Makes our presence again and again, every time another one."""
+    """Builds our presence record; every one differs from the last."""
 
     def __init__(self, driver: RoundDriver, options: NodeOptions, addresses: OwnAddresses) -> None:
         self._driver = driver
@@ -32,7 +32,7 @@ class OwnPresence:
         self._beats = count(1)
 
     def now(self, state: State, progress: LearnerProgress | None) -> Presence:
-        """As things are; `progress` is None without a learner."""
+        """Return our current presence; `progress` is None without a learner."""
         engine, traffic = self._driver.engine, self._driver.transport.traffic
         versions, heads = engine.heads()
         presence = Presence(
@@ -59,5 +59,5 @@ class OwnPresence:
 
 
 def _shown(loss: float | None) -> float | None:
-    """What others see of our loss; a session's own may be below zero, which no cross-entropy is."""
+    """Return the loss that others see. A session's own loss may be negative, which no cross-entropy is."""
     return None if loss is None or loss < 0 else loss

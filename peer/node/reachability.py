@@ -1,8 +1,8 @@
-"""Whether others get through to this peer: it asks some of them to call it, now and then (`peer.net.probe` answers).
+"""Finds out whether other peers can call this one, by asking some of them to try (`peer.net.probe` answers).
 
-What they say decides one thing, which this peer says of itself in its joins and presence: whether it reduces, and leads
-before others. A peer that believes a liar is one reducer fewer; most that answer have to say so. Keys cost
-nothing, and many that lie would leave the reducing to the hostile: members of the chains are asked, while any is live.
+Their answers decide one thing, which this peer states in its joins and presence: whether it reduces, and is preferred
+as a leader. A peer that believes a liar means one reducer fewer, so most answers must agree. Keys are free, and many
+lying keys would leave the reducing to hostile peers. Therefore members of the chains are asked while any is live.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from peer.rounds.driver import RoundDriver
 
 log = structlog.get_logger(__name__)
 
-ASKED_MAX = 5  # at each look, others each time
-ANSWER_SECONDS = 8.0  # a call that nobody takes is given up after 5
+ASKED_MAX = 5  # at each look, different peers each time
+ANSWER_SECONDS = 8.0  # a call that is not answered is given up after 5
 LOOK_SECONDS = 60.0  # between two looks
-ALONE_SECONDS = 1.0  # while there is nobody to ask
+ALONE_SECONDS = 1.0  # while there is no peer to ask
 
 
 def askable(live: Set[PeerId], chains: Iterable[Chain]) -> Set[PeerId]:
-    """Whom to believe: peers that had a part in newest versions and are there; everybody there if none is."""
+    """Return the peers to believe: live ones that took part in recent versions, or all live ones if there are none."""
     return frozenset[PeerId]().union(*(chain.known() for chain in chains)) & live or live
 
 
@@ -39,7 +39,7 @@ Post = Callable[[PeerId, ProbeAsk, bytes], None]
 
 
 class ReachLoop:
-    """Has live peers call our port, and tells the protocol core what they find, when it has changed."""
+    """Lets live peers call our port, and tells the protocol core of changes in what they find."""
 
     def __init__(
         self,
@@ -55,12 +55,12 @@ class ReachLoop:
         self._post = post
         self._feed = feed
         self._looks = 0
-        self._dialable = True  # until somebody has tried
+        self._dialable = True  # assumed until a peer has tried
         self._asked: set[PeerId] = set()
         self._found: dict[PeerId, bool] = {}
 
     def ask(self) -> bool:
-        """Ask the next few; False if there is nobody."""
+        """Ask the next few peers; False if there are none."""
         self._asked, self._found = some_of(self._live(), self._me, self._looks, ASKED_MAX), {}
         self._looks += 1
         for peer in sorted(self._asked):
@@ -68,14 +68,14 @@ class ReachLoop:
         return bool(self._asked)
 
     def hear(self, sender: PeerId, answer: ProbeAnswer) -> None:
-        """Somebody has tried to call us, or could not try; what nobody was asked for counts for nothing."""
+        """Take the result of a call to us; ignore peers that were not asked or did not try."""
         if sender in self._asked and answer.ticket == self._ticket and answer.reachable is not None:
             self._found[sender] = answer.reachable
 
     def judge(self, connected: Set[PeerId]) -> None:
-        """What those who have answered come to; without any answer we go on believing what we did.
+        """Decide from the answers whether we can be called; keep the earlier result without any answer.
 
-        Who is not `connected` but through a relay had no way to answer, and is none of those who might have.
+        A peer that is not `connected` except through a relay could not answer, and is not counted among those asked.
         """
         if not self._found:
             return
@@ -90,7 +90,7 @@ class ReachLoop:
         return self._looks % (1 << 32)
 
     async def run(self, hosts: HostsOf) -> None:
-        """Look again and again, until cancelled; `hosts` says from where peers are connected."""
+        """Look at intervals, until cancelled; `hosts` returns the addresses from which peers are connected."""
         while True:
             if not self.ask():
                 await asyncio.sleep(ALONE_SECONDS)
@@ -101,7 +101,7 @@ class ReachLoop:
 
 
 async def watch_reach(options: NodeOptions, driver: RoundDriver, addresses: OwnAddresses, hosts: HostsOf) -> None:
-    """Look until cancelled, unless the owner has said how this peer is called, by announcing an address."""
+    """Look until cancelled, unless the owner announces an address for this peer."""
     if options.announce:
         return
     core = driver.engine.core

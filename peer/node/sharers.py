@@ -1,6 +1,6 @@
-"""Peers of one owner on this machine that share its limits: each has a file in one folder, and locks it while it lives.
+"""Peers of one owner on this machine that share its limits. Each locks its own file in one folder while it lives.
 
-No process is in charge: the kernel frees the lock of one that was killed, and what it sent today stays in its file.
+No process is in charge: the kernel releases the lock of a killed process, and its traffic of today stays in its file.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from dht.errors import UsageError
 from peer.machine.limits import SETTINGS_NAME, Limits, PeerSettings
 
 FOLDER_NAME = "sharers"
-FILE_BYTES = 512  # always written whole and at once, so that nobody finds the end of an earlier one
+FILE_BYTES = 512  # always written whole and at once, so that no reader finds the rest of an earlier one
 
 log = structlog.get_logger(__name__)
 
 
 class Used(BaseModel):
-    """What one of them has used on a day, local time, and what its data folder holds."""
+    """The usage of one sharer on a day, local time, and the size of its data folder."""
 
     day: str = ""
     sent_bytes: int = Field(0, ge=0)
@@ -37,7 +37,7 @@ class Used(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class OtherSharers:
-    """All the others together: what they sent today, also those that have ended, and what the living hold."""
+    """The usage of all other sharers: traffic of today, also of ended ones, and disk space of living ones."""
 
     living: int = 0
     sent_bytes: int = 0
@@ -46,10 +46,10 @@ class OtherSharers:
 
 
 class Sharers:
-    """One peer's place among them, which it has within this context."""
+    """One peer's membership among the sharers, which lasts for this context."""
 
     def __init__(self, folder: Path, data_directory: Path, overrides: Sequence[str] = ()) -> None:
-        """The limits are those in the folder's settings, with `--limit` on top; raises UsageError."""
+        """Read the limits from the folder's settings, with `--limit` on top; raises UsageError."""
         if folder.resolve() != data_directory.resolve():
             _check_no_limits(data_directory, folder)
         self.folder = folder
@@ -58,13 +58,13 @@ class Sharers:
         self._data_directory = data_directory
         self._own = hashlib.sha256(os.fsencode(data_directory.resolve())).hexdigest()[:12] + ".json"
         self._descriptor = -1
-        self._known: dict[str, Used] = {}  # what others wrote last that could be read
+        self._known: dict[str, Used] = {}  # by file, the last contents that could be read
         self._trouble = ""
-        self._settings = Limits()  # what the file said when we looked last, and what we have put into it since
+        self._settings = Limits()  # the settings file at the last look, with our own changes since
         self._read_settings()
 
     def __enter__(self) -> Self:
-        """Be one of them; raises UsageError if the folder takes nothing, or a process has our data folder already."""
+        """Take our place; raises UsageError if the folder is not writable, or another process uses our data folder."""
         path = self.folder / FOLDER_NAME / self._own
         try:
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -85,26 +85,26 @@ class Sharers:
         os.close(self._descriptor)
 
     def begin(self) -> Limits:
-        """Our part of the limits, as things are now; raises UsageError."""
+        """Return our current part of the limits; raises UsageError."""
         self._read_settings()
         self._look("")
         return self.part(self.whole)
 
     def part(self, limits: Limits) -> Limits:
-        """Ours of what all may take."""
+        """Return our part of these limits."""
         return limits.part(self.others.living + 1)
 
     def exchange(self, mine: Used) -> dict[str, Any]:
-        """Write what this peer has used, and read what the others have: slow, for a thread.
+        """Write what this peer has used, and read the usage of others; slow, so call it in a thread.
 
-        Returns limits of all that have changed in their settings since the last time.
+        Returns the shared limits that have changed in the settings since the last call.
         """
         self._look(mine.day)
         trouble, changes = "", {}
         try:
             os.pwrite(self._descriptor, mine.model_dump_json().encode().ljust(FILE_BYTES), 0)
             changes = self._changed()
-        except (OSError, UsageError) as error:  # a full disk, or settings that the owner has not finished writing
+        except (OSError, UsageError) as error:  # a full disk, or settings that the owner is still writing
             trouble = str(error)
         if trouble and trouble != self._trouble:
             log.warning("limits_not_shared", reason=trouble)
@@ -112,7 +112,7 @@ class Sharers:
         return changes
 
     def kept(self, changes: Mapping[str, Any]) -> None:
-        """Note what this peer has put into the settings itself: another may have changed it again by the next look."""
+        """Note what this peer itself wrote to the settings: another may have changed it again by the next look."""
         self._settings = self._settings.model_copy(update=dict(changes))
 
     def _look(self, day: str) -> None:
@@ -126,7 +126,7 @@ class Sharers:
         )
 
     def _read(self, path: Path) -> tuple[Used, bool]:
-        """What another has used, and whether it lives; what it said before where that cannot be read."""
+        """Read the usage of another sharer, and whether it lives; its last known usage if the file cannot be read."""
         lives = False
         with suppress(OSError, ValidationError), path.open("rb") as file:
             lives = not _locked(file.fileno(), fcntl.LOCK_SH)
@@ -134,7 +134,7 @@ class Sharers:
         return self._known.get(path.name, Used()), lives
 
     def _read_settings(self) -> None:
-        self.whole = PeerSettings.load(self.folder, self._overrides).limits  # what all may take together
+        self.whole = PeerSettings.load(self.folder, self._overrides).limits  # for all sharers together
         self._settings = PeerSettings.load(self.folder).limits
 
     def _changed(self) -> dict[str, Any]:
@@ -143,7 +143,7 @@ class Sharers:
 
 
 def _taken(descriptor: int) -> bool:
-    """Lock the file of a sharer; false if another process has it. Who only looks at it is waited for."""
+    """Lock the file of a sharer; false if another process holds it. Waits for processes that only read it."""
     while not _locked(descriptor, fcntl.LOCK_EX):
         if not _locked(descriptor, fcntl.LOCK_SH):
             return False
@@ -152,7 +152,7 @@ def _taken(descriptor: int) -> bool:
 
 
 def _locked(descriptor: int, how: int) -> bool:
-    """Lock a file in this way, unless another process has it in a way that excludes that."""
+    """Lock a file in this mode; false if another process holds a conflicting lock."""
     try:
         fcntl.flock(descriptor, how | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -161,7 +161,7 @@ def _locked(descriptor: int, how: int) -> bool:
 
 
 def _check_no_limits(data_directory: Path, folder: Path) -> None:
-    """Raise UsageError if a peer has limits of its own that it would silently give up for the folder's."""
+    """Raise UsageError if a peer has limits of its own, which those of the folder would silently replace."""
     if own := PeerSettings.load(data_directory).limits.model_fields_set:
         raise UsageError(
             f"{data_directory / SETTINGS_NAME} has limits of its own ({', '.join(sorted(own))}); "

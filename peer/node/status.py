@@ -38,7 +38,7 @@ OUTRUN = "versions follow each other faster than they arrive here, so this peer 
 
 
 def fragment_status(machine: FragmentMachine, last_void: str, now: float) -> FragmentStatus:
-    """One fragment in words and digests; `last_void` says why its last attempt came to nothing."""
+    """Describe one fragment in words and digests; `last_void` says why its last attempt failed."""
     _, hindrance = machine.eligibility(now)
     phase: Phase = "idle"
     if hindrance is Hindrance.BUSY:
@@ -52,12 +52,12 @@ def fragment_status(machine: FragmentMachine, last_void: str, now: float) -> Fra
         state=machine.chain.state.hex(),
         phase=phase,
         reason=last_void,
-        hindrance="" if hindrance is None or hindrance is Hindrance.NOT_NEEDED else hindrance,  # of which nothing waits
+        hindrance="" if hindrance is None or hindrance is Hindrance.NOT_NEEDED else hindrance,  # nothing waits for it
     )
 
 
 def newest_certificates(machine: FragmentMachine) -> list[CertificateView]:
-    """The newest certificates of a fragment, oldest first."""
+    """Return the newest certificates of a fragment, oldest first."""
     chain = machine.chain
     return [
         CertificateView(
@@ -73,7 +73,7 @@ def newest_certificates(machine: FragmentMachine) -> list[CertificateView]:
 
 
 def advice_of(driver: RoundDriver) -> str:
-    """What somebody has to do; nothing here can."""
+    """Return what a person has to do, because this peer cannot."""
     engine, ahead_seconds = driver.engine, driver.counters.clock_ahead_seconds
     stuck = engine.fork_choice.out_of_reach(engine.core.presence.live(driver.now))
     far = f"the others have gone on too far to be followed; {ADVICE_OUT_OF_REACH}" if stuck else ""
@@ -83,7 +83,7 @@ def advice_of(driver: RoundDriver) -> str:
 
 
 def note_of(reason: str, driver: RoundDriver) -> str:
-    """What is happening now, in one line: `reason` says why nothing is."""
+    """Describe in one line what is happening now; `reason` says why nothing is."""
     if reason:
         return reason
     lacking = [machine.index for machine in driver.engine.machines if not machine.ready]
@@ -104,7 +104,7 @@ def note_of(reason: str, driver: RoundDriver) -> str:
 
 
 def lack_of_company(core: Core, now: float) -> str:
-    """Why a learner gets into no round, where too few others train."""
+    """Return why a learner gets into no round if too few others train."""
     training = len(core.presence.trainers(now) | {core.me})
     if not core.contributes or training >= core.pace.min_group:
         return ""
@@ -112,7 +112,7 @@ def lack_of_company(core: Core, now: float) -> str:
 
 
 def lack_of_founders(core: Core, chains: Sequence[Chain], now: float) -> str:
-    """Why a learner's rounds come to nothing at the beginning of a run: a founder leads every first version."""
+    """Return why a learner's rounds fail at the beginning of a run: a founder leads every first version."""
     here = core.presence.live(now) | {core.me}
     if not core.contributes or here & core.manifest.founder_ids or all(chain.version for chain in chains):
         return ""
@@ -120,19 +120,19 @@ def lack_of_founders(core: Core, chains: Sequence[Chain], now: float) -> str:
 
 
 def _round(machine: FragmentMachine) -> str:
-    """Which fragment's, and how large the group is."""
+    """Describe the round of a fragment: its number, and the size of the group."""
     return str(machine.index) + (f" ({len(machine.attempt.group.members)} peers)" if machine.attempt else "")
 
 
 def swarm_loss(presence: PresenceTable, own: float | None, now: float) -> float | None:
-    """The median of our learner's loss and those that others say of theirs; None where nobody says any."""
+    """Return the median of our learner's loss and those that others report; None without any."""
     said = [presence.sightings[peer].presence.loss for peer in presence.trainers(now)]
     known = [loss for loss in (own, *said) if loss is not None]
     return median(known) if known else None
 
 
 def _probation(engine: Engine) -> str:
-    """Where our own work has no weight yet."""
+    """Say in which fragments our own work has no weight yet."""
     core = engine.core
     new = [str(chain.fragment) for chain in engine.chains if core.contributes and chain.on_probation({core.me})]
     needed = core.rules.trust.probation_rounds
@@ -142,7 +142,7 @@ def _probation(engine: Engine) -> str:
 def peer_snapshot(
     base: PeerSnapshot, driver: RoundDriver, progress: LearnerProgress, seen: Conditions, now: float
 ) -> PeerSnapshot:
-    """`base` (who and in what state) completed with what the parts know."""
+    """Complete `base`, which has identity and state, with the values of the parts."""
     usage = resource.getrusage(resource.RUSAGE_SELF)
     traffic = driver.transport.traffic
     counters, engine = driver.counters, driver.engine
@@ -184,12 +184,12 @@ def peer_snapshot(
 
 
 def told_status(snapshot: PeerSnapshot, driver: RoundDriver) -> PublicStatus:
-    """What everybody who asks is told."""
+    """Return the status that is told to every peer that asks."""
     return public_status(snapshot, driver.traces.views(), driver.counters.audits)
 
 
 def mark_of(driver: RoundDriver, wall_seconds: float) -> Mark:
-    """Where the run stands, for an evaluation of the anchors as they are now."""
+    """Return the position of the run, for an evaluation of the current anchors."""
     machines = driver.engine.machines
     complete = all(machine.ready for machine in machines)
     return Mark(versions_certified(driver.engine), driver.counters.certified.tokens, wall_seconds, complete)
