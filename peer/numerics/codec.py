@@ -1,12 +1,12 @@
-"""How a float32 vector becomes bytes and back, the same bytes on every machine (design §6.2 step 4, §7).
+"""Encodes float32 vectors as bytes and decodes them, identically on every machine (design §6.2 step 4, §7).
 
-Every operation of numpy's or torch's here is one separately rounded IEEE float32 operation, so no fused instruction
-and no thread count can change a bit. An encoding is a row of independent blocks; a Merkle leaf holds whole blocks, so
-one leaf can be decoded, recombined and encoded again alone (the exact spot check of design §6.2 step 8).
+Every numpy or torch operation here is one separately rounded IEEE float32 operation, so no fused instruction and no
+thread count can change a bit. An encoding is a sequence of independent blocks. A Merkle leaf holds whole blocks, so one
+leaf can be decoded, recombined and encoded again alone (the exact spot check of design §6.2 step 8).
 
-Relative error (L2) on Gaussian vectors, and bits per element, as `tests/peer/numerics/test_codec.py` holds them:
-fp32 0, 32; fp16 2.1e-4, 16; bf16 1.7e-3, 16; int8 0.65 %, 8.25; int4 11.7 %, 4.25; e3m0 19.2 %, 4.25;
-int2 77 %, 2.25. No block codec's error on an element is longer than the element, which error feedback rests on.
+Relative error (L2) on Gaussian vectors, and bits per element, as `tests/peer/numerics/test_codec.py` checks them: fp32
+0, 32; fp16 2.1e-4, 16; bf16 1.7e-3, 16; int8 0.65 %, 8.25; int4 11.7 %, 4.25; e3m0 19.2 %, 4.25; int2 77 %, 2.25. With
+every block codec the error of an element is at most as large as the element, on which error feedback relies.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from coordinator.wire.openings import LEAF_BYTES_MAX
 from dht.errors import LocalError, PeerError
 from peer.machine.buffer_pool import new_vector
 
-BLOCK_ELEMENTS = 128  # 64 would cost a quarter of a bit more and save a tenth of the error; more bits save twice that
+BLOCK_ELEMENTS = 128  # 64 would cost a quarter of a bit for a tenth less error; more bits per value save twice that
 SCALE_BYTES = 4
-CHUNK_BLOCKS = 512  # blocks worked on at once: 256 KiB of float32, which stays in a core's cache
+CHUNK_BLOCKS = 512  # blocks processed at once: 256 KiB of float32, which stays in a core's cache
 
 Buffer = bytes | memoryview
 Floats = NDArray[np.float32]
@@ -45,22 +45,22 @@ class Codec(Protocol):
 
     @property
     def leaf_bytes(self) -> int:
-        """Bytes of a Merkle leaf: the largest whole number of blocks within LEAF_BYTES_MAX."""
+        """Size of a Merkle leaf in bytes: the largest whole number of blocks within LEAF_BYTES_MAX."""
         ...
 
     @property
     def leaf_elements(self) -> int:
-        """Elements that one full leaf encodes."""
+        """Number of elements in a full leaf."""
         ...
 
     def encoded_bytes(self, elements: int) -> int:
-        """Length of the encoding of `elements` values."""
+        """Return the length of the encoding of `elements` values, in bytes."""
         ...
 
     def encode(self, vector: Tensor, seen: Tensor | None = None) -> bytes:
         """Encode float32[n] on the CPU; values out of range saturate. Raises LocalError if one is not finite.
 
-        What decodes from it is written to `seen`, float32[n], if given.
+        Writes the decoded values to `seen`, float32[n], if given.
         """
         ...
 
@@ -69,7 +69,7 @@ class Codec(Protocol):
         ...
 
     def squared_length_max(self, buffer: Buffer, elements: int) -> float:
-        """A bound on the squared length of what `decode` gives, for less work; raises as it does."""
+        """Return an upper bound on the squared length of the decoded vector, for less work; raises as `decode` does."""
         ...
 
 
@@ -124,10 +124,10 @@ class RawCodec:
 
 @dataclass(frozen=True, slots=True)
 class IntegerQuantiser:
-    """Rounds to whole numbers of magnitude up to `levels`, 127, 7 or 1: one, two or four to a byte.
+    """Rounds to integers of magnitude up to `levels`, which is 127, 7 or 1: one, two or four to a byte.
 
-    `levels` 1 is ternary: four linear levels without a zero would turn a sparse block into noise longer than itself.
-    A block's scale is absmax / levels; blocks with one below `scale_min` become zero, so that no value decodes to a
+    `levels` 1 is ternary: four linear levels without a zero would turn a sparse block into noise longer than the block.
+    A block's scale is absmax / levels. Blocks with a scale below `scale_min` become zero, so that no value decodes to a
     subnormal, which some machines flush.
     """
 
@@ -143,8 +143,10 @@ class IntegerQuantiser:
         return BLOCK_ELEMENTS * self.bits // 8
 
     def to_codes(self, scaled: Floats) -> Bytes:
-        """uint8[blocks, code_bytes] from float32[blocks, BLOCK_ELEMENTS] over their scale, of magnitude up to `levels`
-        if rounded; overwrites its input."""
+        """Return uint8[blocks, code_bytes] from float32[blocks, BLOCK_ELEMENTS] divided by their scales.
+
+        The input's rounded magnitude is at most `levels`; it is overwritten.
+        """
         np.rint(scaled, out=scaled)
         if self.bits == 8:
             return scaled.astype(np.int8).view(np.uint8)
@@ -152,18 +154,18 @@ class IntegerQuantiser:
         return _pack(scaled.astype(np.uint8), self.bits)
 
     def from_codes(self, codes: Bytes, out: Floats) -> None:
-        """The inverse of contiguous codes, into float32[blocks, BLOCK_ELEMENTS]."""
+        """Decode contiguous codes into float32[blocks, BLOCK_ELEMENTS]: the inverse of `to_codes`."""
         if self.bits == 8:
             out[:] = codes.view(np.int8)
             return
         for own, part in _unpacked(codes, self.bits, out):
-            own -= np.uint8(self.levels + 1)  # around zero, which a signed byte knows
+            own -= np.uint8(self.levels + 1)  # around zero, as in a signed byte
             part[:] = own.view(np.int8)
 
 
 @dataclass(frozen=True, slots=True)
 class ExponentQuantiser:
-    """E3M0, as Streaming DiLoCo (2501.18512) used: a sign and three exponent bits: 0, ±1/64, ±1/32, … ±1."""
+    """E3M0, as in Streaming DiLoCo (2501.18512): a sign and three exponent bits: 0, ±1/64, ±1/32, … ±1."""
 
     levels: int = 1
     scale_min: float = _NORMAL_MIN * 64
@@ -174,7 +176,7 @@ class ExponentQuantiser:
 
     def to_codes(self, scaled: Floats) -> Bytes:
         magnitude = np.minimum(np.abs(scaled), np.float32(1))
-        # the border between 2^-k-1 and 2^-k is 0.75·2^-k: a third more turns it into a power of two
+        # the border between 2^-k-1 and 2^-k is 0.75·2^-k: adding a third makes it a power of two
         exponent = (magnitude * np.float32(4 / 3)).view(np.int32) >> 23
         codes = np.maximum(exponent - 120, magnitude >= np.float32(1 / 128)).astype(np.uint8)
         codes += ((scaled < 0) & (codes > 0)).astype(np.uint8) * np.uint8(8)
@@ -189,7 +191,7 @@ class ExponentQuantiser:
 
 @dataclass(frozen=True, slots=True)
 class BlockCodec:
-    """Blocks of 128 values: a float32 scale (absmax / levels), then the codes; the last block is filled with zeros."""
+    """Blocks of 128 values: a float32 scale (absmax / levels), then the codes; the last block is padded with zeros."""
 
     name: str
     quantiser: IntegerQuantiser | ExponentQuantiser
@@ -208,7 +210,7 @@ class BlockCodec:
 
     @property
     def scale_max(self) -> np.float32:
-        """No code times this scale leaves the range of float32, not even the lowest int, which nobody encodes."""
+        """The largest scale whose product with any code is in the range of float32, even with the unused lowest int."""
         largest: np.float32 = np.nextafter(np.float32(_FLOAT_MAX / (self.quantiser.levels + 1)), np.float32(0))
         return largest
 
@@ -244,11 +246,11 @@ class BlockCodec:
         return BLOCK_ELEMENTS * float(np.square(largest).sum())
 
     def _scaled(self, buffer: Buffer, elements: int) -> tuple[Bytes, Floats]:
-        """Encoded blocks, and the scale of each; raises as `decode`."""
+        """Return the encoded blocks and the scale of each; raises as `decode`."""
         _check_length(self, buffer, elements)
         encoded = np.frombuffer(buffer, np.uint8).reshape(-1, self.block_bytes)
         scales = encoded[:, :SCALE_BYTES].copy().view("<f4")
-        # written so that NaN fails it; minus zero counts as zero
+        # in this form NaN fails the check; minus zero counts as zero
         if not ((scales == 0) | ((scales >= self.quantiser.scale_min) & (scales <= self.scale_max))).all():
             raise PeerError(f"the {self.name} encoding holds a scale that is not finite or out of range")
         return encoded, scales
@@ -263,9 +265,9 @@ class BlockCodec:
                 self._decode_blocks(codes, scales, seen[chunk])
 
     def _codes(self, blocks: Floats) -> tuple[Floats, Bytes]:
-        """The scale of each block, float32[blocks, 1], and its codes."""
+        """Return the scale of each block, float32[blocks, 1], and its codes."""
         scaled = np.abs(blocks)
-        worked = torch.from_numpy(scaled)  # torch goes along rows several times as fast
+        worked = torch.from_numpy(scaled)  # torch reduces rows several times as fast as numpy
         largest = worked.amax(dim=1, keepdim=True).numpy()
         if not np.isfinite(largest).all():
             raise LocalError("a vector to be encoded holds values that are not finite")
@@ -287,9 +289,11 @@ def _in_blocks(values: Floats) -> Floats:
 
 
 def _pack(codes: Bytes, bits: int) -> Bytes:
-    """Several codes of `bits` bits to a byte: byte k of c has values k, k + c, k + 2c … of a block, the lowest bits
-    first."""
-    words = codes.view(np.uint32)  # no code leaves its byte when it is shifted
+    """Pack several codes of `bits` bits into a byte.
+
+    Byte k of c has the values k, k + c, k + 2c … of a block, the lowest bits first.
+    """
+    words = codes.view(np.uint32)  # a shifted code stays within its byte
     columns = words.shape[1] * bits // 8
     packed = words[:, :columns].copy()
     for place in range(1, 8 // bits):
@@ -298,7 +302,7 @@ def _pack(codes: Bytes, bits: int) -> Bytes:
 
 
 def _unpacked(codes: Bytes, bits: int, out: Floats) -> Iterator[tuple[Bytes, Floats]]:
-    """The codes of each place in their bytes, and where in `out` their values are."""
+    """Yield the codes of each position in their bytes, and the part of `out` for their values."""
     columns, last = BLOCK_ELEMENTS * bits // 8, 8 // bits - 1
     for place in range(last + 1):
         shifted = codes >> np.uint8(bits * place) if place else codes
@@ -307,7 +311,7 @@ def _unpacked(codes: Bytes, bits: int, out: Floats) -> Iterator[tuple[Bytes, Flo
 
 
 def _to_bfloat16(values: Floats) -> NDArray[np.uint16]:
-    """Round to nearest even on the bits: the processor's own instruction would flush subnormals."""
+    """Round to nearest even on the bits, because the processor's own instruction would flush subnormals."""
     bits = values.view(np.uint32)
     rounded = (bits + (np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1)))) >> np.uint32(16)
     # 0x7F80 is infinity, which only values beyond the largest bfloat16 round to
@@ -347,4 +351,4 @@ CODECS: Mapping[str, Codec] = MappingProxyType(
         )
     }
 )
-"""Every codec by the name that a manifest gives it."""
+"""Every codec by its name in manifests."""

@@ -1,9 +1,9 @@
-"""Whether published coefficients are those of their rule, judged by the leaves that one voter has opened (design §7).
+"""Checks published coefficients against their rule, with the leaves that one voter has opened (design §7).
 
-A reducer forms its coefficients from whole segments; a voter sees a sample of the same elements of every input, which
-no member can lie about (docs/adr/0008). It runs the rule on the sample and compares. Where the rule's coefficients
-follow from weights alone, they must be these, exactly; where they follow from distances, sampling leaves a tolerance,
-so what is found here never convicts anybody: it only has a partition reduced once more, if many find it.
+A reducer computes its coefficients from whole segments. A voter sees a sample of the same elements of every input,
+which no member can falsify (docs/adr/0008). It runs the rule on the sample and compares. Where a rule's coefficients
+follow from weights alone, they must match exactly. Where they follow from distances, sampling requires a tolerance. So
+a finding here never convicts a peer: if many voters agree, the partition is only reduced once more.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from peer.numerics.robust.segments import TensorInputs, merge_segment, tensor_sc
 from peer.numerics.robust.selection import tolerated
 from peer.numerics.robust.stack import Floats, Singles
 
-EXCESS_MAX = 0.4  # share of its weight a coefficient may differ from a sample's (docs/explanation/verification.md)
-ELEMENTS_MIN = 512  # or as good as these: what fewer elements say of a whole partition is not enough
-ERRORS = 8.0  # over √elements: how far a sample's cosines may be off; 7.2 was the most seen, 0.7 the median
+EXCESS_MAX = 0.4  # difference from a sample's coefficient, as share of the weight (docs/explanation/verification.md)
+ELEMENTS_MIN = 512  # or their equivalent: fewer elements say too little about a whole partition
+ERRORS = 8.0  # over √elements: the tolerated error of a sample's cosines; 7.2 was the most seen, 0.7 the median
 COSINE_ERROR_MAX = 0.25  # reached below a thousand elements
-LENGTH_MIN = 0.1  # of the usual length, below which a sample says nothing of a direction
-SETTLED = 1e-5  # change of a coefficient at which an iteration ends: far less than a sample can tell
+LENGTH_MIN = 0.1  # of the usual length; a shorter sample says nothing about a direction
+SETTLED = 1e-5  # change of a coefficient that ends an iteration: far less than a sample can resolve
 SUM_TOLERANCE = 1e-3  # published coefficients are rounded to float32
-LONGER_MAX = 1.01  # of a committed squared norm: an admitted input is nowhere near, however sums are rounded
-AGREEMENT = 0.01  # of a member's weight: two machines that run the rule on the same segment differ by far less
+LONGER_MAX = 1.01  # of a committed squared norm: admitted inputs stay far below, however sums are rounded
+AGREEMENT = 0.01  # of a member's weight: two machines that run the rule on the same segment differ far less
 
 BY_DISTANCE = frozenset({"robust_rda", "centered_clip", "geometric_median"})
 BY_WEIGHT = frozenset({"mean", "rda"})
@@ -41,9 +41,10 @@ BY_WEIGHT = frozenset({"mean", "rda"})
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """Some elements of one segment of so many, the same of every member, with what was published about it.
+    """A sample of elements of one segment, the same for every member, with what was published about it.
 
-    `squares` are the squared norms that members have committed to have in the whole segment.
+    `whole` is the number of elements of the segment. `squares` are the squared norms of the whole segment that members
+    have committed to.
     """
 
     pieces: list[Singles]
@@ -58,12 +59,12 @@ class Sample:
 
     @property
     def variance(self) -> float:
-        """Variance of a mean over the sample, in units of the elements' own: 0 if the whole segment was seen."""
+        """Variance of a mean over the sample, in units of the elements' variance: 0 if it is the whole segment."""
         return 1 / self.elements - 1 / self.whole
 
 
 def published_form(rule: str, coefficients: Sequence[float], segments: Sequence[TensorInputs]) -> bool:
-    """Whether these can be a rule's coefficients at all, segment after segment: exact, so that all find the same."""
+    """Whether a rule can give these coefficients at all, checked by segment. Exact, so all peers agree."""
     members = len(segments[0].weights) if segments else 0
     if len(coefficients) != members * len(segments):
         return False
@@ -88,9 +89,9 @@ def _has_form(rule: str, own: Sequence[float], weights: Sequence[float]) -> bool
 def is_merged_so(
     rule: MergeRule, segments: Sequence[tuple[slice, TensorInputs]], pieces: Sequence[Tensor], own: Sequence[float]
 ) -> bool:
-    """Whether the rule, run on the whole inputs of a partition, gives these coefficients: what an audit can tell.
+    """Whether the rule gives these coefficients for the whole inputs of a partition, as far as an audit can tell.
 
-    Sums differ in their last digits between machines, and rules make more of that, so it proves nothing either.
+    Sums differ in their last digits between machines, and rules amplify that, so this proves nothing either.
     """
     members = len(pieces)
     for index, (span, inputs) in enumerate(segments):
@@ -106,10 +107,10 @@ def is_merged_so(
 
 
 def fits_norms(sample: Sample) -> bool:
-    """Whether no member has more in the sample than it has committed for the whole segment.
+    """Whether no member has more in the sample than it has committed to for the whole segment.
 
-    Who is longer than it said weighs more than it should (`segment_factors` divides by the committed norm), and only a
-    reducer that knows of it takes it in.
+    A member longer than its commitment weighs more than it should, because `segment_factors` divides by the committed
+    norm. Only a colluding reducer accepts such an input.
     """
     members = zip(sample.pieces, sample.squares, sample.inputs.weights, strict=True)
     return all(
@@ -120,10 +121,10 @@ def fits_norms(sample: Sample) -> bool:
 
 
 def follows_rule(rule: str, samples: Sequence[Sample]) -> bool:
-    """Whether the coefficients agree with what the rule makes of these samples, as far as they can tell.
+    """Whether the coefficients agree with the rule's for these samples, as far as samples can tell.
 
-    Of one segment a voter sees little, so each is judged with a wide tolerance, and the mean over all that was seen
-    with a narrow one: a sample's errors go to all sides, coefficients that are wrong everywhere to one
+    A voter sees little of one segment. So each segment is judged with a wide tolerance, and the mean over all samples
+    with a narrow one: sampling errors have all signs, while coefficients that are wrong everywhere err to one side
     (docs/adr/0034).
     """
     if rule not in BY_DISTANCE or not samples or sum(weight > 0 for weight in samples[0].inputs.weights) < 3:
@@ -143,10 +144,10 @@ def follows_rule(rule: str, samples: Sequence[Sample]) -> bool:
 
 
 def excess(rule: str, sample: Sample, variances: Sequence[float]) -> Floats:
-    """By how much each coefficient is less and more than the sample allows, in shares of its member's weight.
+    """Return by how much each coefficient is below and above what the sample allows, in shares of its member's weight.
 
-    float64[variances, 2, counted members]: with such variances of its cosines; less than 0 where it is allowed.
-    Raises ValueError as `inner_products` does.
+    The result is float64[variances, 2, counted members], one row for each variance of the sample's cosines; values
+    below 0 are allowed. Raises ValueError as `inner_products` does.
     """
     weights = np.array(sample.inputs.weights)
     counted = weights > 0
@@ -174,9 +175,10 @@ def excess(rule: str, sample: Sample, variances: Sequence[float]) -> Floats:
 
 
 def _known_lengths(lengths: Floats, shares: Floats) -> Floats:
-    """How long each input is in the sample beside their median, at most 1: who is short there has its length elsewhere.
+    """Return each input's length in the sample relative to the median, at most 1.
 
-    What it is there says little about its direction as a whole.
+    An input that is short in the sample has its length elsewhere, so the sample says little about its direction as a
+    whole.
     """
     usual = float(weighted_median(lengths, shares))
     return np.asarray(np.clip(lengths / max(usual, np.finfo(float).tiny), LENGTH_MIN, 1))

@@ -1,6 +1,6 @@
-"""Independent pieces of arithmetic on several cores: numpy and hashing leave Python's lock to others meanwhile.
+"""Runs independent pieces of arithmetic on several cores; numpy and hashing release Python's lock meanwhile.
 
-What is computed does not depend on how many there are: each piece is one function's result, and they stay in order.
+The results do not depend on the number of cores: each piece is one function call, and the order is kept.
 """
 
 from __future__ import annotations
@@ -16,31 +16,31 @@ Answer = TypeVar("Answer")
 
 
 class Cores:
-    """So many threads; with one, everything happens where it is asked for."""
+    """A fixed number of threads; with one, everything runs in the calling thread."""
 
     def __init__(self, threads: int = 1) -> None:
         self._pool = one_core_each(threads, "round") if threads > 1 else None
 
     def each(self, function: Callable[[Item], Answer], items: Iterable[Item]) -> list[Answer]:
-        """What the function makes of every item, in order; raises what the first of them that fails raises.
+        """Return the function's result for every item, in order; raises the error of the first item that fails.
 
-        The function must not ask for cores itself: it would wait for its own.
+        The function must not use the same cores itself: it would wait for its own thread.
         """
         if self._pool is None:
             return [function(item) for item in items]
         return list(self._pool.map(function, items))
 
     def close(self) -> None:
-        """End the threads, once they have done what was asked."""
+        """End the threads once they have finished what was submitted."""
         if self._pool is not None:
             self._pool.shutdown()
 
 
 def one_core_each(threads: int, name: str) -> ThreadPoolExecutor:
-    """Threads that multiply matrices by themselves.
+    """Create threads that multiply matrices on one core each.
 
-    Without being told in each thread, MKL does so on all cores, however few torch may use. Where matrices are small,
-    as those of rules are, its threads wait for each other longer than they compute, and they wait busily.
+    Unless set in each thread, MKL uses all cores, however few torch may use. For small matrices, as in merge rules, its
+    threads then wait for each other longer than they compute, in busy loops.
     """
     return ThreadPoolExecutor(threads, name, torch.set_num_threads, (1,))
 

@@ -1,4 +1,4 @@
-"""Vectors as others are told them: encoded, hashed and measured in spans that stay in a core's cache (design §6.2)."""
+"""Vectors as told to other peers: encoded, hashed and measured in spans that fit a core's cache (design §6.2)."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from peer.numerics.core_pool import Cores
 from peer.numerics.fragments import Partitioning
 from peer.numerics.merge import squared_norm
 
-SPAN_ELEMENTS = 1 << 16  # at most, of what one core encodes at a time: 256 KiB
-ROUGH_SQUARE_MIN = 1e-30  # on average: squares of shorter elements lose digits
+SPAN_ELEMENTS = 1 << 16  # encoded at once by one core, at most: 256 KiB
+ROUGH_SQUARE_MIN = 1e-30  # on average; the squares of smaller elements lose digits
 
 
 @dataclass(frozen=True, slots=True)
 class EncodedPart:
-    """One partition of a contribution, with the squared norms of its segments as the others see them."""
+    """One partition of a contribution, with the squared norms of its segments after decoding."""
 
     data: bytes
     tree: MerkleTree
@@ -39,9 +39,9 @@ def encode_parts(
     look: Callable[[slice, Tensor, Tensor], None],
     cores: Cores,
 ) -> list[EncodedPart]:
-    """Encode, hash and measure these partitions, span by span on each core: a span never leaves its cache.
+    """Encode, hash and measure these partitions, span by span on each core, so that a span stays in its cache.
 
-    `look` is shown the elements of every span, and what decodes from them.
+    `look` is called with the slice, the elements and the decoded elements of every span.
     """
     segments, bounds = partitioning.segments, partitioning.bounds
     stops = [segment.stop for segment in segments]
@@ -81,9 +81,10 @@ def encode_parts(
 
 
 def told_norm(piece: Tensor) -> float:
-    """About ‖x‖², the same number on every machine: for what others find themselves, or only to a ten-thousandth.
+    """Return approximately ‖x‖², the same number on every machine.
 
-    Summed in float32, in an order that numpy keeps, which is a hundred times closer than that.
+    For norms that others check themselves, or only to a ten-thousandth. Summed in float32 in the order that numpy
+    fixes, which is a hundred times more accurate than that.
     """
     values = piece.numpy()
     with np.errstate(over="ignore", under="ignore"):

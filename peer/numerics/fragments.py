@@ -1,8 +1,8 @@
-"""Fragments, partitions and segments: which part of the model is synchronised when, and who reduces it.
+"""Fragments, partitions and segments: which part of the model is synchronised when, and which peer reduces it.
 
-A fragment is an ordered list of whole tensors, or of rows of embeddings that are cut, flat as one contiguous float32
-vector. For a round it is cut into
-partitions, one per reducer; what a tensor and a partition have in common is a segment (design §6.2, §7).
+A fragment is an ordered list of whole tensors, or of row ranges of embeddings that are cut, flattened into one
+contiguous float32 vector. For a round it is cut into partitions, one per reducer. The overlap of a tensor and a
+partition is a segment (design §6.2, §7).
 """
 
 from __future__ import annotations
@@ -23,10 +23,11 @@ FLOAT_BYTES = 4
 
 @dataclass(frozen=True, slots=True)
 class TensorSpec:
-    """One tensor of the model; `embedding` ones are merged by plain weighted mean (DiLoCo 2604.21428 §D.2).
+    """One tensor of the model. `embedding` ones are merged by plain weighted mean (DiLoCo 2604.21428 §D.2).
 
-    `start` says what its values at version 0 are, where they are seeded: `uniform` ones within ± `bound`, or without
-    one within what suits the model's width. With `whole_rows` it is only a part of the tensor, from `first_row` on.
+    `start` is the distribution of its values at version 0, where they are seeded: `uniform` is within ± `bound`, or by
+    default within a bound that suits the model's width. With `whole_rows`, this is only a part of the tensor, from
+    `first_row` on.
     """
 
     name: str
@@ -55,15 +56,15 @@ class TensorSpec:
 
     @property
     def whole_shape(self) -> tuple[int, ...]:
-        """Of the tensor with this name in the model."""
+        """Shape of the whole tensor with this name in the model."""
         return self.shape if self.whole_rows is None else (self.whole_rows, *self.shape[1:])
 
     def part(self, first_row: int, rows: int) -> TensorSpec:
-        """So many rows of it."""
+        """Return the part of this tensor with `rows` rows from `first_row` on."""
         return replace(self, shape=(rows, *self.shape[1:]), first_row=first_row, whole_rows=self.rows)
 
     def of(self, tensor: Tensor) -> Tensor:
-        """What this is of the tensor in the model, in the same memory."""
+        """Return the view of this part in the model's tensor."""
         return tensor if self.whole_rows is None else tensor[self.first_row : self.first_row + self.rows]
 
 
@@ -80,13 +81,13 @@ class FragmentLayout:
 
     @property
     def offsets(self) -> tuple[int, ...]:
-        """Where each tensor starts in the flat vector, and after the last one where it ends."""
+        """Where each tensor starts in the flat vector, and the end of the last one."""
         return tuple(accumulate((tensor.elements for tensor in self.tensors), initial=0))
 
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """What tensor `tensor` and partition `partition` share: elements `start` to `stop` of the flat fragment."""
+    """The overlap of tensor `tensor` and partition `partition`: elements `start` to `stop` of the flat fragment."""
 
     partition: int
     tensor: int
@@ -112,7 +113,7 @@ class Partitioning:
         return len(self.bounds) - 1
 
     def span(self, partition: int) -> slice:
-        """The elements of the flat fragment that this partition holds."""
+        """Return the elements of the flat fragment that this partition holds."""
         return slice(self.bounds[partition], self.bounds[partition + 1])
 
     def elements(self, partition: int) -> int:
@@ -124,12 +125,12 @@ class Partitioning:
         return [self.span(partition) for partition in range(self.partitions)]
 
     def segment_span(self, partition: int) -> slice:
-        """Which entries of a list "per segment" belong to this partition; its segments lie side by side."""
+        """Return the slice of a list "per segment" for this partition, whose segments are consecutive."""
         first = sum(segment.partition < partition for segment in self.segments)
         return slice(first, first + sum(segment.partition == partition for segment in self.segments))
 
     def tensor_sums(self, per_segment: Sequence[float]) -> tuple[float, ...]:
-        """Per tensor the sum over its segments: float64, in order of partitions, so equal on every machine."""
+        """Return per tensor the sum over its segments: float64, in order of partitions, so equal on every machine."""
         sums = [0.0] * len(self.layout.tensors)
         for segment, value in zip(self.segments, per_segment, strict=True):
             sums[segment.tensor] += value
@@ -139,13 +140,13 @@ class Partitioning:
 def split_fragments(
     specs: Sequence[TensorSpec], fragments: int, cut_embeddings: bool = False
 ) -> tuple[FragmentLayout, ...]:
-    """Balanced tensor fragmentation (DiLoCo 2604.21428 §5.1, App. C): largest tensor first into the smallest fragment.
+    """Balance tensors over fragments, the largest first into the smallest (DiLoCo 2604.21428 §5.1, App. C).
 
     Ties go to the lower name and the lower fragment; a fragment lists its tensors by name. So the result does not
     depend on the order of `specs`. Raises UsageError if a fragment would stay empty.
 
-    With `cut_embeddings`, those that are larger than a fragment's share fill the first fragments one after the other,
-    cut between rows. So the parts of one follow each other when all fragments do, as parameters in a learner.
+    With `cut_embeddings`, embeddings larger than a fragment's share fill the first fragments one after the other, cut
+    between rows. So the parts of one are consecutive when all fragments are, as the parameters in a learner.
     """
     if len({spec.name for spec in specs}) != len(specs):
         raise ValueError("tensor names must be distinct")
@@ -157,7 +158,7 @@ def split_fragments(
     share = sum(spec.elements for spec in specs) / fragments
     tables = [spec for spec in ordered if spec.embedding and spec.elements > share] if cut_embeddings else []
     cut = _cut_tables(tables, fragments, share)
-    first = max(len(cut) - 1, 0)  # that may have more than its part of a table
+    first = max(len(cut) - 1, 0)  # the last fragment of the tables may have tensors besides its part
     bins: list[list[TensorSpec]] = [[] for _ in range(fragments)]
     filled = [sum(part.elements for part in parts) for parts in cut] + [0] * (fragments - len(cut))
     for spec in ordered:
@@ -174,7 +175,7 @@ def split_fragments(
 
 
 def _cut_tables(tables: Sequence[TensorSpec], fragments: int, share: float) -> list[list[TensorSpec]]:
-    """Per fragment its parts of these; the last of them has room left."""
+    """Return for each fragment its parts of these tables; the last of them has room left."""
     cut: list[list[TensorSpec]] = []
     room = 0.0
     for table in tables:
@@ -191,7 +192,7 @@ def _cut_tables(tables: Sequence[TensorSpec], fragments: int, share: float) -> l
 
 
 def partition_bounds(layout: FragmentLayout, partitions: int) -> tuple[int, ...]:
-    """Where the flat fragment is cut: `partitions + 1` positions from 0 to `layout.elements`, equal parts but for rows.
+    """Return `partitions + 1` cuts of the flat fragment, from 0 to `layout.elements`: equal parts except for rows.
 
     Each cut is the row boundary nearest to the ideal one (a row is one index of a tensor's first dimension). A
     partition is empty only if the fragment has fewer rows than partitions.
@@ -209,7 +210,7 @@ def partition_bounds(layout: FragmentLayout, partitions: int) -> tuple[int, ...]
 
 
 def segments(layout: FragmentLayout, bounds: Sequence[int]) -> tuple[Segment, ...]:
-    """Every non-empty overlap of a partition with a tensor, ordered by (partition, tensor)."""
+    """Return every non-empty overlap of a partition with a tensor, ordered by (partition, tensor)."""
     offsets = layout.offsets
     overlaps = (
         Segment(partition, tensor, max(low, offsets[tensor]), min(high, offsets[tensor + 1]))
@@ -220,7 +221,7 @@ def segments(layout: FragmentLayout, bounds: Sequence[int]) -> tuple[Segment, ..
 
 
 def fragment_spans(fragments: Sequence[FragmentLayout]) -> tuple[slice, ...]:
-    """Where each fragment lies in a flat vector of all parameters."""
+    """Return where each fragment lies in a flat vector of all parameters."""
     ends = accumulate(layout.elements for layout in fragments)
     return tuple(slice(end - layout.elements, end) for layout, end in zip(fragments, ends, strict=True))
 
@@ -231,7 +232,7 @@ def fragment_views(parameters: Tensor, fragments: Sequence[FragmentLayout]) -> t
 
 
 def named_tensors(module: nn.Module) -> dict[str, Tensor]:
-    """The parameters of a module by name, shared ones once."""
+    """Return the parameters of a module by name, shared ones once."""
     return dict(module.named_parameters())
 
 
@@ -266,7 +267,7 @@ def paired(layout: FragmentLayout, vector: Tensor, tensors: Mapping[str, Tensor]
 
 
 def whole_tensors(fragments: Sequence[FragmentLayout], vectors: Sequence[Tensor]) -> dict[str, Tensor]:
-    """All tensors by name, in the memory of the flat fragments; only a tensor that was cut is put together anew."""
+    """Return all tensors by name, as views of the flat fragments; only tensors that were cut are copied."""
     parts: dict[str, list[Tensor]] = {}
     for layout, vector in zip(fragments, vectors, strict=True):
         for spec, start in zip(layout.tensors, layout.offsets, strict=False):
@@ -275,7 +276,7 @@ def whole_tensors(fragments: Sequence[FragmentLayout], vectors: Sequence[Tensor]
 
 
 def _nearest_row(layout: FragmentLayout, first_rows: Sequence[int], numerator: int, denominator: int) -> int:
-    """The row boundary, counted over the fragment, nearest to position numerator/denominator; ties go down."""
+    """Return the row boundary, counted over the fragment, nearest to position numerator/denominator; ties go down."""
     for tensor, offset, first in zip(layout.tensors, layout.offsets, first_rows, strict=False):
         inside, step = numerator - offset * denominator, tensor.row_elements * denominator
         if inside <= tensor.rows * step:

@@ -1,8 +1,8 @@
-"""Golden vectors: does this machine round as all the others do (design §6.4)?
+"""Golden vectors: checks that this machine rounds as all others do (design §6.4).
 
-A peer whose codecs, combination, outer step or rules by coordinate give other bytes would vote for states that nobody
-else has. It finds out here, at start, in a few milliseconds, and then neither votes nor reduces nor accuses. Typical
-causes: a library that turned on flushing of subnormals, a compiler that fused multiplication and addition, a broken
+A peer whose codecs, combination, outer step or rules by coordinate give other bytes would vote for states that no other
+peer has. It finds out here, at start, in a few milliseconds, and then neither votes nor reduces nor accuses. Typical
+causes: a library that enabled flushing of subnormals, a compiler that fused multiplication and addition, a broken
 build.
 """
 
@@ -24,7 +24,7 @@ from peer.numerics.robust.rules import AGGREGATORS
 from peer.numerics.robust.segments import BY_COORDINATE, TensorInputs, segment_factors, tensor_radius
 
 ELEMENTS = 3 * 1024 + 77  # several leaves of every codec, and a last block that is not full
-_SORTED_ELEMENTS = 256  # sorting costs most of all that is done here
+_SORTED_ELEMENTS = 256  # sorting takes most of the time here
 _EXPONENT_MAX = 190  # biased: values up to 2^64, so that no product overflows
 
 GOLDEN: Mapping[str, str] = MappingProxyType(
@@ -50,17 +50,17 @@ GOLDEN: Mapping[str, str] = MappingProxyType(
         "trimmed_mean over all exponents": "3f5930dfe2a650e8361b02f93beaf3451652bb59cb7759f639f11b31dc125f28",
     }
 )
-"""What each computation must hash to; a change of any of these is a new major version of the protocol."""
+"""The expected hash of each computation; changing any of these is a new major version of the protocol."""
 
 
 def self_check(expected: Mapping[str, str] = GOLDEN) -> str | None:
-    """None if this machine computes what all others do, else a sentence that names what differs."""
+    """Return None if this machine computes what all others do, else a sentence that names what differs."""
     wrong = [name for name, digest in golden_digests() if digest != expected.get(name)]
     return f"this machine computes other bytes than the run expects in: {', '.join(wrong)}" if wrong else None
 
 
 def golden_digests() -> Iterator[tuple[str, str]]:
-    """Name and digest of every computation whose bytes peers must share, over fixed inputs."""
+    """Yield name and digest of every computation whose bytes peers must share, over fixed inputs."""
     vectors = ordinary(b"ordinary"), wide(b"wide")
     for name, codec in CODECS.items():
         hasher = hashlib.sha256()
@@ -86,7 +86,10 @@ def _combination_digest(make: Callable[[bytes], Tensor]) -> str:
 
 
 def _lengths_digest(make: Callable[[bytes], Tensor]) -> str:
-    """What members give merged directions, and what spot checks multiply with; many norms and weights are equal."""
+    """Digest the lengths that members give to merged directions, and the factors of spot checks.
+
+    Many of the norms and weights are equal.
+    """
     norms, weights = make(b"lengths").abs()[:31].tolist(), make(b"weights").abs()[:31].tolist()
     norms[7:14], weights[14:21] = norms[:7], weights[:7]
     inputs = [TensorInputs(tuple(norms), tuple(weights), embedding) for embedding in (False, True)]
@@ -96,10 +99,11 @@ def _lengths_digest(make: Callable[[bytes], Tensor]) -> str:
 
 
 def _by_coordinate_digest(rule: str, make: Callable[[bytes], Tensor]) -> str:
-    """Where a second reduction must give the same bytes: equal values, zeros of both signs, a member without weight.
+    """Digest a rule by coordinate on cases where a second reduction must give the same bytes.
 
-    The first weights are equal; of the second a half ends between two values where the heaviest member's is at an end,
-    but only up to float64's last digits, which depend on the order that they are added in; the third are uneven.
+    The cases have equal values, zeros of both signs, and a member without weight. The first weights are equal. With the
+    second, half of the weight ends between two values where the heaviest member's value is at an end, but only up to
+    the last digits of float64, which depend on the order of summation. The third are uneven.
     """
     pieces = [make(seed)[:_SORTED_ELEMENTS] for seed in (b"first", b"second", b"third", b"absent")]
     pieces.insert(1, -pieces[0])
@@ -118,13 +122,13 @@ def _digest(*vectors: Tensor) -> str:
 
 
 def ordinary(seed: bytes, elements: int = ELEMENTS) -> Tensor:
-    """Values between -1 and 1, from a hash and not from a generator that a library may change."""
+    """Return values between -1 and 1, from a hash, because a library may change its random generator."""
     whole = np.frombuffer(hashlib.shake_256(seed).digest(2 * elements), "<i2").astype(np.float32)
     return torch.from_numpy(whole / np.float32(32768))
 
 
 def wide(seed: bytes, elements: int = ELEMENTS) -> Tensor:
-    """Values of both signs and every exponent that matters; each eighth is subnormal, each sixteenth zero."""
+    """Return values of both signs and every relevant exponent; each eighth is subnormal, each sixteenth zero."""
     bits = np.frombuffer(hashlib.shake_256(seed).digest(4 * elements), "<u4").astype(np.uint32)
     exponents = ((bits >> np.uint32(23)) & np.uint32(0xFF)) % np.uint32(_EXPONENT_MAX)
     exponents[::8] = 0

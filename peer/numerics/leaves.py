@@ -1,4 +1,4 @@
-"""Leaves of one partition: where they are in results and contributions, and opened ones with their proofs.
+"""The leaves of one partition: their positions in results and contributions, and opened leaves with proofs.
 
 A leaf of the result covers some leaves of every input, fewer or more where their codecs differ (design §6.2 step 8).
 """
@@ -18,12 +18,12 @@ from dht.errors import PeerError
 from dht.statement import DIGEST_BYTES
 from peer.numerics.codec import Buffer, Codec
 
-SHARED_LEVELS = 2  # of a proof's path, on average, that the leaves of one opening have in common
+SHARED_LEVELS = 2  # levels of a proof's path, on average, that the leaves of one opening share
 
 
 @dataclass(frozen=True, slots=True)
 class Leaves:
-    """Where the leaves of one partition are, in results and in contributions."""
+    """The positions of one partition's leaves, in results and in contributions."""
 
     elements: int
     contribution: Codec
@@ -31,21 +31,21 @@ class Leaves:
 
     @property
     def count(self) -> int:
-        """Leaves of the result."""
+        """Number of leaves of the result."""
         return leaf_count(self.result.encoded_bytes(self.elements), self.result.leaf_bytes)
 
     @property
     def input_count(self) -> int:
-        """Leaves of each contribution."""
+        """Number of leaves of each contribution."""
         return leaf_count(self.contribution.encoded_bytes(self.elements), self.contribution.leaf_bytes)
 
     def window(self, leaf: int) -> slice:
-        """Elements that a leaf of the result encodes, counted from the partition's first."""
+        """Return the elements that a leaf of the result encodes, counted from the partition's first."""
         size = self.result.leaf_elements
         return slice(min(leaf * size, self.elements), min((leaf + 1) * size, self.elements))
 
     def windows(self, chosen: Sequence[int]) -> list[slice]:
-        """The same for leaves in ascending order; those that lie side by side are one window."""
+        """Return the windows of leaves in ascending order; consecutive leaves share one window."""
         runs: list[tuple[int, int]] = []
         for leaf in chosen:
             first = runs.pop()[0] if runs and runs[-1][1] == leaf else leaf
@@ -53,12 +53,12 @@ class Leaves:
         return [slice(self.window(first).start, self.window(end - 1).stop) for first, end in runs]
 
     def cut_out(self, data: Buffer, chosen: Sequence[int]) -> bytes:
-        """The bytes of these leaves of a result."""
+        """Return the bytes of these leaves of a result."""
         size = self.result.leaf_bytes
         return b"".join(data[leaf * size : (leaf + 1) * size] for leaf in chosen)
 
     def covering(self, leaf: int) -> range:
-        """Leaves of a contribution that hold the elements of a leaf of the result."""
+        """Return the leaves of a contribution that hold the elements of a leaf of the result."""
         return self._holding(self.window(leaf))
 
     def _holding(self, window: slice) -> range:
@@ -66,25 +66,25 @@ class Leaves:
         return range(window.start // size, max(-(-window.stop // size), window.start // size + 1))
 
     def covering_all(self, leaves: Sequence[int]) -> list[int]:
-        """The same for several leaves, each once, in ascending order."""
+        """Return the leaves of a contribution for several leaves of the result, each once, in ascending order."""
         return sorted({index for window in self.windows(leaves) for index in self._holding(window)})
 
     @property
     def bytes_each(self) -> int:
-        """About what one opened leaf of one input costs."""
+        """Approximate cost of one opened leaf of one input, in bytes."""
         pieces = len(self.covering(0)) + (self.result.leaf_elements % self.contribution.leaf_elements != 0)
         path = max(depth_of(self.input_count) - SHARED_LEVELS, 0)
         return pieces * self.contribution.leaf_bytes + path * (DIGEST_BYTES + 2)
 
     def elements_in(self, index: int) -> int:
-        """Elements of one leaf of a contribution: fewer only in the last."""
+        """Return the number of elements in one leaf of a contribution; only the last has fewer."""
         size = self.contribution.leaf_elements
         return min((index + 1) * size, self.elements) - index * size
 
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """Verified openings: of every input in `opened` the leaves `indices`, which cover `chosen` leaves of the result."""
+    """Verified openings: the leaves `indices` of every input in `opened`, which cover `chosen` leaves of the result."""
 
     leaves: Leaves
     chosen: tuple[int, ...]
@@ -93,9 +93,9 @@ class Look:
     _decoded: dict[tuple[int, ...], list[Tensor]] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def vectors(self, chosen: tuple[int, ...]) -> list[Tensor]:
-        """What every input holds in these leaves of the result, side by side; PeerError if one does not decode.
+        """Return the elements of every input in these leaves of the result; raises PeerError if one does not decode.
 
-        All who ask are given the same, since a look is recomputed first, and then judged.
+        The result is cached, because a look is first recomputed and then judged.
         """
         if chosen not in self._decoded:
             self._decoded[chosen] = self._decode(chosen)
@@ -123,7 +123,7 @@ class Look:
         return found
 
     def alone(self, leaf: int) -> tuple[OpenedInput, ...]:
-        """The inputs opened for this leaf only."""
+        """Return the inputs opened for this leaf only."""
         own, count = list(self.leaves.covering(leaf)), self.leaves.input_count
         first = self.indices.index(own[0])
         found = []
@@ -137,7 +137,7 @@ class Look:
 def verified_look(
     leaves: Leaves, chosen: tuple[int, ...], inputs: Sequence[ReduceInput], shown: Mapping[int, OpenedInput]
 ) -> Look | None:
-    """Every included input with its proof verified, by member; None if one is missing or proves nothing."""
+    """Verify the proof of every included input, by member; None if one is missing or not proven."""
     if any(leaf >= leaves.count for leaf in chosen):
         return None
     indices = leaves.covering_all(chosen)

@@ -1,10 +1,9 @@
-"""What all merge rules share: their names, the exact sum, lengths (DiLoCo 2604.21428 §D.2), one partition at a time.
+"""The common part of all merge rules: names, the exact sum, lengths (DiLoCo 2604.21428 §D.2). Works by partition.
 
 No reducer sees a whole tensor, so the work is split (design §7). A reducer scales every input by one factor per segment
-(`peer.numerics.robust.segments`) and adds in roster order: element by element, multiplication and addition each
-rounded to float32, so that anybody's recomputation gives the same bytes. What needs the whole
-tensor, the length of the merged direction, is put right by the members afterwards. All numbers here are computed in
-float64 in a fixed order.
+(`peer.numerics.robust.segments`) and adds in roster order. Element by element, multiplication and addition are each
+rounded to float32, so that any peer's recomputation gives the same bytes. The length of a merged direction needs the
+whole tensor, so members set it afterwards. All numbers here are computed in float64 in a fixed order.
 """
 
 from __future__ import annotations
@@ -23,22 +22,22 @@ from coordinator.run.manifest import Merge
 from peer.machine.buffer_pool import new_vector
 from peer.numerics.fragments import TensorSpec
 
-CHUNK_ELEMENTS = 1 << 15  # 128 KiB: accumulator and product stay in a core's cache
-ROW_ELEMENTS = 1 << 8  # to which a chunk's squares are folded by itself
+CHUNK_ELEMENTS = 1 << 15  # 128 KiB, so that accumulator and product stay in a core's cache
+ROW_ELEMENTS = 1 << 8  # number of squares to which each chunk is folded separately
 NORM_MIN = 1e-12  # an input shorter than this has no direction
-DIRECTION_MIN = 1e-6  # a mean of unit vectors shorter than this is what float32 rounding left of cancelling ones
+DIRECTION_MIN = 1e-6  # a shorter mean of unit vectors is only rounding error of vectors that cancel out
 
 PieceRule = Callable[[NDArray[np.float32], NDArray[np.float64]], Any]
-"""The rule of an installed package (docs/how-to/aggregators.md); only `peer.numerics.robust.brought` calls it."""
+"""The rule of an installed plugin (docs/how-to/aggregators.md); only `peer.numerics.robust.brought` calls it."""
 
 
 @dataclass(frozen=True, slots=True)
 class MergeRule:
-    """`directional` rules merge unit vectors, tensor by tensor, and members give the result its length afterwards.
+    """A merge rule. `directional` rules merge unit vectors, tensor by tensor; members then set the result's length.
 
-    Embeddings keep their lengths under every rule, because rows that few members saw differ in them. With `by_row`,
-    matrices are merged as unit rows, which their reducer gives their lengths: members find them complete. A rule that
-    a package brings has its `function`, and is not directional.
+    Embeddings keep their lengths under every rule, because their lengths differ in rows that few members saw. With
+    `by_row`, matrices are merged as unit rows, and their reducer sets the rows' lengths, so members receive them
+    complete. A plugin's rule has its `function`, and is not directional.
     """
 
     name: str
@@ -57,11 +56,11 @@ class MergeRule:
 MERGES: Mapping[str, MergeRule] = MappingProxyType(
     {name: MergeRule(name, directional=name in ("robust_rda", "rda")) for name in get_args(Merge)}
 )
-"""Every built-in rule by the name that a manifest gives it; what each computes is in `peer.numerics.robust`."""
+"""Every built-in rule by its name in manifests; `peer.numerics.robust` computes them."""
 
 
 def weight_shares(weights: Sequence[float]) -> tuple[float, ...]:
-    """w / Σw as float32 values, in order; all zero if the weights are."""
+    """Return w / Σw as float32 values, in order; all zero if the weights are."""
     total = math.fsum(weights)
     return tuple(float(np.float32(weight / total)) if total > 0 else 0.0 for weight in weights)
 
@@ -72,10 +71,10 @@ def combine(
     spans: Sequence[slice],
     out: Tensor | None = None,
 ) -> Tensor:
-    """Σ factor · vector over at least one vector, in order: float32[n]; `factors[k][i]` is for vector i in `spans[k]`.
+    """Return Σ factor · vector over at least one vector, in order: float32[n].
 
-    The spans lie side by side and cover the vectors. Where a factor is 0, its vector is not looked at. It is `out`, if
-    that is given, float32[n] too.
+    `factors[k][i]` is for vector i in `spans[k]`. The spans are consecutive and cover the vectors. A vector with factor
+    0 is not read. The result is written to `out`, float32[n], if given.
     """
     arrays = [vector.numpy() for vector in vectors]
     total = new_vector(len(vectors[0])) if out is None else out
@@ -94,9 +93,9 @@ def combine(
 
 
 def direction_scale(radius: float, squared_norm: float, share: float = 1.0) -> np.float32:
-    """What turns a merged direction into a vector of length `radius`; 0 where directions cancelled.
+    """Return the factor that scales a merged direction to length `radius`; 0 where directions cancelled out.
 
-    `squared_norm` belongs to the live part of the tensor, `share` says how much of the squared length that part holds.
+    `squared_norm` belongs to the live part of the tensor; `share` is that part's share of the squared length.
     """
     length = math.sqrt(squared_norm)
     if length < DIRECTION_MIN * math.sqrt(share) or length == 0:
@@ -105,10 +104,10 @@ def direction_scale(radius: float, squared_norm: float, share: float = 1.0) -> n
 
 
 def squared_norm(vector: Tensor) -> float:
-    """‖x‖² of float32[n] in float64, the same number on every machine.
+    """Return ‖x‖² of float32[n] in float64, the same number on every machine.
 
-    Squares of float32 are exact; they are added by folding the upper half of a chunk onto the lower one, element by
-    element, in an order that no library chooses.
+    Squares of float32 are exact in float64. They are summed by folding the upper half of a chunk onto the lower one,
+    element by element, in an order that no library chooses.
     """
     values = vector.numpy()
     whole, total = values.size // CHUNK_ELEMENTS, 0.0
@@ -130,17 +129,17 @@ def _squares(values: NDArray[np.float32], room: NDArray[np.float64]) -> NDArray[
 
 
 def _folded(values: NDArray[np.float64], size: int) -> NDArray[np.float64]:
-    """Fold the upper half of the first axis onto the lower one, until no more than so many are left; in place."""
+    """Fold the upper half of the first axis onto the lower one, in place, until at most `size` entries are left."""
     while len(values) > size:
         half = (len(values) + 1) // 2
         lower = values[: len(values) - half]
-        np.add(lower, values[half:], out=lower)  # as `+=`, which would then copy them onto themselves
+        np.add(lower, values[half:], out=lower)  # not `+=`, which would copy the slice onto itself afterwards
         values = values[:half]
     return values
 
 
 def weighted_mean(values: Sequence[float], weights: Sequence[float]) -> float:
-    """Σwv / Σw; 0 without weight."""
+    """Return Σwv / Σw; 0 without weight."""
     total = math.fsum(weights)
     return (
         math.fsum(weight * value for value, weight in zip(values, weights, strict=True)) / total if total > 0 else 0.0
@@ -148,7 +147,7 @@ def weighted_mean(values: Sequence[float], weights: Sequence[float]) -> float:
 
 
 def lower_weighted_median(values: Sequence[float], weights: Sequence[float]) -> float:
-    """The smallest value that at least half of the weight does not exceed; 0 without weight."""
+    """Return the smallest value that at least half of the weight does not exceed; 0 without weight."""
     half, reached = math.fsum(weights) / 2, 0.0
     for value, weight in sorted(zip(values, weights, strict=True)):
         reached += weight

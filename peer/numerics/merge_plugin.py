@@ -1,8 +1,8 @@
-"""A merge rule of an installed package (docs/how-to/aggregators.md): tried out before it is used, and compared.
+"""A merge rule of an installed plugin (docs/how-to/aggregators.md): tested before use, and compared with the host's.
 
-Members recompute single leaves, so whatever a rule makes of some elements it must make of them alone. And two machines
-may have the same version of a package and come to other bytes. So the host writes into the manifest what its rule makes
-of fixed inputs, and a peer that gets something else takes no part: it would accuse honest reducers.
+Members recompute single leaves, so a rule must merge some elements alone as it merges them in the whole. And two
+machines may have the same version of a package and compute other bytes. So the host writes into the manifest a digest
+of its rule's results for fixed inputs. A peer with another digest takes no part: it would accuse honest reducers.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from peer.numerics.plugins import Part, merge_part
 from peer.numerics.robust.brought import RuleError, apply_rule
 from peer.numerics.robust.stack import Floats, Singles
 
-# Whatever of these changes changes the digests of all rules, and is a new major version of the protocol.
+# A change of any of these changes the digests of all rules, and is a new major version of the protocol.
 MEMBERS = (1, 2, 3, 8, 32)
-ELEMENTS = 1 << 13  # as many as a rule gets at once
-VALUE_MAX = math.sqrt(SQUARED_NORM_MAX)  # of what members may contribute
-SINGLE = range(ELEMENTS - 1, 0, -1023)  # where a library may sum along what is contiguous then, in another order
+ELEMENTS = 1 << 13  # number of elements that a rule gets at once
+VALUE_MAX = math.sqrt(SQUARED_NORM_MAX)  # of members' contributions
+SINGLE = range(ELEMENTS - 1, 0, -1023)  # a library may sum single columns along contiguous memory, in another order
 SLICES = (*((at, at + 1) for at in SINGLE), (0, 2), (5, 8), (16, 32), (3, 36), (511, 1024), (1000, 2024), (0, 4097))
 
 
 def merge_rule(outer: OuterSpec) -> MergeRule:
-    """The rule by which a run merges.
+    """Return the rule with which a run merges.
 
-    Raises UsageError if it comes with a package that is not here, or computes other bytes here than at the host.
+    Raises UsageError if it comes from a plugin that is missing, or computes other bytes here than at the host.
     """
     part = merge_part(outer)
     if part is None:
@@ -48,7 +48,7 @@ def merge_rule(outer: OuterSpec) -> MergeRule:
 
 
 def with_rule_digest(config: RunConfig) -> RunConfig:
-    """The run as its manifest has it: with what its rule makes of fixed inputs here; raises UsageError."""
+    """Return the configuration with the digest of its rule's results for fixed inputs here; raises UsageError."""
     part = merge_part(config.outer)
     if part is None:
         return config
@@ -64,10 +64,10 @@ def _digest(part: Part, function: PieceRule) -> str:
 
 
 def rule_digest(function: PieceRule) -> str:
-    """SHA-256 of what a rule makes of fixed inputs; raises RuleError, whose message begins with a verb, if it is none.
+    """Return the SHA-256 of a rule's results for fixed inputs; raises RuleError if the rule is invalid.
 
-    None it is if it merges a slice to other bytes than the whole, fails on anything that members may contribute, or
-    changes its inputs.
+    The error's message begins with a verb. A rule is invalid if it merges a slice to other bytes than the whole, fails
+    on an input that members may contribute, or changes its inputs.
     """
     hasher = hashlib.sha256()
     for members in MEMBERS:
@@ -81,9 +81,9 @@ def rule_digest(function: PieceRule) -> str:
 
 
 def _inputs(members: int) -> list[tuple[Singles, Floats]]:
-    """Alike values with equal weights, and any that a member may contribute, equal ones too, with unequal ones."""
+    """Return similar values with equal weights, and arbitrary admissible values, some equal, with unequal weights."""
     names = [f"merge {member}".encode() for member in range(members)]
-    # products of two have all digits that float32 has, so that the order of a sum shows
+    # products of two have all digits of float32, so that the order of a sum shows
     alike = np.stack([(ordinary(b"left " + name, ELEMENTS) * ordinary(name, ELEMENTS)).numpy() for name in names])
     any_values = np.stack([wide(name, ELEMENTS).numpy() for name in names])
     ranks = np.arange(1, members + 1, dtype=np.float64)

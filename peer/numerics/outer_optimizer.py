@@ -1,10 +1,10 @@
 """The outer step: Nesterov momentum on the merged outer gradient (design §6.4), the same bits on every machine.
 
-Every multiplication and addition is one numpy operation over the elements, so it is rounded on its own: `alpha=`,
-`addcmul` and `lerp` may fuse the two, which changes a fifth of the elements.
+Every multiplication and addition is a separate numpy operation over the elements, so it is rounded separately.
+`alpha=`, `addcmul` and `lerp` may fuse the two, which changes a fifth of the elements.
 
-Without decay (μ = 0) the momentum is the last outer gradient, and no later step looks at it. State digests cover it all
-the same, so its leaf digests stay in its place: 32 bytes for a quarter of a megabyte (docs/adr/0058).
+Without decay (μ = 0) the momentum is the last outer gradient, and no later step reads it. State digests cover it all
+the same, so its leaf digests are kept instead: 32 bytes for a quarter of a megabyte (docs/adr/0058).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from dht.statement import digest_of
 from peer.numerics.core_pool import ONE_CORE, Cores
 
 STATE_PIECE_BYTES = 256 * 1024
-CHUNK_ELEMENTS = 1 << 15  # 128 KiB per operand: what is worked on stays in a core's cache
+CHUNK_ELEMENTS = 1 << 15  # 128 KiB per operand, so that the working set stays in a core's cache
 _PIECE_ELEMENTS = STATE_PIECE_BYTES // 4
 
 Floats = NDArray[np.float32]
@@ -31,15 +31,15 @@ Floats = NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True)
 class SpentMomentum:
-    """A momentum that no step looks at any more: the leaf digests of its tree."""
+    """A momentum that no later step reads: only the leaf digests of its tree."""
 
     leaves: tuple[bytes, ...]
 
     @classmethod
     def of(cls, gradients: Iterable[Tensor | int], cores: Cores = ONE_CORE) -> SpentMomentum:
-        """What an outer step without decay leaves: Δ in order, in parts; a number stands for so many zeros.
+        """Return the momentum after a step without decay: Δ in order, in parts; a number stands for that many zeros.
 
-        Zeros are positive: which sign 0·m had would depend on what is gone.
+        Zeros are positive: the sign of 0·m would depend on a momentum that is gone.
         """
         parts = [np.broadcast_to(np.float32(0), one) if isinstance(one, int) else one.numpy() for one in gradients]
         stops = list(accumulate(map(len, parts)))
@@ -68,12 +68,12 @@ class OuterState:
 
     @classmethod
     def begin(cls, anchor: Tensor, momentum: float) -> OuterState:
-        """Version 0 in a run with this μ."""
+        """Return version 0 in a run with this μ."""
         return cls(anchor, torch.zeros_like(anchor) if momentum else SpentMomentum.of([len(anchor)]))
 
     @property
     def velocity(self) -> Tensor:
-        """The momentum, of a state that has it."""
+        """The momentum of a state that keeps it; raises ValueError for a spent one."""
         if isinstance(self.momentum, SpentMomentum):
             raise ValueError("a run without outer momentum keeps none")
         return self.momentum
@@ -89,19 +89,19 @@ class OuterState:
         return self.digest_on(ONE_CORE)
 
     def digest_on(self, cores: Cores) -> bytes:
-        """`digest`, hashed by several cores."""
+        """Return `digest`, hashed on several cores."""
         return state_digest(self.anchor, self.momentum, cores)
 
     @property
     def is_finite(self) -> bool:
-        """Whether all of it are numbers that one can go on from."""
+        """Whether all values of the anchor and a kept momentum are finite."""
         return all(bool(one.isfinite().all()) for one in (self.anchor, self.momentum) if isinstance(one, Tensor))
 
 
 def outer_step(
     state: OuterState, gradient: Tensor, learning_rate: float, momentum: float, out: OuterState | None = None
 ) -> OuterState:
-    """m ← μm + Δ; Θ ← Θ - η(Δ + μm), in float32: into `out` if given; the inputs stay as they are.
+    """Compute m ← μm + Δ; Θ ← Θ - η(Δ + μm), in float32; into `out` if given. The inputs stay unchanged.
 
     `gradient` Δ is anchor minus learner, so it is descended. The form is that of `torch.optim.SGD(nesterov=True)`.
     """
@@ -121,17 +121,17 @@ def outer_step(
 
 
 def descend(new: Tensor, anchor: Tensor, gradient: Tensor, learning_rate: float) -> None:
-    """Into `new`, float32[elements] as the others, the anchor that `outer_step` gives for μ = 0."""
+    """Write the anchor that `outer_step` gives for μ = 0 into `new`, float32[elements] as the others."""
     eta, zero = np.float32(learning_rate), np.float32(0)
     values, delta, anchor_out = anchor.numpy(), gradient.numpy(), new.numpy()
     for chunk in _chunks(values):
         velocity = delta[chunk] + zero
-        velocity *= zero  # as with momentum: what is not finite must not come out as if it were
+        velocity *= zero  # as with momentum: values that are not finite must not become finite
         _subtract(anchor_out[chunk], values[chunk], velocity, delta[chunk], eta)
 
 
 def _subtract(out: Floats, anchor: Floats, decayed: Floats, delta: Floats, eta: np.float32) -> None:
-    """Θ - η(Δ + μm); `decayed` is used up."""
+    """Compute Θ - η(Δ + μm); overwrites `decayed`."""
     decayed += delta
     decayed *= eta
     np.subtract(anchor, decayed, out=out)
@@ -142,40 +142,43 @@ def _chunks(values: Floats) -> Iterable[slice]:
 
 
 def state_tree(vector: Tensor) -> MerkleTree:
-    """The Merkle tree over an anchor or a momentum, in pieces of STATE_PIECE_BYTES of little-endian float32.
+    """Return the Merkle tree over an anchor or a momentum, in pieces of STATE_PIECE_BYTES of little-endian float32.
 
-    A download checks each piece as it arrives by its leaf's digest (design §6.1).
+    A download checks each arriving piece against its leaf's digest (design §6.1).
     """
     return merkle_tree(state_bytes(vector), STATE_PIECE_BYTES)
 
 
 def momentum_leaves(momentum: Momentum) -> tuple[bytes, ...]:
-    """The leaf digests of its tree."""
+    """Return the leaf digests of a momentum's tree."""
     return momentum.leaves if isinstance(momentum, SpentMomentum) else state_tree(momentum).leaves
 
 
 def momentum_root(momentum: Momentum, cores: Cores = ONE_CORE) -> bytes:
-    """The root of its tree."""
+    """Return the root of a momentum's tree."""
     return root_of_leaves(momentum.leaves) if isinstance(momentum, SpentMomentum) else _root(momentum, cores)
 
 
 def _root(vector: Tensor, cores: Cores) -> bytes:
-    """That of `state_tree`."""
+    """Return the root of `state_tree`, with leaves hashed on several cores."""
     data = state_bytes(vector)
     starts = range(0, max(1, len(data)), STATE_PIECE_BYTES)
     return root_of_leaves(cores.each(lambda start: long_leaf_digest(data[start : start + STATE_PIECE_BYTES]), starts))
 
 
 def state_bytes(vector: Tensor) -> memoryview:
-    """A fragment's bytes as they are hashed and served: little-endian float32, without a copy."""
+    """Return a fragment's bytes as they are hashed and served: little-endian float32, without a copy."""
     return vector.numpy().astype("<f4", copy=False).data.cast("B")
 
 
 def digest_of_roots(anchor_root: bytes, momentum_root: bytes) -> bytes:
-    """Names the state `(p, v)`: H(root(Θ) ‖ root(m)), so an export proves itself without the momentum (design §6.1)."""
+    """Return the name of the state `(p, v)`: H(root(Θ) ‖ root(m)).
+
+    So an export proves itself without the momentum (design §6.1).
+    """
     return digest_of(b"muster-state", anchor_root, momentum_root)
 
 
 def state_digest(anchor: Tensor, momentum: Momentum, cores: Cores = ONE_CORE) -> bytes:
-    """`digest_of_roots` from the halves themselves."""
+    """Return `digest_of_roots` computed from the halves."""
     return digest_of_roots(_root(anchor, cores), momentum_root(momentum, cores))

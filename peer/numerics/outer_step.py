@@ -1,7 +1,7 @@
-"""What every member makes of a round's results: put the partitions together, take the outer step (design §6.2 step 9).
+"""Every member's use of a round's results: joins the partitions and takes the outer step (design §6.2 step 9).
 
-Without any I/O. Partitions, segments and members are numbered as in `peer.numerics.reduction`, which makes and admits
-what is put together here.
+No I/O. Partitions, segments and members are numbered as in `peer.numerics.reduction`, which makes and admits what is
+joined here.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from peer.numerics.robust.segments import TensorInputs, tensor_radius
 from peer.numerics.robust.stack import Singles
 
 Weighed = Callable[[Collection[int]], Sequence[Member]]
-"""Members of the input set in order, weighted for a sum of just these: what one weighs depends on the others."""
+"""Members of the input set in order, weighted for a sum of just these, since each weight depends on the others."""
 
 
 @dataclass(frozen=True, slots=True)
 class AgreedResult:
-    """A reduced partition as everybody holds it, and the members included."""
+    """A reduced partition that all members agree on, and the members included in it."""
 
     admitted: Admitted
     included: tuple[int, ...]
@@ -41,12 +41,12 @@ class AgreedResult:
 def merged_gradients(
     partitioning: Partitioning, results: Sequence[AgreedResult | None], weighed: Weighed, rule: MergeRule
 ) -> tuple[list[Tensor | None], Singles]:
-    """The merged outer gradient by partition, None where it is void, and what each tensor was multiplied by.
+    """Return the merged outer gradient by partition, None where it is void, and the factor of each tensor.
 
-    That gives a tensor its length; the vectors of `results` are scaled in place. A length counts members that some live
-    partition of the tensor includes, weighted for just these: whom a reducer leaves out must not make the heavy ones
-    the most of what is left (docs/adr/0046). Lengths of merged directions are those found here, not those that the
-    reducers tell: `squared_norm` is the same on every machine, and nobody can tell two members two numbers.
+    The factor sets a tensor's length; the vectors of `results` are scaled in place. A length counts the members that a
+    live partition of the tensor includes, weighted for just these: a reducer's omissions must not make the heavy
+    members the majority of the rest (docs/adr/0046). Lengths of merged directions are measured here and not taken from
+    reducers: `squared_norm` is the same on every machine, and a reducer cannot tell two members two numbers.
     """
     scales = np.ones(len(partitioning.layout.tensors), np.float32)
     found = _found_norms(partitioning, results)
@@ -61,12 +61,12 @@ def merged_gradients(
 
 
 def joined(gradients: Sequence[Tensor | None], partitioning: Partitioning) -> Tensor:
-    """The merged outer gradient in one piece, float32[elements]; void partitions are zero."""
+    """Return the merged outer gradient in one piece, float32[elements]; void partitions are zero."""
     return torch.cat([torch.zeros(partitioning.elements(j)) if own is None else own for j, own in enumerate(gradients)])
 
 
 def step_bytes(partitioning: Partitioning, void: AbstractSet[int], codec: Codec) -> int:
-    """How long a told step is: a float32 for each tensor, then the encoded results of the partitions that count."""
+    """Return the length of a step in bytes: a float32 for each tensor, then the encoded results of live partitions."""
     live = (partition for partition in range(partitioning.partitions) if partition not in void)
     sizes = (codec.encoded_bytes(partitioning.elements(partition)) for partition in live)
     return FLOAT_BYTES * len(partitioning.layout.tensors) + sum(sizes)
@@ -75,7 +75,7 @@ def step_bytes(partitioning: Partitioning, void: AbstractSet[int], codec: Codec)
 def told_gradients(
     told: Buffer, partitioning: Partitioning, void: AbstractSet[int], codec: Codec
 ) -> list[Tensor | None]:
-    """The merged outer gradient that a told step is about, by partition; raises PeerError if it does not decode."""
+    """Decode a step told by a peer: the merged outer gradient by partition; raises PeerError if it does not decode."""
     start = FLOAT_BYTES * len(partitioning.layout.tensors)
     scales = np.frombuffer(told[:start], "<f4").astype(np.float32)
     if not np.isfinite(scales).all():
@@ -98,10 +98,10 @@ def apply_merged(
     vector: Callable[[int], Tensor] = new_vector,
     cores: Cores = ONE_CORE,
 ) -> OuterState:
-    """The outer step with `rates` = (η, μ), by partition; `vector` makes room for so many elements.
+    """Take the outer step with `rates` = (η, μ), by partition; `vector` allocates that many elements.
 
-    Where there is no gradient the partition is void and frozen: the anchor stays bit for bit, and so does a momentum
-    that is kept. With μ = 0 it is zero there.
+    A partition without a gradient is void and frozen: its anchor stays bit for bit, and so does a momentum that is
+    kept. With μ = 0 the momentum is zero there.
     """
     elements, spans = partitioning.layout.elements, partitioning.spans
     anchor, momentum = vector(elements), vector(elements) if rates[1] else None
@@ -126,7 +126,7 @@ def apply_merged(
 
 
 def _scaled(vector: Tensor, scales: Singles, partitioning: Partitioning, partition: int) -> Tensor:
-    """In place; a tensor whose scale is one keeps its bits."""
+    """Scale in place; a tensor whose scale is one keeps its bits."""
     first = partitioning.bounds[partition]
     for segment in partitioning.segments[partitioning.segment_span(partition)]:
         piece = vector[segment.start - first : segment.stop - first].numpy()
@@ -141,11 +141,11 @@ def _tensor_scale(
     weighed: Weighed,
     rule: MergeRule,
 ) -> np.float32:
-    """What gives a tensor's merged direction its length: `tensor_radius` of the inputs' norms.
+    """Return the factor that gives a tensor's merged direction its length: `tensor_radius` of the inputs' norms.
 
-    A frozen segment counts with the inputs' weighted median: the live ones get the part of the squared length that
-    they hold in the median input. (Not the median itself: a mean of nearly orthogonal unit vectors is shorter.)
-    Sums are exact ones, rounded once: what `sum` makes of floats depends on the version of Python.
+    A frozen segment counts with the inputs' weighted median: the live ones get the share of the squared length that
+    they hold in the median input. (Not the median itself: a mean of nearly orthogonal unit vectors is shorter.) Sums
+    are exact and rounded once, because the result of `sum` over floats depends on the version of Python.
     """
     results, found = held
     own = [(at, segment) for at, segment in enumerate(partitioning.segments) if segment.tensor == tensor]
@@ -168,7 +168,7 @@ def _tensor_scale(
 
 
 def _found_norms(partitioning: Partitioning, results: Sequence[AgreedResult | None]) -> list[float]:
-    """Squared norms per segment as this member has found them, 0 where there is no result."""
+    """Return the squared norms per segment as this member measured them, 0 where there is no result."""
     found: list[float] = []
     for partition, result in enumerate(results):
         own = partitioning.segment_span(partition)

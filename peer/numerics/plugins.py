@@ -1,8 +1,9 @@
-"""What a run takes from packages that are installed here: a model's family, a merge rule.
+"""The parts that a run takes from installed packages (plugins): a model's family, a merge rule.
 
-A manifest names package and version, and nothing is fetched. A package says in an entry point what it brings: in the
-group `muster.families` the module that registers a family's config and class with `transformers` when it is imported
-(`AutoConfig.register`, `AutoModelForCausalLM.register`), in `muster.merges` a function (`peer.numerics.merge_plugin`).
+A manifest names package and version, and nothing is downloaded. A package declares its parts as entry points. In the
+group `muster.families`, it is the module that registers a family's config and class with `transformers` when it is
+imported (`AutoConfig.register`, `AutoModelForCausalLM.register`). In `muster.merges`, it is a function
+(`peer.numerics.merge_plugin`).
 """
 
 from __future__ import annotations
@@ -21,14 +22,14 @@ MERGES = "muster.merges"
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A part of a run that a package brings: `NAME==VERSION`, the entry point's group, and its name."""
+    """A part of a run from a package: the package as `NAME==VERSION`, the entry point's group, and its name."""
 
     package: str
     group: str
     name: str
 
     def find(self) -> EntryPoint:
-        """Where the package has it; raises UsageError unless that version is installed. Nothing of it is imported."""
+        """Return the entry point without importing it; raises UsageError unless that version is installed."""
         name, _, version = self.package.partition("==")
         advice = f"see what it is before you trust it, then: pip install {self.package}"
         try:
@@ -44,32 +45,32 @@ class Part:
         raise UsageError(f"the package {name} {version} has no entry point {self.name} in {self.group}")
 
     def load(self) -> Any:
-        """Import it; raises UsageError if that cannot be."""
+        """Import the part; raises UsageError if that fails."""
         entry = self.find()
         try:
             return entry.load()
-        except Exception as error:  # noqa: BLE001 - whatever a package does when it is imported
+        except Exception as error:  # noqa: BLE001 - a plugin may raise anything on import
             raise UsageError(
                 f"the package {self.package} cannot be imported here: {type(error).__name__}: {error}"
             ) from None
 
 
 def family_part(model: ModelSpec) -> Part | None:
-    """The model's family, if a package brings it."""
+    """Return the model's family, if it comes from a package."""
     return None if model.package is None else Part(model.package, FAMILIES, model.family)
 
 
 def merge_part(outer: OuterSpec) -> Part | None:
-    """The merge rule, if a package brings it."""
+    """Return the merge rule, if it comes from a package."""
     return None if outer.merge_package is None else Part(outer.merge_package, MERGES, outer.merge)
 
 
 def parts_of(config: RunConfig) -> tuple[Part, ...]:
-    """All that packages have to bring for this run."""
+    """Return all parts of this run that come from packages."""
     return tuple(part for part in (family_part(config.model), merge_part(config.outer)) if part is not None)
 
 
 def check_packages(config: RunConfig) -> None:
-    """Raise UsageError unless every package of this run is installed in its version; nothing of them is imported."""
+    """Raise UsageError unless every package of this run is installed in its version; imports none of them."""
     for part in parts_of(config):
         part.find()

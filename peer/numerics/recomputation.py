@@ -1,4 +1,4 @@
-"""What opened leaves of inputs come to, bit for bit: for spot checks and for evidence (design §6.2 step 8, §9)."""
+"""Recomputes leaves of results from opened inputs bit for bit: for spot checks (design §6.2 step 8), evidence (§9)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Segments = Sequence[tuple[slice, TensorInputs]]
 
 @dataclass(frozen=True, slots=True)
 class Recomputation:
-    """A result's merge: the rule, what every segment starts from, and the coefficients that were published."""
+    """A result's merge: the rule, the inputs of every segment, and the published coefficients."""
 
     rule: MergeRule
     segments: Segments
@@ -31,7 +31,7 @@ class Recomputation:
 
     @property
     def coefficients_due(self) -> int:
-        """How many coefficients an honest result has."""
+        """Number of coefficients of an honest result."""
         return 0 if self.is_by_coordinate or not self.is_verifiable else len(self.segments) * self.members
 
     @property
@@ -46,26 +46,27 @@ class Recomputation:
         return not (rows or many or self.rule.name == "nnm_trimmed_mean")
 
     def leaves(self, look: Look, chosen: tuple[int, ...]) -> bytes | None:
-        """Leaves of the result, one after the other, as their inputs give them; None if they give no such thing.
+        """Return leaves of the result, concatenated, computed from their inputs; None if these give no valid result.
 
-        The result has as many coefficients as are due, and is verifiable. Raises RuleError if this machine cannot tell.
+        Requires that the number of coefficients is `coefficients_due`, and the result verifiable. Raises RuleError if
+        this machine cannot tell.
         """
         if any(not any(inputs.weights) for _, inputs in self.segments):
             return None
         windows = look.leaves.windows(chosen)
         try:
             vectors = look.vectors(chosen)
-            with np.errstate(all="ignore"):  # a liar may publish coefficients that no float32 holds
+            with np.errstate(all="ignore"):  # a liar may publish coefficients that overflow float32
                 if self.is_by_coordinate:
                     merged = self._by_coordinate(vectors, windows)
                 else:
                     plan = merge_plan(self.rule.name, self.segments, self.coefficients, self.members)
                     merged = combine(vectors, *plan.windows(windows))
-            return look.leaves.result.encode(merged)  # blocks are independent, and only the last leaf is not full
+            return look.leaves.result.encode(merged)  # blocks are independent, and only the last leaf may be partial
         except RuleError:
             raise
         except (PeerError, LocalError, ValueError):
-            return None  # inputs that an honest reducer does not include, or a sum that no reducer can encode
+            return None  # inputs that no honest reducer includes, or a sum that no reducer can encode
 
     def _by_coordinate(self, vectors: Sequence[Tensor], windows: Sequence[slice]) -> Tensor:
         merged = torch.empty_like(vectors[0])

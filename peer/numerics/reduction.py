@@ -1,8 +1,8 @@
 """The tensor side of a round, without any I/O: encode, admit, reduce, plan (design §6.2 steps 4 to 8).
 
-Everybody encodes first; then hashes, measures and merges the *decoded* bytes, so the committed bytes count.
+Every peer first encodes, and then hashes, measures and merges the *decoded* bytes, so the committed bytes count.
 Squared norms are lists "per segment" in the order of `Partitioning.segments`. Members are numbered as in the input set,
-and that order is the order of every sum. What all make of the results: `peer.numerics.outer_step`.
+and every sum runs in that order. `peer.numerics.outer_step` takes the results from here.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from peer.numerics.fragments import Partitioning
 from peer.numerics.merge import MergeRule, squared_norm
 from peer.numerics.robust.segments import TensorInputs, merge_segment, segment_factors
 
-NORM_TOLERANCE = 1e-4  # relative: room for one who sums in another order, far below what could steer a merge
-ROUGH_TOLERANCE = NORM_TOLERANCE / 2  # within it a float32 sum settles that a norm is as committed
-ROUGH_ELEMENTS = 1 << 14  # of one such sum, of which even the worst is right to that
+NORM_TOLERANCE = 1e-4  # relative: enough for another order of summation, far too little to steer a merge
+ROUGH_TOLERANCE = NORM_TOLERANCE / 2  # within this, a float32 sum confirms a committed norm
+ROUGH_ELEMENTS = 1 << 14  # number of elements of one such sum, whose error is within that even in the worst case
 
 
 class Member(Protocol):
-    """What counts of a member's commitment: its weight, and the squared norm of every segment."""
+    """The relevant parts of a member's commitment: its weight, and the squared norm of every segment."""
 
     @property
     def weight(self) -> float: ...
@@ -44,7 +44,7 @@ class Member(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Contribution:
-    """A member's encoded outer gradient: one part and Merkle tree per partition; norms of what the others see."""
+    """A member's encoded outer gradient: one part and Merkle tree per partition, and norms of the decoded parts."""
 
     parts: tuple[bytes, ...]
     trees: tuple[MerkleTree, ...]
@@ -52,15 +52,15 @@ class Contribution:
 
     @property
     def part_roots(self) -> tuple[bytes, ...]:
-        """What commits to the parts."""
+        """Merkle roots that commit to the parts."""
         return tuple(tree.root for tree in self.trees)
 
 
 @dataclass(frozen=True, slots=True)
 class Admitted:
-    """A partition that counts: decoded, float32[its elements], with the squared norms of its segments.
+    """An admissible partition: decoded, float32[its elements], with the squared norms of its segments.
 
-    Of a contribution they may be as committed, where that is surely true; else they are as found here.
+    For a contribution the norms may be the committed ones, where these are surely right; else they are measured here.
     """
 
     vector: Tensor
@@ -69,9 +69,9 @@ class Admitted:
 
 @dataclass(frozen=True, slots=True)
 class ReducedPartition:
-    """What a reducer publishes: `data`, and signed all the rest, of `tree` the root.
+    """The publication of a reducer: `data`, and signed fields for all the rest; of `tree`, only the root is signed.
 
-    `coefficients` has one α per included member, segment after segment; none at all if a segment's merge is no
+    `coefficients` has one α per included member, segment after segment. It is empty if the merge of a segment is not a
     combination of whole pieces.
     """
 
@@ -84,7 +84,7 @@ class ReducedPartition:
 
     @property
     def root(self) -> bytes:
-        """Under which the others find `data`."""
+        """Merkle root under which others find `data`."""
         return self.tree.root
 
 
@@ -95,10 +95,10 @@ def encode_contribution(
     left: Tensor | None = None,
     cores: Cores = ONE_CORE,
 ) -> Contribution:
-    """Encode the outer gradient, of which `gradient` makes the elements in a slice of the fragment, float32[length].
+    """Encode the outer gradient; `gradient` computes its elements in a slice of the fragment, float32[length].
 
-    What encoding cuts off is written to `left`, float32[elements], if given. Raises LocalError if a value is not finite
-    or the vector absurdly long.
+    Writes the residue of the encoding to `left`, float32[elements], if given. Raises LocalError if a value is not
+    finite or the vector absurdly long.
     """
 
     def keep(span: slice, own: Tensor, seen: Tensor) -> None:
@@ -115,10 +115,10 @@ def encode_contribution(
 def admit(
     data: Buffer, squared_norms: Sequence[float], partitioning: Partitioning, partition: int, codec: Codec
 ) -> Admitted | str:
-    """Decode partition `partition` of a contribution, or say why it does not count.
+    """Decode partition `partition` of a contribution, or return why it is inadmissible.
 
-    It counts if it does by itself (`measure`) and the squared norms of its segments are as committed. What does not
-    count is left out, never replaced by zeros (design §6.2 step 6).
+    It is admissible if its bytes are (`measure`), and the squared norms of its segments match the commitment.
+    Inadmissible parts are left out, never replaced by zeros (design §6.2 step 6).
     """
     vector = _decoded(data, partitioning, partition, codec)
     if isinstance(vector, str):
@@ -137,10 +137,11 @@ def admit(
 
 
 def measure(data: Buffer, partitioning: Partitioning, partition: int, codec: Codec) -> Admitted | str:
-    """Decode partition `partition` of a contribution or result, or say why its bytes alone rule it out.
+    """Decode partition `partition` of a contribution or result, or return why its bytes alone rule it out.
 
-    `data` has the committed root: that is the name under which it was kept. Its length is that of the partition, and
-    every value is finite. What a reducer tells of its result's norms is not asked for: everybody finds them.
+    `data` is known to have the committed root, because it is stored under that root. Its length must be that of the
+    partition, and every value finite. A reducer's claims about its result's norms do not matter: every member measures
+    them.
     """
     vector = _decoded(data, partitioning, partition, codec)
     return vector if isinstance(vector, str) else _measured(vector, partitioning, partition)
@@ -148,7 +149,7 @@ def measure(data: Buffer, partitioning: Partitioning, partition: int, codec: Cod
 
 def _measured(vector: Tensor, partitioning: Partitioning, partition: int) -> Admitted | str:
     measured = segment_norms(vector, partitioning, partition)
-    if not all(norm <= SQUARED_NORM_MAX for norm in measured):  # NaN is not
+    if not all(norm <= SQUARED_NORM_MAX for norm in measured):  # false for NaN
         return "a value is not finite, or absurdly large"
     return Admitted(vector, measured)
 
@@ -163,10 +164,10 @@ def _decoded(data: Buffer, partitioning: Partitioning, partition: int, codec: Co
 
 
 def is_measurable(data: Buffer, partitioning: Partitioning, partition: int, codec: Codec) -> bool:
-    """Whether `measure` takes these bytes; it hardly ever has to be asked."""
+    """Whether `measure` accepts these bytes, which a cheap bound almost always settles."""
     elements = partitioning.elements(partition)
     try:
-        if codec.squared_length_max(data, elements) <= SQUARED_NORM_MAX / 2:  # the half is room for rounding
+        if codec.squared_length_max(data, elements) <= SQUARED_NORM_MAX / 2:  # the factor 1/2 is a margin for rounding
             return True
     except PeerError:
         return False
@@ -177,7 +178,7 @@ def is_measurable(data: Buffer, partitioning: Partitioning, partition: int, code
 class MergedPartition:
     """A partition merged from the members `included`: float32[its elements], and per segment their coefficients.
 
-    A segment has no coefficients if its merge is no combination of whole pieces.
+    A segment has no coefficients if its merge is not a combination of whole pieces.
     """
 
     vector: Tensor
@@ -193,9 +194,9 @@ def merge_partition(
     partition: int,
     cores: Cores = ONE_CORE,
 ) -> MergedPartition:
-    """Merge the admitted `vectors` (float32, partition `partition` of the member that is the key).
+    """Merge the admitted `vectors` by member (float32, each partition `partition` of that member).
 
-    At least one of them has weight. Raises as `merge_segment` does, ValueError not for admitted vectors.
+    At least one of them must have weight. Raises as `merge_segment` does, but never ValueError for admitted vectors.
     """
     included = tuple(sorted(vectors))
     merged = new_vector(partitioning.elements(partition))
@@ -215,9 +216,9 @@ def merge_partition(
 def publish(
     merged: MergedPartition, partitioning: Partitioning, partition: int, codec: Codec, cores: Cores = ONE_CORE
 ) -> ReducedPartition:
-    """Encode it once, and say what that cut off."""
+    """Encode the merged partition once, and measure the error of the encoding."""
     first = partitioning.bounds[partition]
-    squares: dict[int, tuple[float, float]] = {}  # of what a span held, and of what encoding cut off
+    squares: dict[int, tuple[float, float]] = {}  # of a span's elements, and of its encoding error
 
     def compare(span: slice, own: Tensor, seen: Tensor) -> None:
         squares[span.start] = _rough_norm(own), _rough_norm(own - seen)
@@ -234,14 +235,14 @@ def publish(
         included=merged.included,
         coefficients=() if None in published else tuple(alpha for own in published for alpha in own or ()),
         squared_norms=part.squared_norms,
-        encoding_error=math.sqrt(cut_off / whole) if whole else 0.0,  # nobody has to find the same
+        encoding_error=math.sqrt(cut_off / whole) if whole else 0.0,  # need not be the same on other machines
     )
 
 
 def segment_inputs(
     members: Sequence[Member], rule: MergeRule, partitioning: Partitioning, partition: int
 ) -> list[tuple[slice, TensorInputs]]:
-    """Per segment of a partition: its elements, counted from the partition's first, and what its merge starts from."""
+    """Return per segment its elements, counted from the partition's first, and the inputs of its merge."""
     norms = [_tensor_norms(member, partitioning) for member in members]
     weights = tuple(member.weight for member in members)
     first, found = partitioning.bounds[partition], []
@@ -265,10 +266,10 @@ class MergePlan:
     factors: tuple[list[np.float32], ...]
 
     def windows(self, windows: Sequence[slice]) -> tuple[list[list[np.float32]], list[slice]]:
-        """Factors and spans for `combine`, for vectors that hold only these windows' elements, side by side.
+        """Return factors and spans for `combine` on vectors that hold only the elements of these windows, concatenated.
 
-        A window is the elements of leaves that lie side by side, for a spot check, which combines and encodes just
-        these and must find the leaves' bytes (design §6.2 step 8).
+        A window is the elements of consecutive leaves. A spot check combines and encodes just these, and must get the
+        bytes of the leaves (design §6.2 step 8).
         """
         found = [
             (own, factors)
@@ -280,7 +281,7 @@ class MergePlan:
 
 
 def overlaps(span: slice, windows: Sequence[slice]) -> list[slice]:
-    """Where `span` is in the elements of these windows laid side by side."""
+    """Return where `span` is in the concatenated elements of these windows."""
     found, offset = [], 0
     for window in windows:
         start, stop = max(span.start, window.start), min(span.stop, window.stop)
@@ -293,7 +294,7 @@ def overlaps(span: slice, windows: Sequence[slice]) -> list[slice]:
 def merge_plan(
     rule: str, segments: Sequence[tuple[slice, TensorInputs]], coefficients: Sequence[float], members: int
 ) -> MergePlan:
-    """How published `coefficients` of a partition of so many members combine it; `segments` as in `segment_inputs`."""
+    """Return how the published `coefficients` of this many members combine it; `segments` as from `segment_inputs`."""
     return MergePlan(
         tuple(span for span, _ in segments),
         tuple(
@@ -304,27 +305,27 @@ def merge_plan(
 
 
 def segment_norms(vector: Tensor, partitioning: Partitioning, partition: int) -> tuple[float, ...]:
-    """Squared norms of a partition's segments."""
+    """Return the squared norms of a partition's segments."""
     return tuple(map(squared_norm, _pieces(vector, partitioning, partition)))
 
 
 def _pieces(vector: Tensor, partitioning: Partitioning, partition: int) -> list[Tensor]:
-    """A partition's segments."""
+    """Return views of a partition's segments."""
     first, own = partitioning.bounds[partition], partitioning.segment_span(partition)
     return [vector[segment.start - first : segment.stop - first] for segment in partitioning.segments[own]]
 
 
 def _surely_has(piece: Tensor, committed: float) -> bool:
-    """Whether a sum in float32 tells that the squared norm of a segment is as committed, as it nearly always does.
+    """Whether a float32 sum confirms that a segment's squared norm is as committed, as it nearly always does.
 
-    The exact one, which everybody finds alike, takes five times as long, and is found wherever this is False.
+    The exact norm, which is the same on every machine, takes five times as long. It is needed only where this is False.
     """
     rough = _rough_norm(piece)
     return keeps_digits(rough, len(piece)) and abs(rough - committed) <= ROUGH_TOLERANCE * rough
 
 
 def _rough_norm(vector: Tensor) -> float:
-    """About ‖x‖², summed in float32."""
+    """Return approximately ‖x‖², summed in float32."""
     return sum(float(torch.dot(part, part)) for part in torch.split(vector, ROUGH_ELEMENTS))
 
 

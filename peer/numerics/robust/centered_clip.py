@@ -1,7 +1,7 @@
 """CenteredClip and the geometric median, iterated on n coefficients instead of on vectors.
 
-Both are robust means: every input is weighed by how far it is from the result. Inputs come as their inner products
-about any origin (`gram.centred_products`), results are coefficients that sum to 1.
+Both are robust means: every input is weighted by its distance from the result. Inputs come as their inner products
+about any origin (`gram.centred_products`); results are coefficients that sum to 1.
 """
 
 from __future__ import annotations
@@ -15,25 +15,24 @@ from peer.numerics.robust.medians import weighted_median
 from peer.numerics.robust.stack import Floats
 
 ITERATIONS_MAX = 500
-SETTLED = 1e-9  # largest change of a coefficient at which an iteration ends; float32 keeps 6e-8
-EXCESS_MIN = 1e-6  # share of the weight; nearer to 0 than this, inner products do not tell
-SMOOTHING = 1e-6  # nearest distance that Weiszfeld tells apart, in units of the inputs' spread
+SETTLED = 1e-9  # largest change of a coefficient that ends an iteration; float32 resolves 6e-8
+EXCESS_MIN = 1e-6  # share of the weight; inner products cannot resolve less
+SMOOTHING = 1e-6  # nearest distance that Weiszfeld resolves, in units of the inputs' spread
 
 
 def clip_coefficients(weights: Floats, distances: Floats, radius: float) -> Floats:
-    """CenteredClip's rule, w·min(1, ρ/distance) over its sum, for ρ > 0: published coefficients are checked with it."""
+    """Return w·min(1, ρ/distance) over its sum for ρ > 0: CenteredClip's rule, also for checks of coefficients."""
     clipped = weights * (radius / np.maximum(distances, radius))
     shares: Floats = clipped / clipped.sum()
     return shares
 
 
 def geometric_median(products: Floats, weights: Floats, settled: float = SETTLED) -> Floats:
-    """argmin_v Σ w_i ‖y_i − v‖ (Weiszfeld; RFA, Pillutla et al. 1912.13445), to about 1e-6 of the inputs' spread.
+    """Return argmin_v Σ w_i ‖y_i − v‖ (Weiszfeld; RFA, Pillutla et al. 1912.13445), to some 1e-6 of the inputs' spread.
 
-    With a larger `settled`, sooner and less exactly.
-
-    Starts from inputs weighed by how near half of the others is, so that no far input is ever the centre. O(n²) per
-    iteration. Where an input is the median, which an iteration would approach too slowly, that input.
+    A larger `settled` ends sooner and less exactly. Starts from inputs weighted by the distance to the nearest half of
+    the others, so that a far input is never the centre. O(n²) per iteration. If an input itself is the median, which
+    iterations would approach too slowly, returns that input.
     """
     nearness = neighbour_radii(products, weights)
     nearest = int(np.argmin(nearness))
@@ -52,12 +51,12 @@ def geometric_median(products: Floats, weights: Floats, settled: float = SETTLED
 
 
 def centered_clip(products: Floats, weights: Floats, settled: float = SETTLED) -> tuple[Floats, float]:
-    """Coefficients of CenteredClip's fixed point `Σ w_i (y_i − v)·min(1, ρ/‖y_i − v‖) = 0`, and ρ.
+    """Return the coefficients of CenteredClip's fixed point `Σ w_i (y_i − v)·min(1, ρ/‖y_i − v‖) = 0`, and ρ.
 
     Centre: the geometric median; ρ: weighted median distance to it (Karimireddy et al. 2012.10333; BTARD 2106.11257
-    runs to the fixed point). The fixed point minimises a Huber loss, which is convex: reweighting with the rule's own
-    coefficients descends to it from any start. O(n²) per iteration. Breaks down at half of the weight.
-    `settled` is as of the median.
+    iterates to the fixed point). The fixed point minimises a Huber loss, which is convex: reweighting with the rule's
+    own coefficients descends to it from any start. O(n²) per iteration. Breaks down at half of the weight. `settled` is
+    as in `geometric_median`.
     """
     coefficients = geometric_median(products, weights, settled)
     distances = distances_to(products, coefficients)
@@ -73,8 +72,9 @@ def centered_clip(products: Floats, weights: Floats, settled: float = SETTLED) -
 
 
 def _vertex_excess(products: Floats, weights: Floats) -> Floats:
-    """Per input, the weight that is in its place less the length of the others' joint pull: if positive, it is the
-    geometric median (Kuhn 1973).
+    """Return for each input the weight at its place minus the length of the others' joint pull.
+
+    An input with a positive value is the geometric median (Kuhn 1973).
     """
     squares = squared_distances(products)
     apart = squares > 0

@@ -1,6 +1,6 @@
-"""Order statistics with weights: the median of numbers, and trimmed means, along the last axis.
+"""Weighted order statistics along the last axis: the median of numbers, and trimmed means.
 
-Sums run in sorted order, one element at a time in float64, so every machine finds the same bytes: members take the
+Sums run in sorted order, one element at a time in float64, so every machine gets the same bytes: members take the
 lengths of merged tensors from here.
 """
 
@@ -14,15 +14,15 @@ from numpy.typing import NDArray
 
 from peer.numerics.robust.stack import Floats
 
-FEW_VALUES = 32  # that are quicker looked at one by one than as an array
-TIE = 1e-12  # share of the weight by which sums of the same weights may differ, added in another order
+FEW_VALUES = 32  # up to this many values, a loop is faster than an array
+TIE = 1e-12  # share of the weight by which sums of the same weights may differ in another order
 
 
 def weighted_median(values: NDArray[Any], weights: Floats) -> Floats:
-    """Float64[...] from values[..., n]: where the sorted values' cumulative weight passes half.
+    """Return float64[...] from values[..., n]: where the sorted values' cumulative weight passes half.
 
-    Where it is exactly half between two values (up to 1e-12), their midpoint: so the median of an even number of
-    equal weights is the usual one, and of two numbers it is their mean.
+    Where it is exactly half between two values (up to 1e-12), this is their midpoint. So the median of an even number
+    of equal weights is the usual one, and of two numbers it is their mean.
     """
     if values.size <= FEW_VALUES:
         known, rows = weights.tolist(), values.reshape(-1, values.shape[-1]).tolist()
@@ -36,7 +36,7 @@ def weighted_median(values: NDArray[Any], weights: Floats) -> Floats:
 
 
 def _median_of_few(values: list[float], weights: list[float]) -> float:
-    """`weighted_median` of one row, with the same operations and so the same bits."""
+    """Return `weighted_median` of one row, with the same operations and so the same bits."""
     order = sorted(range(len(values)), key=values.__getitem__)
     cumulative = [*accumulate(weights[place] for place in order)]
     half = cumulative[-1] / 2
@@ -46,7 +46,7 @@ def _median_of_few(values: list[float], weights: list[float]) -> float:
 
 
 def weighted_trimmed_mean(values: NDArray[Any], weights: Floats, trimmed: float) -> Floats:
-    """Float64[...] from values[..., n]: the mean without the share `trimmed` < 1/2 of the weight at either end.
+    """Return float64[...] from values[..., n]: the mean without the share `trimmed` < 1/2 of the weight at either end.
 
     A value on the edge counts with the part of its weight that is inside.
     """
@@ -63,12 +63,12 @@ def weighted_trimmed_mean(values: NDArray[Any], weights: Floats, trimmed: float)
 
 
 def _ranked(values: NDArray[Any], weights: Floats) -> tuple[Floats, Floats]:
-    """Values in ascending order, equal ones in roster order, and the weight up to and with each."""
-    order = values.argsort(axis=-1, kind="stable")  # the default's order of equal values depends on the processor
+    """Return the values in ascending order, equal ones in roster order, and the weight up to and including each."""
+    order = values.argsort(axis=-1, kind="stable")  # by default, the order of equal values depends on the processor
     return _taken(values, order).astype(np.float64), weights[order].cumsum(axis=-1)
 
 
 def _taken(values: NDArray[Any], places: NDArray[np.intp]) -> NDArray[Any]:
-    """`np.take_along_axis` on the last axis, whose own checks take several times as long as a few values do."""
+    """Return `np.take_along_axis` on the last axis, without its checks, which are costly for few values."""
     firsts = np.arange(0, values.size, values.shape[-1]).reshape(*values.shape[:-1], 1)
     return np.asarray(values.reshape(-1)[firsts + places])

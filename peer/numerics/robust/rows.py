@@ -1,7 +1,7 @@
-"""RDA with one length per row of a matrix instead of one per tensor (DiLoCo 2604.21428 §D.2 leaves it open which).
+"""RDA with one length per row of a matrix instead of one per tensor (DiLoCo 2604.21428 §D.2 leaves the choice open).
 
-A row lies in one partition, so its reducer has all of it: it gives rows their lengths itself, and nothing is left to
-the members. The result is no combination of whole pieces, so only a second reduction can check it.
+A row lies in one partition, so its reducer has all of it. The reducer sets the lengths of rows itself, and members need
+not. The result is not a combination of whole pieces, so only a second reduction can check it.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from peer.numerics.robust.stack import Aggregate, Floats, Singles, Stack
 
 
 def merge_rows(rule: str, pieces: Sequence[Tensor], weights: Sequence[float], row_elements: int) -> Aggregate:
-    """Per row: mean of the lengths × direction of the mean of unit rows (`rda`), or weighted median of the lengths ×
-    direction of `robust_shares` of all unit rows together (`robust_rda`): float32[k] from pieces of whole rows.
+    """Merge pieces of whole rows into float32[k], row by row. O(n²k).
 
-    Rows that are zero have no direction and count as zero; rows whose directions cancel become zero. O(n²k).
-    Raises ValueError as the rules do.
+    `rda`: mean of the lengths × direction of the mean of unit rows. `robust_rda`: weighted median of the lengths ×
+    direction of `robust_shares` of all unit rows together. Rows that are zero have no direction and count as zero; rows
+    whose directions cancel out become zero. Raises ValueError as the rules do.
     """
     stack = Stack.of(pieces, weights)
     rows = [array.reshape(-1, row_elements) for array in stack.arrays()]
@@ -40,7 +40,7 @@ def merge_rows(rule: str, pieces: Sequence[Tensor], weights: Sequence[float], ro
 
 
 def _lengths(rows: Singles) -> Floats:
-    """float64[rows]; ValueError if one is not finite."""
+    """Return the length of each row, float64[rows]; raises ValueError if one is not finite."""
     lengths: Floats = np.sqrt(np.einsum("ij,ij->i", rows, rows, dtype=np.float64))
     if not np.isfinite(lengths).all():
         raise ValueError("an input is not finite")

@@ -1,9 +1,9 @@
-"""The rules as a reducer runs them: on a segment, what its partition and one tensor share, knowing whole norms only.
+"""The rules as a reducer runs them: on a segment, the overlap of its partition with a tensor, given only whole norms.
 
 Norms of whole tensors come from the signed commitments, so every member derives the same lengths, scales and factors
-from them (design §7). A rule that is robust on every segment is as robust on the whole, so each
-segment has its own coefficients. A reducer merges unit vectors or shortened ones; the length of a merged direction,
-which needs all segments, is put right by the members: `tensor_radius`, then `peer.numerics.merge.direction_scale`.
+from them (design §7). A rule that is robust on every segment is as robust on the whole, so each segment has its own
+coefficients. A reducer merges unit vectors or shortened ones. The length of a merged direction needs all segments, so
+members set it: `tensor_radius`, then `peer.numerics.merge.direction_scale`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ BY_COORDINATE = frozenset({"median", "trimmed_mean"})
 
 @dataclass(frozen=True, slots=True)
 class TensorInputs:
-    """What is certain about one tensor before any byte of it is seen: per member its committed norm and its weight.
+    """The values of one tensor that are certain before any of its bytes: per member its committed norm and its weight.
 
     `row_elements` is 0 unless the tensor is merged row by row (`MergeRule.has_rows`).
     """
@@ -40,12 +40,12 @@ class TensorInputs:
 
 
 def is_directional(rule: str, embedding: bool) -> bool:
-    """Whether members must give the merged segments of a tensor their length."""
+    """Whether members must set the length of a tensor's merged segments."""
     return MERGES[rule].directional and not embedding
 
 
 def is_by_coordinate(rule: MergeRule) -> bool:
-    """Whether any elements of the inputs, without the others, say what the result has there."""
+    """Whether the result at some elements follows from the inputs at these elements alone."""
     return rule.function is not None or rule.name in BY_COORDINATE
 
 
@@ -54,9 +54,9 @@ def merge_segment(
 ) -> Aggregate:
     """Merge float32[k] pieces of one tensor, one per member of `inputs`, by this rule.
 
-    If there are coefficients, they are to be published, and the vector is `peer.numerics.merge.combine` of the pieces
-    with `segment_factors` of them, bit for bit. A rule may put it into `out`, float32[k]. Raises ValueError as the
-    rules do, RuleError as those of packages do.
+    If there are coefficients, they are to be published, and the vector equals `peer.numerics.merge.combine` of the
+    pieces with their `segment_factors`, bit for bit. A rule may write to `out`, float32[k]. Raises ValueError as the
+    rules do, RuleError as plugins' rules do.
     """
     name = rule.name
     if rule.function is not None:
@@ -72,7 +72,7 @@ def merge_segment(
 
 
 def segment_factors(rule: str, coefficients: Sequence[float], inputs: TensorInputs) -> list[np.float32]:
-    """What each member's elements are multiplied by, from published coefficients and committed norms alone.
+    """Return the factor of each member's elements, from published coefficients and committed norms alone.
 
     `robust_rda` and `rda` merge unit vectors: coefficient over norm, 0 without a direction. `robust_rda` merges
     shortened embeddings: coefficient × min(1, 1.25 × median/norm). All others: the coefficient.
@@ -87,7 +87,7 @@ def segment_factors(rule: str, coefficients: Sequence[float], inputs: TensorInpu
 
 
 def tensor_radius(rule: str, inputs: TensorInputs) -> float:
-    """The length that a merged direction gets: weighted median of the norms, for `rda` their weighted mean."""
+    """Return the length for a merged direction: the weighted median of the norms, for `rda` their weighted mean."""
     if rule == "rda":
         return weighted_mean(inputs.norms, inputs.weights)
     return float(weighted_median(np.array(inputs.norms), np.array(inputs.weights)))
@@ -101,7 +101,7 @@ def _robust(pieces: Sequence[Tensor], inputs: TensorInputs, out: Tensor | None) 
 
 
 def tensor_scales(rule: str, inputs: TensorInputs) -> Floats:
-    """What each input is multiplied by before the rule sees it: 1 unless the rule is `robust_rda`."""
+    """Return the factor of each input before the rule is applied: 1 unless the rule is `robust_rda`."""
     norms = np.array(inputs.norms)
     if rule != "robust_rda":
         return np.ones(len(norms))

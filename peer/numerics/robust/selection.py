@@ -1,4 +1,4 @@
-"""Rules that look for each member's nearest others: Krum's choice and nearest-neighbour mixing."""
+"""Rules that use each member's nearest neighbours: Krum's choice and nearest-neighbour mixing."""
 
 from __future__ import annotations
 
@@ -8,14 +8,15 @@ from peer.numerics.robust.stack import Floats
 
 
 def tolerated(members: int) -> int:
-    """The most members that are fewer than a third: what a group is built to stand (design §9)."""
+    """Return the largest number below a third of the members, which a group is built to tolerate (design §9)."""
     return (members - 1) // 3
 
 
 def krum_order(squares: Floats, byzantine: int) -> list[int]:
-    """Members by Krum's score, best first: the sum of squared distances to the n − f̂ − 2 nearest others, at least one.
+    """Return the members by Krum's score, the best first.
 
-    `squares` is float64[n, n]. Ties go to the first in the roster. Blanchard et al. 2017.
+    The score is the sum of squared distances to the n − f̂ − 2 nearest others, at least one. `squares` is float64[n,
+    n]. Ties go to the first in the roster. Blanchard et al. 2017.
     """
     neighbours = max(len(squares) - byzantine - 2, 1)
     scores = np.sort(squares, axis=1)[:, 1 : 1 + neighbours].sum(axis=1)  # the nearest of all is the member itself
@@ -23,9 +24,10 @@ def krum_order(squares: Floats, byzantine: int) -> list[int]:
 
 
 def nearest_mixing(squares: Floats, weights: Floats, trimmed: float) -> Floats:
-    """Row i: coefficients of the weighted mean of member i's nearest, itself first, up to 1 − trimmed of the weight.
+    """Return in row i the coefficients of the weighted mean of member i's nearest, up to 1 − trimmed of the weight.
 
-    The last one counts with what is left. float64[n, n], rows sum to 1. NNM, Allouah et al. 2302.01772.
+    The member itself comes first, and the last one counts with the rest. float64[n, n], rows sum to 1. NNM, Allouah et
+    al. 2302.01772.
     """
     own_first = squares.copy()
     np.fill_diagonal(own_first, -1)

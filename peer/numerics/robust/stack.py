@@ -1,4 +1,4 @@
-"""What every rule takes and returns: a stack of vectors with weights in, a vector and its coefficients out."""
+"""The input and output of every rule: a stack of vectors with weights, and a vector with its coefficients."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ Singles = NDArray[np.float32]
 class Aggregate:
     """A merged vector, float32[d].
 
-    `coefficients`, one per member and each a float32 value, say how: `vector` is `combination(vectors, coefficients)`
-    bit for bit. None where the result is no combination of whole vectors. `clipping_radius` is CenteredClip's ρ.
+    `coefficients` has one float32 value per member: `vector` is `combination(vectors, coefficients)` bit for bit. It is
+    None where the result is not a combination of whole vectors. `clipping_radius` is CenteredClip's ρ.
     """
 
     vector: Tensor
@@ -35,7 +35,7 @@ Aggregator = Callable[[Sequence[Tensor], Sequence[float]], Aggregate]
 
 @dataclass(frozen=True, slots=True)
 class Stack:
-    """The members that count, in roster order: those with weight. `weights` sum to 1, `places` are roster indices."""
+    """The members with weight, in roster order. `weights` sum to 1, `places` are roster indices."""
 
     vectors: tuple[Tensor, ...]
     weights: Floats
@@ -44,7 +44,7 @@ class Stack:
 
     @classmethod
     def of(cls, vectors: Sequence[Tensor], weights: Sequence[float]) -> Stack:
-        """Leave out members of weight 0; raise ValueError if shapes, types or weights are not as a rule takes them."""
+        """Leave out members of weight 0; raises ValueError if shapes, types or weights are invalid for a rule."""
         if not vectors or len(weights) != len(vectors):
             raise ValueError(f"{len(vectors)} vectors have {len(weights)} weights")
         if any(vector.ndim != 1 or vector.dtype != torch.float32 for vector in vectors):
@@ -67,14 +67,14 @@ class Stack:
         return [vector.numpy() for vector in self.vectors]
 
     def spread(self, coefficients: Floats) -> tuple[float, ...]:
-        """One float32 value per roster member from one number per counted member; 0 for the others."""
+        """Return one float32 value per roster member from one number per counted member; 0 for the others."""
         published = np.zeros(self.roster, np.float32)
         published[list(self.places)] = coefficients
         return tuple(published.tolist())
 
 
 def finite_sum(vectors: Sequence[Tensor], factors: Sequence[np.float32], out: Tensor | None = None) -> Tensor:
-    """`peer.numerics.merge.combine` of at least one float32[d]; raises ValueError if an element is not finite."""
+    """Return `peer.numerics.merge.combine` of at least one float32[d]; raises ValueError on elements not finite."""
     with np.errstate(over="ignore", invalid="ignore"):
         merged = combine(vectors, [factors], [slice(0, len(vectors[0]))], out)
     if not np.isfinite(merged.numpy()).all():
@@ -83,15 +83,15 @@ def finite_sum(vectors: Sequence[Tensor], factors: Sequence[np.float32], out: Te
 
 
 def combination(vectors: Sequence[Tensor], coefficients: Sequence[float]) -> Tensor:
-    """Σ coefficient · vector over the members whose coefficient is not 0, in roster order: float32[d].
+    """Return Σ coefficient · vector over the members with a nonzero coefficient, in roster order: float32[d].
 
-    Each product and each sum is rounded to float32, so the bytes are the same on every machine.
-    Raises ValueError if an element is not finite: then an input is not, or is absurdly large.
+    Each product and each sum is rounded to float32, so the bytes are the same on every machine. Raises ValueError if an
+    element is not finite, because an input is not finite or absurdly large.
     """
     return finite_sum(vectors, [np.float32(coefficient) for coefficient in coefficients])
 
 
 def aggregate(stack: Stack, vectors: Sequence[Tensor], coefficients: Floats, radius: float | None = None) -> Aggregate:
-    """Publish float64 numbers, one per counted member, as float32 coefficients and combine with these."""
+    """Round float64 numbers, one per counted member, to float32 coefficients, and combine the vectors with these."""
     published = stack.spread(coefficients)
     return Aggregate(combination(vectors, published), published, radius)
