@@ -17,10 +17,10 @@ from peer.numerics.outer_optimizer import OuterState, state_bytes
 from peer.storage.aside import Aside
 from peer.storage.pins import Pins
 
-STEPS_KEPT = 2  # per fragment at least, where the disk takes them
-STEPS_SHARE = 0.5  # of an anchor's bytes that steps take at most, if there are more
-STEPS_HELD = 1  # of these in memory at least, the newest
-HELD_SHARE = 0.25  # of an anchor's bytes that they take there at most, if there are more
+STEPS_KEPT = 2  # per fragment at least, if the disk accepts them
+STEPS_SHARE = 0.5  # of an anchor's bytes, at most for steps beyond those
+STEPS_HELD = 1  # number of these that stay in memory at least, the newest
+HELD_SHARE = 0.25  # of an anchor's bytes, at most for further steps in memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +34,8 @@ class HeldState:
 class Anchors:
     """The newest held state per fragment. States are never changed in place, so they can be shared freely.
 
-    Others may ask for the newest state, and for the last `older_kept` of all fragments that gave way to one. What is
-    being fetched from here stays for longer: on disk, if somebody says where.
+    Other peers may ask for the newest state, and for the last `older_kept` states of all fragments that were replaced.
+    A state that a peer is downloading stays longer: in `aside`, on disk, if that is given.
     """
 
     def __init__(
@@ -48,10 +48,10 @@ class Anchors:
         self.layouts = tuple(layouts)
         self.keeps_momentum = any(isinstance(state.momentum, Tensor) for state in states)
         self._current = list(states)
-        self._names: list[bytes | None] = [None for _ in self.layouts]  # certificates of what was installed
+        self._names: list[bytes | None] = [None for _ in self.layouts]  # certificates of installed states
         self._older: OrderedDict[tuple[int, bytes], OuterState] = OrderedDict()
         self._older_kept = len(self.layouts) if older_kept is None else older_kept
-        self._fetched: dict[int, HeldState] = {}  # that would be gone if it were not pinned
+        self._fetched: dict[int, HeldState] = {}  # replaced states that are kept only because they are pinned
         self.aside = aside
         self._steps: list[OrderedDict[bytes, Buffer]] = [OrderedDict() for _ in self.layouts]
         self._steps_aside: list[OrderedDict[bytes, Buffer]] = [OrderedDict() for _ in self.layouts]
@@ -62,13 +62,13 @@ class Anchors:
         return self._current[fragment]
 
     def all_anchors(self) -> list[Tensor]:
-        """Anchors of all fragments in order, float32[elements] each."""
+        """Return the anchors of all fragments in order, float32[elements] each."""
         return [state.anchor for state in self._current]
 
     def install(self, fragment: int, certificate: bytes, state: OuterState, step: bytes = b"") -> None:
-        """Make this certified state the current one; `step` is what led to it, as it is told to others, if we know.
+        """Make this certified state the current one; `step`, if known, is the step that led to it, as told to others.
 
-        Steps are kept for longer: for peers that fetch a state, until fetching another one would be less.
+        Steps are kept longer for peers that download a state, until downloading another state would be smaller.
         """
         before, name = self._current[fragment], self._names[fragment]
         if name is not None and name != certificate:
@@ -116,11 +116,11 @@ class Anchors:
             aside.popitem(last=False)
 
     def serve_first(self, digests: Sequence[bytes], states: Sequence[OuterState]) -> None:
-        """Serve version 0, too, under the state digests of the manifest: newcomers cannot draw these values."""
+        """Also serve version 0, under the state digests of the manifest, because newcomers cannot draw its values."""
         self._first = list(zip(digests, states, strict=True))
 
     def served(self, fragment: int, certificate: bytes) -> OuterState | None:
-        """A recent state by its certificate's digest, for another peer."""
+        """Return a recent state by its certificate's digest, for another peer."""
         if self._first and certificate == self._first[fragment][0]:
             return self._first[fragment][1]
         current, name = self._current[fragment], self._names[fragment]
@@ -132,33 +132,33 @@ class Anchors:
         return self._older.get((fragment, certificate))
 
     def step(self, fragment: int, certificate: bytes) -> Buffer:
-        """What led to a version of late, for another peer; empty if we do not know."""
+        """Return the step that led to a recent version, for another peer; empty if unknown."""
         step = self._steps[fragment].get(certificate)
         return self._steps_aside[fragment].get(certificate, b"") if step is None else step
 
     def state_bytes(self, fragment: int) -> int:
-        """How much of a state is fetched: both halves, or where the momentum is spent the anchor."""
+        """Return the bytes of a state that are downloaded: both halves, or only the anchor if the momentum is spent."""
         return (1 + self.keeps_momentum) * FLOAT_BYTES * self.layouts[fragment].elements
 
     def newest(self, fragment: int) -> bytes | None:
-        """Digest of the certificate of the current state; None if it is none that was installed in this life."""
+        """Return the certificate digest of the current state; None if this process did not install it."""
         return self._names[fragment]
 
     def held(self, fragment: int) -> HeldState | None:
-        """The current state, if it was installed in this life."""
+        """Return the current state, if this process installed it."""
         digest = self.newest(fragment)
         return None if digest is None else HeldState(digest, self._current[fragment])
 
     def all_newest(self) -> list[bytes | None]:
-        """`newest` of all fragments in order."""
+        """Return `newest` of all fragments in order."""
         return [self.newest(fragment) for fragment in range(len(self._current))]
 
     def digest(self, fragment: int) -> bytes:
-        """State digest, hashed from the tensors now."""
+        """Return the state digest, hashed from the tensors now."""
         return self._current[fragment].digest
 
     def digests(self) -> list[bytes]:
-        """Digests of all fragments in order."""
+        """Return the digests of all fragments in order."""
         return [self.digest(fragment) for fragment in range(len(self._current))]
 
 
@@ -167,18 +167,18 @@ def _total(kept: Mapping[bytes, Buffer]) -> int:
 
 
 def layouts_of(config: RunConfig) -> tuple[FragmentLayout, ...]:
-    """How a run's model is cut into fragments."""
+    """Return how a run's model is cut into fragments."""
     pace = config.pace
     return split_fragments(parameter_specs(config.model), pace.fragments, pace.cut_embeddings is not None)
 
 
 def genesis_states(config: RunConfig, values: Mapping[str, Tensor] | None = None) -> list[OuterState]:
-    """Version 0 of every fragment: the seeded initial parameters, or these by name, and no momentum."""
+    """Return version 0 of every fragment: the seeded parameters, or these by name, and no momentum."""
     return [genesis_state(config, layout, values) for layout in layouts_of(config)]
 
 
 def genesis_state(config: RunConfig, layout: FragmentLayout, values: Mapping[str, Tensor] | None = None) -> OuterState:
-    """Version 0 of one fragment."""
+    """Return version 0 of one fragment."""
     if values is None:
         anchor = torch.empty(layout.elements)
         for spec, start in zip(layout.tensors, layout.offsets, strict=False):

@@ -1,4 +1,4 @@
-"""What only those who fetch it still need: on disk instead of in memory, and gone with the process."""
+"""Keeps data that only downloading peers still need: on disk instead of in memory, deleted with the process."""
 
 from __future__ import annotations
 
@@ -13,36 +13,36 @@ import structlog
 
 from peer.numerics.codec import Buffer
 
-RESERVE_BYTES = 1 << 30  # of the disk, which is left to what has to be saved
+RESERVE_BYTES = 1 << 30  # of the disk, left free for saves
 
 log = structlog.get_logger(__name__)
 
 
 class Aside:
-    """Files without a name in this folder. The kernel keeps of them in memory what it has room for.
+    """Memory-mapped files without a name in this folder; the kernel caches as much of them as it has room for.
 
-    They wear a disk as all else does, so it is told how much it may write (`allow`).
+    They wear out a disk like other writes, so `allow` limits how much may be written.
     """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._left_bytes = math.inf  # below zero after what was needed all the same
-        self._counting = threading.Lock()  # the worker lays, the event loop allows
+        self._left_bytes = math.inf  # negative after needed data exceeded the limit
+        self._counting = threading.Lock()  # the worker thread lays, the event loop allows
 
     def allow(self, size_bytes: float) -> None:
-        """Write so much until the next call, which takes the place of what is left."""
+        """Allow this many bytes until the next call, which replaces the rest of the allowance."""
         with self._counting:
             self._left_bytes = size_bytes
 
     @property
     def overdrawn_bytes(self) -> float:
-        """What was written beyond what was allowed."""
+        """Bytes written beyond the allowance."""
         return max(0.0, -self._left_bytes)
 
     def lay(self, data: Buffer, needed: bool = False) -> memoryview | None:
-        """The same bytes, on disk; None if they are none, or the disk is full or refuses.
+        """Return the same bytes, mapped from disk; None if they are empty, or the disk is full or refuses.
 
-        None also if they are more than may be written, unless somebody has `needed` them.
+        Also returns None if they exceed the allowance, unless a peer has `needed` them.
         """
         size_bytes = memoryview(data).nbytes
         try:

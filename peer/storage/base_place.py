@@ -1,6 +1,6 @@
-"""Where the base of an adapter run lies on this machine: in the run's folder, or where its owner has said.
+"""The place of an adapter run's base on this machine: in the run's folder, or where its owner has it.
 
-The peer notes what its owner said, so that `muster export`, `sample` and `eval` need not be told again.
+The peer notes the owner's place, so that `muster export`, `sample` and `eval` need not be told again.
 """
 
 from __future__ import annotations
@@ -14,24 +14,24 @@ from dht.errors import LocalError
 from dht.files import write_whole
 from peer.data.hub import HUB
 
-BASE_FOLDER = "base"  # a base that others of the run gave
+BASE_FOLDER = "base"  # a base that other peers of the run gave
 NOTE = "base-is-in"
 
 
 def note_base(folder: Path, config: RunConfig, base: str) -> None:
-    """Remember in the run's folder where its owner has the base, if it has one; raises LocalError."""
+    """Note in the run's folder where its owner has the base, if there is one; raises LocalError."""
     if config.adapter is None or not base or base.startswith(HUB):
         return
     path, said = folder / NOTE, os.fsencode(Path(base).absolute())
     try:
-        if not path.exists() or path.read_bytes() != said:  # every start comes here, also one on a full disk
+        if not path.exists() or path.read_bytes() != said:  # every start reaches this, also on a full disk
             write_whole(path, said)
     except OSError as error:
         raise LocalError(f"{path} cannot be written: {error.strerror}") from None
 
 
 def noted_base(folder: Path) -> str:
-    """Where the base of the run with this folder lies; empty if it is nowhere."""
+    """Return where the base of the run with this folder is; empty if it is missing."""
     places = [folder / BASE_FOLDER]
     with suppress(OSError):
         places.insert(0, Path(os.fsdecode((folder / NOTE).read_bytes())))

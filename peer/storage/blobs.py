@@ -1,8 +1,8 @@
-"""Tensor bytes of rounds in flight, by their Merkle root. Bounded; what is oldest goes first.
+"""Tensor bytes of rounds in flight, by their Merkle root. Bounded; the oldest are dropped first.
 
-What one peer has sent fills a quarter at most: beyond that it drives out what it sent before, not what others sent or
-what we made. And what a round in flight has taken stays as long as anything else can go. What none has taken is for
-those who come late, and has a bound of its own.
+Bytes from one peer fill at most a quarter: beyond that, they displace its own earlier bytes, not those of others or
+ours. Bytes that a round in flight has accepted stay as long as others can be dropped. Bytes that no round has accepted
+are for latecomers, and have their own bound.
 """
 
 from __future__ import annotations
@@ -14,30 +14,30 @@ from coordinator.wire.merkle import MerkleTree, merkle_tree
 from dht.identity import PeerId
 
 SHARES = 4
-ENTRY_BYTES = 256  # that our own books take for each; else many small ones would take much more than their bytes
-NODE_BYTES = 128  # that a node of a tree takes, with its share of what holds it
+ENTRY_BYTES = 256  # overhead of our records per entry; small entries would otherwise take far more than their bytes
+NODE_BYTES = 128  # of a tree node in memory, with its share of the containers
 
 
 class BlobStore:
-    """Content-addressed memory: parts and results that we made or received.
+    """Content-addressed memory for parts and results that we made or received.
 
-    `idle_bytes_max`: of what no round in flight has taken; None for as much as there may be at all.
+    `idle_bytes_max` bounds the bytes that no round in flight has accepted; None for the whole capacity.
     """
 
     def __init__(self, bytes_max: int, idle_bytes_max: int | None = None) -> None:
         self._bytes_max = bytes_max
         self._idle_bytes_max = bytes_max if idle_bytes_max is None else min(bytes_max, idle_bytes_max)
         self._blobs: OrderedDict[bytes, bytes] = OrderedDict()
-        self._senders: dict[bytes, PeerId] = {}  # by root; what we made has none
+        self._senders: dict[bytes, PeerId] = {}  # by root; our own have none
         self._of: dict[PeerId, OrderedDict[bytes, None]] = {}  # roots by sender, oldest first
         self._sent_bytes: Counter[PeerId] = Counter()
         self._trees: dict[bytes, MerkleTree] = {}
         self._bytes = 0
-        self._putting = threading.Lock()  # the worker puts what we make, the event loop what comes in
-        self.needed: frozenset[bytes] = frozenset()  # what goes last
+        self._putting = threading.Lock()  # the worker thread puts our results, the event loop those of others
+        self.needed: frozenset[bytes] = frozenset()  # dropped last
 
     def put(self, data: bytes, tree: MerkleTree, sender: PeerId | None = None) -> None:
-        """Keep `data` and the tree over it, which the caller has built; what is sent, at the expense of its sender."""
+        """Keep `data` and its tree, which the caller has built. Received data is charged to its sender."""
         root = tree.root
         with self._putting:
             if root in self._blobs:
@@ -55,7 +55,7 @@ class BlobStore:
             self._drop_idle(root)
 
     def _drop_idle(self, newest: bytes) -> None:
-        """The newest may be taken in a moment."""
+        """Drop bytes that no round needs, but not the newest: it may be needed in a moment."""
         idle_bytes = self._bytes - sum(self._taken(root) for root in self.needed if root in self._blobs)
         while idle_bytes > self._idle_bytes_max:
             root = next((one for one in self._blobs if one != newest and one not in self.needed), None)
@@ -68,7 +68,7 @@ class BlobStore:
         return len(self._blobs[root]) + NODE_BYTES * self._trees[root].nodes + ENTRY_BYTES
 
     def _oldest(self, sender: PeerId | None) -> bytes:
-        """What goes first; of this sender's own if that is too much."""
+        """Return the root to drop first; one of this sender's if it has more than its share."""
         own = sender is not None and SHARES * self._sent_bytes[sender] > self._bytes_max
         choice = self._of[sender] if own and sender is not None else self._blobs
         return next((root for root in choice if root not in self.needed), next(iter(choice)))
@@ -86,17 +86,17 @@ class BlobStore:
             del self._of[sender], self._sent_bytes[sender]
 
     def add(self, data: bytes, leaf_bytes: int, sender: PeerId | None = None) -> bytes | None:
-        """Keep received bytes under the root that they really have; returns it, or None if they had to go at once."""
+        """Keep received bytes under their true root, and return it; None if they had to be dropped at once."""
         tree = merkle_tree(data, leaf_bytes)
         self.put(data, tree, sender)
         return tree.root if tree.root in self._blobs else None
 
     def get(self, root: bytes) -> bytes | None:
-        """The bytes with this root, or None if they never came or are gone."""
+        """Return the bytes with this root, or None if they are missing."""
         return self._blobs.get(root)
 
     def tree(self, root: bytes) -> MerkleTree | None:
-        """The Merkle tree over the bytes with this root, or None as in `get`."""
+        """Return the Merkle tree over the bytes with this root, or None as in `get`."""
         return self._trees.get(root)
 
     def __len__(self) -> int:

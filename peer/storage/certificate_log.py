@@ -1,8 +1,8 @@
 """The certificates of one fragment on disk, bounded however long the run is (design §8: checkpoints carry them).
 
-New ones are added before the checkpoint that they prove is written, and whatever branch they are on, so at every moment
-the log holds those of the newest whole checkpoint; it is cut back only before something is added. Of what is cut, a few
-stay in a file of their own that stand for the rest (`coordinator.chain.skipping`).
+New certificates are added before the checkpoint that they prove is written, whatever their branch. So the log always
+holds those of the newest complete checkpoint; it is cut only after the next one is on disk. Of the certificates cut
+off, a few stay in a file of their own, for skipping verification (`coordinator.chain.skipping`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from coordinator.chain.skipping import skipping
 from dht.errors import LocalError
 from peer.storage.record_log import VoteLog
 
-RECORDS_MAX = 4 * CHAIN_KEPT  # then the newest CHAIN_KEPT remain
+RECORDS_MAX = 4 * CHAIN_KEPT  # beyond this, the newest CHAIN_KEPT remain
 
 
 class CertificateLog:
@@ -27,13 +27,13 @@ class CertificateLog:
         self._path = path
         self._log = VoteLog(path)
         self._passed = VoteLog(path.with_name(f"{path.name}-passed"))
-        self._records: int | None = None  # in the file, once we know
-        self._newest: frozenset[bytes] = frozenset()  # digests of what was read or added last
+        self._records: int | None = None  # in the file, once known
+        self._newest: frozenset[bytes] = frozenset()  # digests of those last read or added
 
     def read(self, version: int, head: bytes | None, count: int) -> list[Certificate]:
-        """At most `count` certificates, oldest first, that end at this version; `head` is its digest, where known.
+        """Return at most `count` certificates, oldest first, that end at this version; `head` is its digest, if known.
 
-        Raises LocalError if it is not there.
+        Raises LocalError if it is missing.
         """
         found: list[Certificate] = []
         records = self._log.read()
@@ -51,9 +51,9 @@ class CertificateLog:
         return found
 
     def add(self, certificates: PackedHistory) -> None:
-        """Write those that are not there yet; they are on disk when this returns. Raises LocalError.
+        """Write the certificates that are missing; they are on disk when this returns. Raises LocalError.
 
-        Nothing makes room for them: a checkpoint that cannot be written leaves the one before, which needs its own.
+        Adding never drops others: if the checkpoint cannot be written, the one before still needs its own certificates.
         """
         new = [place for place, digest in enumerate(certificates.digests) if digest not in self._newest]
         if not new:
@@ -63,7 +63,7 @@ class CertificateLog:
         self._remember(records + len(new), certificates.digests)
 
     def cut(self) -> None:
-        """The newest are those of a checkpoint that is on disk: of too many, only these stay. Raises LocalError."""
+        """Cut a log that is too long, keeping the newest, whose checkpoint is on disk. Raises LocalError."""
         if (self._records or 0) > RECORDS_MAX:
             records = self._log.read()
             kept = records[-CHAIN_KEPT:]
@@ -74,9 +74,9 @@ class CertificateLog:
             self._records = len(kept)
 
     def passed(self, head: bytes) -> list[Certificate]:
-        """A few that stand for all from version 1 up to the one with this digest; none if they do not go back so far.
+        """Return a few certificates for skipping verification from version 1 to the one with this digest.
 
-        Raises LocalError.
+        Returns none if they do not go back to version 1. Raises LocalError.
         """
         return skipping(self._read_passed(), _branch(self._log.read(), head))
 
@@ -88,7 +88,7 @@ class CertificateLog:
 
 
 def _branch(records: Sequence[bytes], head: bytes) -> list[Certificate]:
-    """The one with this digest and those that it follows from, oldest first."""
+    """Return the certificate with this digest and its ancestors, oldest first."""
     branch: list[Certificate] = []
     for data in reversed(records):
         one = Certificate.from_wire(data)

@@ -1,6 +1,6 @@
-"""A peer's record of credit on disk: what certificates that are no longer kept added up to, and how people call whom.
+"""A peer's record of credit on disk: totals of certificates that are no longer kept, and the names of contributors.
 
-Beside the record lies the report as of the last checkpoint, for when no peer runs.
+Beside the record is the report as of the last checkpoint, for use while no peer runs.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ CREDIT_FILE = "credit.json"
 
 
 class CreditFile(BaseModel):
-    """What is on disk; `record` is the canonical encoding of a CreditRecord, in hex."""
+    """The file's contents; `record` is the canonical encoding of a CreditRecord, in hex."""
 
     record: str = Field(max_length=2 * RECORD_BYTES_MAX)
     claims: dict[str, tuple[str, str]] = Field(max_length=CONTRIBUTORS_MAX)
@@ -40,14 +40,14 @@ class CreditFile(BaseModel):
 
 
 class CreditBook:
-    """One run's credit, in this folder. Damaged or missing, it begins anew, and reports say since which version."""
+    """One run's credit, in this folder. If damaged or missing it starts afresh, and reports say since which version."""
 
     def __init__(self, folder: Path, run_id: bytes, fragments: int) -> None:
         self._path = folder / CREDIT_FILE
         self._run_id = run_id
         self._record = CreditRecord.empty(fragments)
         self._claims: dict[str, ContributorName] = {}
-        self._contributors: frozenset[str] = frozenset()  # as of the newest report on disk
+        self._contributors: frozenset[str] = frozenset()  # in the newest report on disk
         try:
             self._load(fragments)
         except (LocalError, PeerError, ValueError) as error:
@@ -65,7 +65,7 @@ class CreditBook:
         self._contributors = frozenset(self._claims)
 
     def hear(self, said: Iterable[tuple[PeerId, Presence]]) -> None:
-        """Remember what these peers call themselves, and of everybody else what contributors did."""
+        """Remember the names that these peers use; of other peers, only those of contributors."""
         self._claims = {peer: claim for peer, claim in self._claims.items() if peer in self._contributors}
         for peer, presence in said:
             name, team = (plain(text)[:NAME_CHARACTERS_MAX] for text in (presence.name, presence.team))
@@ -73,11 +73,11 @@ class CreditBook:
                 self._claims[peer] = ContributorName(name, team)
 
     def report(self, chains: Sequence[Chain]) -> CreditReport:
-        """Credit up to the newest versions of these chains."""
+        """Return the credit up to the newest versions of these chains."""
         return report_of(self._run_id, self._record, chains, self._claims)
 
     def save(self, chains: Sequence[Chain]) -> None:
-        """Count what these chains will forget, and write it all; raises LocalError, and the old file remains."""
+        """Count the certificates that these chains will drop, and write the file; on LocalError the old one remains."""
         self._record = self._record.settled(chains)
         report = self.report(chains)
         self._contributors = frozenset(one.peer_id for one in report.contributors)
@@ -95,7 +95,7 @@ class CreditBook:
 
 
 def saved_report(folder: Path) -> CreditReport:
-    """Credit as of the last checkpoint in the folder of a run; raises LocalError if there is none."""
+    """Return the credit as of the last checkpoint in the folder of a run; raises LocalError if there is none."""
     path = folder / CREDIT_FILE
     if not path.exists():
         raise LocalError(f"{folder} holds no credit yet; wait until the peer has saved a checkpoint")

@@ -1,4 +1,4 @@
-"""Folders of our own, and what the disk says in words."""
+"""Folders that we own, and disk errors in words."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from dht.errors import LocalError
 
 
 def clear_folder(path: Path) -> None:
-    """Have a folder without what an earlier crash left in it; raises OSError."""
+    """Create a folder, or empty it of the remains of a crash; raises OSError."""
     shutil.rmtree(path, ignore_errors=True)
     path.mkdir(parents=True, exist_ok=True)
 
 
 @contextmanager
 def empty_folder(path: Path) -> Iterator[Path]:
-    """A folder of our own for as long as the block runs, without what an earlier crash left in it."""
+    """Provide an empty folder for the duration of the block, removing the remains of a crash."""
     clear_folder(path)
     try:
         yield path
@@ -30,7 +30,7 @@ def empty_folder(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def disk_errors(what: str) -> Iterator[None]:
-    """Turn what the disk says into a LocalError."""
+    """Turn errors of the disk into a LocalError."""
     try:
         yield
     except (OSError, SafetensorError) as error:

@@ -1,4 +1,4 @@
-"""Of a run file that has changed since its run began: that this begins another run, and how to go on with the first."""
+"""Tells that a run file which changed since its run began starts another run, and how to continue the first."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from dht.wire import Wire
 from peer.machine.paths import run_path
 
 STEPS_SHOWN = 3
-CHARACTERS_SHOWN = 40  # of a value: what is longer is no setting that anybody types again
+CHARACTERS_SHOWN = 40  # of a value: a longer one is not a setting that a person types again
 
 
 def earlier_run(known: Iterable[Manifest], described: RunConfig, me: PeerId) -> Manifest | None:
-    """The newest run of this name that we host; None if this one goes on from weights, which that did not."""
+    """Return the newest run of this name that we host; None if this one starts from given weights and that did not."""
     ours = (one for one in known if (one.organiser, one.config.name) == (me, described.name))
     newest = max(ours, key=lambda one: one.created_unix_seconds, default=None)
     goes_on = newest is not None and (newest.config.model.weights, described.model.weights) == ("seeded", "given")
@@ -25,7 +25,7 @@ def earlier_run(known: Iterable[Manifest], described: RunConfig, me: PeerId) -> 
 
 
 def new_run_line(earlier: Manifest, described: RunConfig, data_directory: Path) -> str:
-    """What the organiser of both runs is told."""
+    """Return the message for the organiser of both runs."""
     config = described.model_copy(update={"admission": described.admission or earlier.config.admission})
     before, now = (dict(_settings(one)) for one in (earlier.config, config))
     changed = [key for key in before | now if before.get(key) != now.get(key)]
@@ -41,7 +41,7 @@ def new_run_line(earlier: Manifest, described: RunConfig, data_directory: Path) 
 
 
 def _settings(table: Wire, above: str = "") -> Iterator[tuple[str, object]]:
-    """By dotted key what a run file may say, without what its host adds."""
+    """Yield the settings of a run file by dotted key, without those that its host adds."""
     for name, field in type(table).model_fields.items():
         extra, value = field.json_schema_extra, getattr(table, name)
         if isinstance(extra, dict) and WRITTEN_BY in extra:

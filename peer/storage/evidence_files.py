@@ -22,20 +22,20 @@ SUFFIX = ".evidence"
 
 
 class KeptEvidence(Wire):
-    """What one file holds. It is verified anew whenever it is read."""
+    """The contents of one file. It is verified whenever it is read."""
 
     evidence: bytes = Field(max_length=EVIDENCE_BYTES_MAX)
     learnt_unix_milliseconds: int = Field(ge=0, le=2**53)
 
 
 class EvidenceFiles:
-    """The folder of a run's evidence. One process writes it."""
+    """The folder of a run's evidence. Only one process writes it."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
     def read(self) -> list[tuple[bytes, float]]:
-        """All evidence with the unix time at which it was learnt, oldest first; damaged files are passed over."""
+        """Return all evidence with the Unix time at which it was learnt, oldest first; skips damaged files."""
         found = []
         for path in sorted(self._folder.glob(f"*{SUFFIX}"))[: 2 * BANS_MAX + ORDERS_MAX]:
             try:
@@ -59,12 +59,12 @@ class EvidenceFiles:
             raise LocalError(f"the evidence cannot be written to {path}: {error.strerror}") from None
 
     def forget_orders(self, but: Iterable[Ban]) -> None:
-        """Remove all orders but these: else one who may give some could fill the disk."""
+        """Remove all orders but these: otherwise a peer that may give orders could fill the disk."""
         kept = {self._path(ban) for ban in but}
         for path in self._folder.glob(f"*.*{SUFFIX}"):
             if path not in kept:
                 path.unlink(missing_ok=True)
 
     def _path(self, ban: Ban) -> Path:
-        issued = ban.guilt.issued  # of each who may give orders the latest about a key is kept
+        issued = ban.guilt.issued  # of each issuer the latest order about a key is kept
         return self._folder / f"{ban.guilt.peer}{'' if issued is None else f'.{issued.issuer}'}{SUFFIX}"

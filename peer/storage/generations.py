@@ -1,10 +1,12 @@
-"""What a peer saves of a run: a file for each fragment's version and one for the learner, named by an index.
+"""A peer's saves of a run: a file for each fragment's version and one for the learner, named by an index.
 
-A file's name ends in the SHA-256 of its content, and so does that of the index, which is written last. Everything is
-written in a folder beside the others, forced to disk and renamed. So at every moment there is an index all of whose
-files are whole; where one was torn or changed later the generation before it is used. Two follow each other that share
-what did not change, and while one is written there is only the one before it. So where each renews a part of what is
-saved (docs/adr/0070), that part alone lies there twice. One process writes a folder at a time.
+A file's name ends in the SHA-256 of its content, and so does the name of the index, which is written last. Every file
+is written in a folder beside the others, forced to disk and renamed. So at every moment there is an index whose files
+are all whole. If one was torn or changed later, the previous generation is used.
+
+Two successive generations share the files that did not change, and during a write only the previous one exists. So
+where each renews a part of the save (docs/adr/0070), only that part is on disk twice. One process writes a folder at a
+time.
 """
 
 from __future__ import annotations
@@ -42,16 +44,16 @@ log = structlog.get_logger(__name__)
 
 
 class FormatVersion(Wire):
-    """The fields that every index starts with, whatever its version."""
+    """The fields at the start of every index of any version."""
 
     protocol_major: int = Field(ge=0)
     protocol_minor: int = Field(ge=0)
 
 
 class SavedFragment(Wire):
-    """One fragment: its version, the digest of that version's certificate, and where the state is.
+    """One fragment: its version, the digest of that version's certificate, and the file of its state.
 
-    Version 0 has neither: it is drawn, or lies in a file of its own.
+    Version 0 has neither: it is drawn, or is in a file of its own.
     """
 
     version: int = Field(ge=0)
@@ -60,9 +62,10 @@ class SavedFragment(Wire):
 
 
 class Index(FormatVersion):
-    """What belongs together. `learner` is empty where there is none; `learner_behind`: it is of another moment.
+    """The files that belong together. `learner` is empty if there is none.
 
-    `learner_heads` are those of the moment that it is of, none if they are not known.
+    `learner_behind` says that the learner's file is of another moment. `learner_heads` are those of its moment, empty
+    if unknown.
     """
 
     run_id: Digest
@@ -73,17 +76,17 @@ class Index(FormatVersion):
 
     @property
     def heads(self) -> tuple[bytes, ...]:
-        """Of all fragments in order."""
+        """Certificate digests of all fragments, in order."""
         return tuple(one.head for one in self.fragments)
 
     @property
     def heads_of_learner(self) -> tuple[bytes, ...]:
-        """`learner_heads`, which earlier versions did not write: theirs had the fragments', or was behind."""
+        """`learner_heads`; in older files without them, the fragments' heads, or none if the learner is behind."""
         return self.learner_heads if self.learner_heads or self.learner_behind else self.heads
 
     @property
     def files(self) -> set[str]:
-        """The names of all files but its own."""
+        """The names of all files except the index itself."""
         return {name for name in (self.learner, *(one.file for one in self.fragments)) if name}
 
 
@@ -97,7 +100,7 @@ class Generation:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """A fragment's state as it is to be saved; `head` as in `SavedFragment`."""
+    """A fragment's state to save; `head` as in `SavedFragment`."""
 
     version: int
     head: bytes
@@ -105,28 +108,28 @@ class Held:
 
 
 class Generations:
-    """Those in the folder of a run."""
+    """The generations in the folder of a run."""
 
     def __init__(self, folder: Path, run_id: bytes) -> None:
         self._folder = folder
         self._run_id = run_id
-        self._newest: Generation | None = None  # that is known to be whole
-        self._settling = threading.Lock()  # for what is read here, which takes its time while saves go on
+        self._newest: Generation | None = None  # the newest one known to be whole
+        self._settling = threading.Lock()  # for reads, which are slow and run beside saves
 
     def path(self, name: str) -> Path:
-        """Where a file of a generation lies."""
+        """Return the path of a generation's file."""
         return self._folder / name
 
     def newest(self) -> Generation | None:
-        """The newest one that is whole; damaged ones are passed over with a warning.
+        """Return the newest whole generation; skips damaged ones with a warning.
 
-        If none is, the newest whose states are, without its learner. Raises UsageError if it was written by another
-        major version.
+        If none is whole, returns the newest with whole states, without its learner. Raises UsageError if another major
+        version wrote it.
         """
         known, names = self._newest, self._indices()
         found = self._newest_of(names)
         if (found is None or found.name != names[-1]) and names != self._indices():
-            return self.newest()  # another process saves here, and removed what we looked at
+            return self.newest()  # another process saves here, and has removed the files we checked
         with self._settling:
             if self._newest is known:  # else we have saved meanwhile
                 self._newest = found
@@ -151,23 +154,23 @@ class Generations:
 
     @property
     def last(self) -> Generation | None:
-        """`newest`, read once."""
+        """`newest`, read only once."""
         return self._newest or self.newest()
 
     def keep_newest(self) -> None:
-        """Make room for the next one, of which a part is to be written before `save`. Raises LocalError."""
+        """Make room: remove all generations but the newest, before a part of the next is written. Raises LocalError."""
         with disk_errors(f"{self._folder} cannot be written"):
             self._remove_all_but(self.last)
 
     @property
     def unfinished(self) -> Path:
-        """Where files are written before they get their names."""
+        """The folder where files are written before they are renamed."""
         return self._folder / "unfinished"
 
     def stage(self, fragments: Sequence[Held], only: Container[int] | None = None) -> tuple[SavedFragment, ...]:
-        """Write the states that are new, for the `commit` that follows. Raises LocalError.
+        """Write the new states for the following `commit`. Raises LocalError.
 
-        `only` of these fragments, if anything was saved before: the others stay as they were saved.
+        Writes `only` these fragments if there is an earlier save; the others stay as they were saved.
         """
         with disk_errors(f"no checkpoint can be written to {self._folder} (earlier ones are untouched)"):
             before = self.last
@@ -187,12 +190,11 @@ class Generations:
         learner_behind: bool = False,
         learner_heads: Sequence[bytes] | None = None,
     ) -> int:
-        """Make what was staged last the newest; it is on disk when this returns how many bytes were new.
+        """Make what was staged last the newest generation; return how many bytes were new, all of them on disk.
 
-        Raises LocalError, and then the newest one is untouched.
-
-        `learner` is a file that is taken away; None for none, or with `learner_behind` for the one that was saved last.
-        `learner_heads` are of the moment at which it was written, None if that is the moment of all that was staged.
+        Raises LocalError, and the previous generation is then untouched. `learner` is a file that is moved here; None
+        for none, or with `learner_behind` for the one that was saved last. `learner_heads` are of the moment at which
+        it was written, None if that is the moment of all that was staged.
         """
         with disk_errors(f"no checkpoint can be written to {self._folder} (earlier ones are untouched)"):
             before, heads = self.last, tuple(one.head for one in staged)
@@ -267,13 +269,13 @@ class Generations:
     # -- all files
 
     def _indices(self) -> list[str]:
-        """The names of all indices, oldest first."""
+        """Return the names of all indices, oldest first."""
         if not self._folder.is_dir():
             return []
         return sorted(path.name for path in self._folder.iterdir() if _INDEX_NAME.fullmatch(path.name))
 
     def _remove_all_but(self, *generations: Generation | None) -> None:
-        """What no index names goes."""
+        """Remove all files that these generations do not name."""
         kept = [one for one in generations if one is not None]
         names = {one.name for one in kept}.union(*(one.index.files for one in kept))
         if not self._folder.is_dir():
@@ -285,7 +287,7 @@ class Generations:
 
 
 def _check_major(major: int, path: Path) -> None:
-    """Raise UsageError if what lies there was written by another major version."""
+    """Raise UsageError if another major version wrote the file."""
     if major != PROTOCOL_MAJOR:
         raise UsageError(
             f"{path} was written under protocol {major}, and this is a muster of protocol {PROTOCOL_MAJOR}; "

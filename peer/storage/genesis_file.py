@@ -1,4 +1,4 @@
-"""Version 0 in the run's folder, where it is given and not seeded."""
+"""Version 0 in the run's folder, where its values are given and not seeded."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ GENESIS_FILE = "genesis.safetensors"
 
 
 def digests_of(states: Sequence[OuterState]) -> tuple[bytes, ...]:
-    """What names these states, by fragment."""
+    """Return the digests that name these states, by fragment."""
     return tuple(state.digest for state in states)
 
 
 def save_genesis(folder: Path, states: Sequence[OuterState]) -> None:
-    """Keep given values; raises LocalError."""
+    """Write the given values; raises LocalError."""
     path, new = folder / GENESIS_FILE, folder / f"{GENESIS_FILE}.new"
     try:
         save_file({str(fragment): state.anchor for fragment, state in enumerate(states)}, new)
@@ -36,12 +36,12 @@ def save_genesis(folder: Path, states: Sequence[OuterState]) -> None:
 
 
 def has_genesis(folder: Path, manifest: Manifest) -> bool:
-    """Whether version 0 can be had without asking anybody."""
+    """Whether version 0 is available without asking other peers."""
     return manifest.config.model.weights == "seeded" or (folder / GENESIS_FILE).exists()
 
 
 def load_genesis(folder: Path, manifest: Manifest) -> list[OuterState]:
-    """Version 0 of every fragment; raises LocalError if the file is missing or not the manifest's."""
+    """Load version 0 of every fragment; raises LocalError if the file is missing or not the manifest's."""
     if manifest.config.model.weights == "seeded":
         return genesis_states(manifest.config)
     path = folder / GENESIS_FILE

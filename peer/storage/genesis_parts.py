@@ -1,4 +1,4 @@
-"""Fragments of version 0 that have arrived so far, in the run's folder: a later start fetches the others only."""
+"""Downloaded fragments of version 0 in the run's folder, so that a later start fetches only the others."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _ANCHOR = "anchor"
 
 
 class GenesisParts:
-    """Use one for a fetch; `None` for the folder keeps nothing."""
+    """The fragments of one download; with `None` for the folder, nothing is kept."""
 
     def __init__(self, folder: Path | None, manifest: Manifest) -> None:
         self._folder = None if folder is None else folder / PARTS_FOLDER
@@ -26,7 +26,7 @@ class GenesisParts:
         self._momentum = manifest.config.outer.momentum
 
     def load(self, fragment: int) -> OuterState | None:
-        """What was kept of this fragment, if it is the manifest's."""
+        """Return the kept state of this fragment, if it is the manifest's."""
         if self._folder is None:
             return None
         try:
@@ -37,7 +37,7 @@ class GenesisParts:
         return state if state.digest == self._digests[fragment] else None
 
     def keep(self, fragment: int, state: OuterState) -> None:
-        """Write it down; a disk that refuses costs a later start this fragment, no more."""
+        """Write the fragment. If the disk refuses, a later start fetches this fragment again."""
         if self._folder is None:
             return
         with suppress(OSError, SafetensorError):
@@ -47,7 +47,7 @@ class GenesisParts:
             publish(path.with_suffix(".new"), path)
 
     def remove(self) -> None:
-        """The whole is kept elsewhere."""
+        """Remove the parts, because the whole is kept elsewhere."""
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
 

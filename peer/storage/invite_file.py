@@ -1,4 +1,4 @@
-"""The invites that an organiser has given out, in its run's folder, for its eyes only: each holds a key."""
+"""The invites that an organiser has given out, in its run's folder. Readable only by it, because each has a key."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NOTE_CHARACTERS_MAX = 120
 
 
 class GivenInvite(BaseModel):
-    """One of them. The note is nobody else's business: it is in no grant."""
+    """One invite. Its note is private, so it is in no grant."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -31,7 +31,7 @@ class GivenInvite(BaseModel):
 
     @property
     def key(self) -> PeerId:
-        """By which it is revoked."""
+        """The key by which this invite is revoked."""
         return PeerId(self.content.grant.key)
 
 
@@ -39,7 +39,7 @@ _INVITES = TypeAdapter(tuple[GivenInvite, ...])
 
 
 def read_invites(folder: Path) -> tuple[GivenInvite, ...]:
-    """Oldest first; raises LocalError if the file is damaged."""
+    """Return the invites, oldest first; raises LocalError if the file is damaged."""
     path = folder / INVITES_FILE
     try:
         found = _INVITES.validate_json(path.read_bytes())
@@ -56,7 +56,7 @@ def read_invites(folder: Path) -> tuple[GivenInvite, ...]:
 
 
 def keep_invite(folder: Path, given: GivenInvite) -> None:
-    """Add one; raises LocalError if the disk does not take it."""
+    """Add an invite; raises LocalError if the disk refuses it."""
     path = folder / INVITES_FILE
     kept = (*read_invites(folder), given)[-INVITES_MAX:]
     try:

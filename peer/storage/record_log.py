@@ -1,4 +1,4 @@
-"""A file of votes or certificates in order, each on disk before anybody is told of it (design §6.2 step 9)."""
+"""A file of votes or certificates in order, each on disk before any peer is told of it (design §6.2 step 9)."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from peer.storage.disk import disk_errors
 
 VOTE_BYTES_MAX = 1 << 16
 VOTE_LOG_BYTES_MAX = 1 << 26
-RECORDS_KEPT = 1024  # of a log that is full; votes that still bind are among the newest
+RECORDS_KEPT = 1024  # of a full log; votes that still bind are among the newest
 
 _VOTE_HEAD = struct.Struct("<II")  # length of the payload, CRC-32 of the payload
 
 
 class VoteLog:
-    """Votes in the order in which they were cast, each on disk before it may be sent. One process writes it."""
+    """Votes in the order in which they were cast, each on disk before it may be sent. Only one process writes it."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._end: int | None = None  # where the next record goes; unknown until the file has been read
+        self._end: int | None = None  # offset of the next record; unknown until the file has been read
 
     def read(self) -> list[bytes]:
-        """All whole records; a torn or changed one ends the log. Raises LocalError if the file cannot be read."""
+        """Return all whole records; a torn or changed one ends the log. Raises LocalError if reading fails."""
         with disk_errors(f"{self._path} cannot be read"):
             data = self._path.read_bytes() if self._path.exists() else b""
         records = list(_records(data))
@@ -36,7 +36,7 @@ class VoteLog:
     def append(self, *payloads: bytes) -> None:
         """Add records; they are on disk when this returns. Raises LocalError if the disk refuses.
 
-        A log that is full keeps the newest RECORDS_KEPT and what is added.
+        A full log keeps the newest RECORDS_KEPT and the added ones.
         """
         record = b"".join(map(_vote_record, payloads))
         if self._end is None:
@@ -48,7 +48,7 @@ class VoteLog:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             new = not self._path.exists()
             with self._path.open("r+b" if not new else "x+b") as file:
-                # what a torn write left behind must never be read as part of a later record
+                # the rest of a torn write must never be read as part of a later record
                 file.truncate(end)
                 file.seek(end)
                 file.write(record)
@@ -59,7 +59,7 @@ class VoteLog:
         self._end = end + len(record)
 
     def replace(self, payloads: Sequence[bytes]) -> None:
-        """Keep only these records: all of them or, after a crash, all of the earlier ones."""
+        """Keep only these records: after a crash, either all of them or all of the earlier ones are there."""
         data = b"".join(map(_vote_record, payloads))
         with disk_errors(f"{self._path} cannot be rewritten (it is untouched)"):
             write_whole(self._path, data)
@@ -77,7 +77,8 @@ def _records(data: bytes) -> Iterator[bytes]:
     while len(data) - start >= _VOTE_HEAD.size:
         size, checksum = _VOTE_HEAD.unpack_from(data, start)
         payload = data[start + _VOTE_HEAD.size : start + _VOTE_HEAD.size + size]
-        # a crash may leave zeros at the end of a file, which are empty, or ones, of which four are their own checksum
+        # a crash may leave zeros at the end of a file, which decode as empty records, or ones, whose checksum is ones,
+        # too
         if not payload.strip(b"\xff") or len(payload) < size or zlib.crc32(payload) != checksum:
             return
         yield payload

@@ -1,4 +1,4 @@
-"""What a peer holds of a run across restarts: certificates, states, the learner, and votes (design §8).
+"""A peer's state of a run across restarts: certificates, states, the learner, and votes (design §8).
 
 States and learner are one atomic generation (`peer.storage.generations`). Certificates are logs beside it
 (`peer.storage.certificate_log`): they prove the states, and newcomers ask for them.
@@ -47,9 +47,10 @@ MANIFEST_FILE = "manifest.bin"
 
 @dataclass(frozen=True, slots=True)
 class RunState:
-    """Everything a peer starts a life with.
+    """Everything with which a peer starts.
 
-    `learner_state` is a file that the learner loads, None for a fresh one; `learner_heads`: of which versions it is.
+    `learner_state` is a file that the learner loads, None for a fresh one; `learner_heads` are the heads of its
+    versions.
     """
 
     chains: tuple[Chain, ...]
@@ -57,26 +58,26 @@ class RunState:
     anchors: Anchors
     votes: tuple[VoteRecord, ...]
     learner_state: Path | None
-    learner_heads: tuple[bytes, ...] = ()  # of all fragments, as `head_of`; none if they are not known
+    learner_heads: tuple[bytes, ...] = ()  # of all fragments, as `head_of`; empty if unknown
 
 
 @dataclass(frozen=True, slots=True)
 class Captured:
-    """One consistent moment of a peer: states are never changed in place."""
+    """A peer at one consistent moment: states are never changed in place."""
 
     held: tuple[int, ...]
     states: tuple[OuterState, ...]
-    chains: tuple[PackedHistory, ...]  # that end at the held version
+    chains: tuple[PackedHistory, ...]  # each ends at the held version
 
     @property
     def heads(self) -> tuple[bytes, ...]:
-        """What names the held versions."""
+        """The digests that name the held versions."""
         return tuple(map(head_of, self.chains))
 
 
 @dataclass(frozen=True, slots=True)
 class _Saved:
-    """What an earlier life has left: per fragment the version, the digest of its certificate, its tensors."""
+    """The save of an earlier process: per fragment the version, the digest of its certificate, its tensors."""
 
     held: tuple[int, ...]
     heads: tuple[bytes, ...]
@@ -86,12 +87,12 @@ class _Saved:
 
 
 def head_of(chain: PackedHistory) -> bytes:
-    """The digest of a chain's newest certificate; zeros at version 0, which has none."""
+    """Return the digest of a chain's newest certificate; zeros at version 0, which has none."""
     return chain.digests[-1] if chain else bytes(DIGEST_BYTES)
 
 
 def known_manifest(data_directory: Path, run_id: bytes) -> Manifest | None:
-    """The manifest of a run that a peer with this data directory took part in before; makes nothing.
+    """Return the manifest of a run in which this data directory took part before; creates nothing.
 
     Raises UsageError if this version cannot take part in that run.
     """
@@ -106,7 +107,7 @@ def _read_manifest(folder: Path, run_id: bytes) -> Manifest | None:
 
 
 def known_manifests(data_directory: Path) -> Iterator[Manifest]:
-    """Those of all runs that a peer with this data directory took part in; whichever cannot be read is told in the log.
+    """Yield the manifests of all runs in which this data directory took part; logs those that cannot be read.
 
     Raises UsageError if this version cannot take part in one of them.
     """
@@ -142,26 +143,26 @@ class RunDirectory:
 
     @property
     def address_book(self) -> Path:
-        """Where other peers were last seen."""
+        """The file with the addresses at which other peers were last seen."""
         return self.path / "addresses"
 
     def keep_manifest(self, manifest: Manifest) -> None:
-        """Remember the manifest, so that a restart needs nobody for it."""
+        """Save the manifest, so that a restart need not ask other peers for it."""
         path, data = self.path / MANIFEST_FILE, manifest.to_wire()
         try:
-            if not path.exists() or path.read_bytes() != data:  # every start comes here, also one on a full disk
+            if not path.exists() or path.read_bytes() != data:  # every start reaches this, also on a full disk
                 write_whole(path, data)
         except OSError as error:
             raise LocalError(f"{path} cannot be written: {error.strerror}") from None
 
     def known_manifest(self) -> Manifest | None:
-        """The manifest as remembered; None if there is none or it is not the run's. Raises UsageError."""
+        """Return the saved manifest; None if there is none or it is not the run's. Raises UsageError."""
         return _read_manifest(self.path, self._run_id)
 
     # -- loading
 
     def load(self, manifest: Manifest, rules: Rules) -> RunState:
-        """What was saved last; version 0 where nothing was. Raises LocalError if files contradict each other."""
+        """Load the last save, or version 0 if there is none. Raises LocalError if files contradict each other."""
         recent = self.vote_log.read()[-RECORDS_KEPT:]
         self.vote_log.replace(recent)
         votes = tuple(vote for data in recent if (vote := decode_vote(data)) is not None)
@@ -173,9 +174,9 @@ class RunDirectory:
         return RunState(chains, held, anchors, votes, saved.learner, saved.learner_heads)
 
     def read_certified(self, manifest: Manifest, rules: Rules) -> Captured:
-        """What was saved last, for another process than the peer's: nothing is written.
+        """Load the last save in another process than the peer's: writes nothing.
 
-        Raises LocalError if nothing was saved, or if files contradict each other.
+        Raises LocalError if there is no save, or if files contradict each other.
         """
         saved = self._saved()
         if saved is None:
@@ -185,7 +186,10 @@ class RunDirectory:
         return Captured(tuple(one.version for one in chains), states, tuple(one.certificates for one in chains))
 
     def _saved(self) -> _Saved | None:
-        """Raises UsageError if another major version has written it, LocalError if it cannot be used."""
+        """Load the newest generation, if any.
+
+        Raises UsageError if another major version wrote it, LocalError if it cannot be used.
+        """
         newest = self._generations.newest()
         if newest is None:
             return None
@@ -217,7 +221,7 @@ class RunDirectory:
             raise self._unusable(error) from None
         anchors = Anchors(layouts, states, Aside(self.path), older_kept=config.pace.overlap)
         for chain, state in zip(chains, states, strict=True):
-            anchors.install(chain.fragment, chain.digest, state)  # version 0 is that which no certificate made
+            anchors.install(chain.fragment, chain.digest, state)  # version 0 is not made by a certificate
         if given is not None:
             anchors.serve_first(manifest.genesis, given)
         return chains, anchors
@@ -230,7 +234,7 @@ class RunDirectory:
         return Chain.holding(empty.rules, empty.fragment, empty.genesis, kept)
 
     def saved_learner(self) -> Path | None:
-        """The learner's state as it was saved last, None where that was never."""
+        """Return the learner's state as last saved, None if there is none."""
         saved = self._saved()
         return None if saved is None else saved.learner
 
@@ -238,18 +242,20 @@ class RunDirectory:
 
     @property
     def has_learner(self) -> bool:
-        """Whether a learner's part was saved last."""
+        """Whether the last save has a learner's part."""
         last = self._generations.last
         return last is not None and last.index.learner != ""
 
     @property
     def learner_file(self) -> Path:
-        """Where the learner writes its part of a checkpoint before it is packed with the rest."""
+        """The file to which the learner writes its part of a checkpoint before it is joined with the rest."""
         return self.path / "learner-new" / "learner.safetensors"
 
     def make_room(self) -> None:
-        """Remove what a learner that was ended in the middle has left where it writes, and what is older than the
-        newest generation, so that two of them are all that ever lies here; raises LocalError."""
+        """Remove unfinished files of a learner that was ended, and all generations but the newest.
+
+        So at most two generations are ever here. Raises LocalError.
+        """
         self._generations.keep_newest()
         try:
             clear_folder(self.learner_file.parent)
@@ -257,7 +263,10 @@ class RunDirectory:
             raise LocalError(f"{self.learner_file.parent} cannot be written: {error.strerror}") from None
 
     def written(self) -> tuple[int, ...]:
-        """Another one whenever more of a checkpoint is written, whose files have other names and full sizes then."""
+        """Return a value that changes whenever more of a checkpoint is written.
+
+        Unfinished files have other names than finished ones, and may have their full size from the start.
+        """
         found: list[int] = []
         for folder in (self.learner_file.parent, self._generations.unfinished):
             with suppress(OSError):  # files come and go meanwhile
@@ -267,9 +276,9 @@ class RunDirectory:
         return tuple(found)
 
     def stage(self, captured: Captured, only: Container[int] | None = None) -> tuple[SavedFragment, ...]:
-        """Write certificates and states, which nobody has to hold for the `commit` that follows. Raises LocalError.
+        """Write certificates and states for the next `commit`, so that memory need not hold them. Raises LocalError.
 
-        `only` of these fragments, if anything was saved before.
+        Writes `only` these fragments if there is an earlier save.
         """
         only = None if self._generations.last is None else only
         for fragment, certificates in enumerate(captured.chains):
@@ -281,10 +290,11 @@ class RunDirectory:
     def commit(
         self, staged: Sequence[SavedFragment], learner_file: Path | None, learner_heads: Sequence[bytes] | None = None
     ) -> int:
-        """Save what was staged last together with the learner; returns how many bytes were new.
+        """Save what was staged last together with the learner; return how many bytes were new.
 
-        Without a file, the learner's part is what was saved last. `learner_heads` are of the moment at which it was
-        written, None if that is the moment of all that was staged. Raises LocalError, and then the old ones remain.
+        Without a file, the learner's last saved part is kept. `learner_heads` are of the moment at which the file was
+        written, None if that is the moment of all that was staged. Raises LocalError, and then the previous save
+        remains.
         """
         written_bytes = self._generations.commit(staged, learner_file, learner_file is None, learner_heads)
         for log in self._logs.values():
@@ -292,7 +302,7 @@ class RunDirectory:
         return written_bytes
 
     def passed(self, chains: Sequence[Sequence[Certificate]]) -> tuple[list[Certificate], ...]:
-        """By fragment a few certificates that stand for all before these; raises LocalError."""
+        """Return, by fragment, a few certificates that stand for all before these; raises LocalError."""
         return tuple(
             self._log(fragment).passed(chain[0].outcome.parent) if chain and chain[0].version > 1 else []
             for fragment, chain in enumerate(chains)
@@ -312,6 +322,6 @@ def _certified_state(saved: _Saved, chain: Chain, keeps_momentum: bool) -> Outer
 
 
 def _own(mapped: OuterState) -> OuterState:
-    """In memory, whatever becomes of the file."""
+    """Copy a mapped state into memory, so that it does not depend on its file."""
     momentum = mapped.momentum
     return OuterState(mapped.anchor.clone(), momentum.clone() if isinstance(momentum, Tensor) else momentum)

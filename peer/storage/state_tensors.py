@@ -1,4 +1,4 @@
-"""A certified state as the tensors of a file: `anchor`, and `momentum` or the leaf digests of one that is spent."""
+"""A certified state as the tensors of a file: `anchor`, and `momentum` or the leaf digests of a spent one."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _ANCHOR, _MOMENTUM, _LEAVES = "anchor", "momentum", "momentum_leaves"
 
 
 def tensors_of(state: OuterState) -> dict[str, Tensor]:
-    """What `state_of` reads."""
+    """Return the tensors that `state_of` reads."""
     if isinstance(state.momentum, Tensor):
         return {_ANCHOR: state.anchor, _MOMENTUM: state.momentum}
     leaves = torch.frombuffer(bytearray(b"".join(state.momentum.leaves)), dtype=torch.uint8)
@@ -23,7 +23,10 @@ def tensors_of(state: OuterState) -> dict[str, Tensor]:
 
 
 def state_of(tensors: Mapping[str, Tensor], keeps_momentum: bool) -> OuterState:
-    """The state; earlier versions also kept a momentum that no step needs. Raises KeyError or LocalError."""
+    """Return the state in these tensors; raises KeyError or LocalError.
+
+    Earlier versions also wrote a momentum that no step needs; it is reduced to its leaf digests.
+    """
     if _LEAVES not in tensors:
         momentum = tensors[_MOMENTUM]
         return OuterState(tensors[_ANCHOR], momentum if keeps_momentum else SpentMomentum(momentum_leaves(momentum)))

@@ -1,6 +1,7 @@
-"""Safetensors files, written tensor by tensor, so that nothing is in memory twice.
+"""Safetensors files, written tensor by tensor, so that no tensor is in memory twice.
 
-The library's own writer has all tensors as bytes before it writes the first. Its reader maps the file, as it should.
+The library's own writer converts all tensors to bytes before it writes the first. Its reader maps the file, as it
+should.
 """
 
 from __future__ import annotations
@@ -31,14 +32,14 @@ _TYPES = {
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None) -> str:
-    """Write this file anew; returns the SHA-256 of its content in hex. It is not forced to disk. Raises OSError."""
+    """Write a new file; return the SHA-256 of its content in hex. Does not force it to disk. Raises OSError."""
     hashed = hashlib.sha256()
     _write(path, tensors, metadata, hashed.update)
     return hashed.hexdigest()
 
 
 def write_unhashed(path: Path, tensors: Mapping[str, Tensor]) -> None:
-    """The same where somebody else hashes it: that takes longer than to write it. Raises OSError."""
+    """Write a new file without hashing it, which takes longer than writing. Raises OSError."""
     _write(path, tensors, None, lambda _: None)
 
 
@@ -58,9 +59,9 @@ def _write(
 
 
 def map_tensors(path: Path) -> dict[str, Tensor]:
-    """The tensors of a file, in memory as far as they are looked at; raises OSError, SafetensorError or ValueError.
+    """Return the tensors of a file, loaded as they are read; raises OSError, SafetensorError or ValueError.
 
-    What is written to them changes no file.
+    Writing to them does not change the file.
     """
     with safe_open(path, framework="pt") as file:
         return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
@@ -79,7 +80,7 @@ def _header(ordered: list[tuple[str, Tensor]], metadata: Mapping[str, str] | Non
 
 
 def _pieces(tensor: Tensor) -> Iterator[memoryview]:
-    """The bytes of a tensor, from whatever device."""
+    """Yield the bytes of a tensor, from any device."""
     flat, step = tensor.detach().reshape(-1), PIECE_BYTES // tensor.element_size()
     for start in range(0, len(flat), step):
         yield flat[start : start + step].cpu().view(torch.uint8).numpy().data

@@ -1,4 +1,4 @@
-"""The run's tokenizer in the run's folder, from where exports take it: the owner's own file may move away meanwhile."""
+"""The run's tokenizer in the run's folder, for exports: the owner's own file may move away meanwhile."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ TOKENIZER_FILE = "tokenizer.json"
 
 
 def keep_tokenizer(folder: Path, spec: DataSpec, given: str) -> None:
-    """Copy the run's tokenizer into the run's folder, if it has one; `given` is where this machine's owner has it.
+    """Copy the run's tokenizer, if any, into the run's folder; `given` is the owner's file or source.
 
-    Raises UsageError if it cannot be had, LocalError if it cannot be written.
+    Raises UsageError if it is not available, LocalError if it cannot be written.
     """
     if not spec.tokenizer_sha256 or read_tokenizer(folder, spec) is not None:
         return
@@ -29,7 +29,7 @@ def keep_tokenizer(folder: Path, spec: DataSpec, given: str) -> None:
 
 
 def read_tokenizer(folder: Path, spec: DataSpec) -> bytes | None:
-    """The copy in the run's folder; None if it is missing or not the run's."""
+    """Return the copy in the run's folder; None if it is missing or not the run's."""
     try:
         content = (folder / TOKENIZER_FILE).read_bytes()
     except OSError:
@@ -38,10 +38,10 @@ def read_tokenizer(folder: Path, spec: DataSpec) -> bytes | None:
 
 
 def exported_tokenizer(folder: Path, spec: DataSpec, given: str = "") -> bytes | None:
-    """The tokenizer that an export of this run holds, None if the run has none; raises UsageError if it is not here."""
+    """Return the tokenizer for an export of this run, None if the run has none; raises UsageError if it is missing."""
     if not spec.tokenizer_sha256:
         return None
     content = read_tokenizer(folder, spec) or tokenizer_file(spec, given)
-    if content is None:  # `tokenizer_file` has none for bytes only
+    if content is None:  # `tokenizer_file` returns None if bytes are the tokens
         raise UsageError("the run's tokenizer is not here; name its tokenizer.json with --tokenizer")
     return content

@@ -1,4 +1,4 @@
-"""A vote as it stands on disk before it is sent (design §6.2 step 9)."""
+"""The encoding of votes on disk, where each is written before it is sent (design §6.2 step 9)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dht.wire import Wire
 
 
 class StoredVote(Wire):
-    """`VoteRecord` in canonical encoding."""
+    """A `VoteRecord` in canonical encoding."""
 
     fragment: int = Field(ge=0, lt=FRAGMENTS_MAX)
     version: int = Field(ge=0)
@@ -26,7 +26,7 @@ class StoredVote(Wire):
 
 
 def encode_vote(record: VoteRecord) -> bytes:
-    """The bytes to append to the vote log."""
+    """Return the bytes to append to the vote log."""
     return StoredVote(
         fragment=record.fragment,
         version=record.version,
@@ -40,7 +40,7 @@ def encode_vote(record: VoteRecord) -> bytes:
 
 
 def decode_vote(data: bytes) -> VoteRecord | None:
-    """What `encode_vote` wrote; None for an entry that this version cannot read."""
+    """Decode the result of `encode_vote`; None for an entry that this version cannot read."""
     try:
         vote = StoredVote.from_wire(data)
     except PeerError:
