@@ -1,1 +1,1 @@
-"""States for newcomers and late-comers: who asks, who gives, what proves a piece."""
+"""State transfer to newcomers and latecomers: requests, uploads, and proofs of pieces."""

@@ -1,7 +1,7 @@
-"""The base of an adapter run, where its organiser gives it: fetched once, from any peer of the run that has it.
+"""Downloads the base of an adapter run, if its organiser gives it: once, from any peers of the run that have it.
 
-It is a folder as `save_pretrained` writes it, in the run's own folder: the file that the manifest names, and the config
-that the manifest has.
+It is stored in the run's folder as `save_pretrained` writes it: the file that the manifest names, and the manifest's
+config.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ CONFIG = "config.json"
 
 
 async def ensure_base(folder: Path, manifest: Manifest, holders: Holders, transport: Transport, tell: Tell) -> Path:
-    """Where the base lies in the run's folder, fetched unless it is there; raises NetworkError or LocalError."""
+    """Return the base's folder inside the run's folder; downloads a missing base. Raises NetworkError or LocalError."""
     adapter, place = manifest.config.adapter, folder / BASE_FOLDER
     if adapter is None or adapter.base_file is None:
         raise ValueError("nobody gives the base of this run")
@@ -40,7 +40,7 @@ async def ensure_base(folder: Path, manifest: Manifest, holders: Holders, transp
 
 
 async def hand_out_base(server: StateServer, config: RunConfig, base: str) -> None:
-    """Give the base to those who ask, if this run's is given and lies here as one file, wherever it came from."""
+    """Serve the base to peers that ask, if this run's base is given and is here as one file, from whatever source."""
     if config.adapter is None or (file := config.adapter.base_file) is None:
         return
 
@@ -48,7 +48,7 @@ async def hand_out_base(server: StateServer, config: RunConfig, base: str) -> No
         try:
             folder = base_folder(located(config, base).model.source)
         except UsageError:
-            return None  # whoever trains on it says what is wrong
+            return None  # the trainer reports the error
         return ServedFile.read(folder / BASE_FILE, file)
 
     served = await asyncio.to_thread(read)
@@ -64,7 +64,7 @@ async def _fetch(place: Path, file: BaseFile, holders: Holders, transport: Trans
         try:
             place.mkdir(exist_ok=True)
             if whole.exists():
-                whole.replace(part)  # damaged: the pieces that are right stay
+                whole.replace(part)  # damaged: its valid pieces are kept
         except OSError as error:
             raise LocalError(f"{place} cannot be written: {error.strerror}") from None
         return FileDownload(part, file, tell)
@@ -80,7 +80,7 @@ async def _fetch(place: Path, file: BaseFile, holders: Holders, transport: Trans
 
 
 def _write_config(place: Path, manifest: Manifest) -> None:
-    """For `transformers`, and for the owner, who may want to use this base with what comes of the run."""
+    """Write the model's config, for `transformers` and for the owner, who may combine base and result."""
     model = manifest.config.model
     table = {"model_type": model.family, **without_refused(model.settings_table)}
     (place / CONFIG).write_text(json.dumps(table, indent=2) + "\n", encoding="utf-8")

@@ -1,7 +1,7 @@
-"""The file of a base that this run's peers hand out: to disk piece by proven piece, and from there to others.
+"""The file of a base that peers of a run hand out: downloaded to disk piece by proven piece, and served from there.
 
-The manifest has the root of the file's Merkle tree, so a piece proves itself whoever sends it, and a false one is never
-written. What an interrupted download has left on disk counts, as far as its pieces are the file's.
+The manifest has the root of the file's Merkle tree. So a piece proves itself, whichever peer sent it, and a false one
+is never written. Valid pieces of an interrupted download on disk count.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ FETCHING = "fetching the base"
 
 
 def is_file(leaves: tuple[bytes, ...], file: BaseFile) -> bool:
-    """Whether these are the digests of the run's file."""
+    """Whether these are the leaf digests of the run's file."""
     pieces = leaf_count(file.size_bytes, STATE_PIECE_BYTES)
     return len(leaves) == pieces and root_of_leaves(leaves) == file.digest
 
 
 class FileDownload(Download):
-    """The file on its way to `path`, where some of it may lie already."""
+    """The download of a file to `path`, where a part of it may be already."""
 
     def __init__(self, path: Path, file: BaseFile, tell: Tell = tell_nobody) -> None:
-        """Takes the room that the file needs; raises LocalError."""
+        """Allocate the disk space for the file; raises LocalError."""
         pieces = leaf_count(file.size_bytes, STATE_PIECE_BYTES)
         super().__init__(file.digest, pieces, pieces, file.size_bytes)
         self._file, self._tell = file, tell
@@ -44,14 +44,14 @@ class FileDownload(Download):
             raise LocalError(f"{path} cannot be written: {error.strerror}") from None
 
     def close(self) -> None:
-        """Write nothing more."""
+        """Close the file."""
         os.close(self._descriptor)
 
     def _is_named(self, leaves: tuple[bytes, ...]) -> bool:
         return is_file(leaves, self._file)
 
     def take(self, piece: Piece, payload: bytes) -> bool:
-        """Also counts what was there before, once it can be told."""
+        """Take a piece; the first leaf digests also let pieces count that were on disk before."""
         proved_before = self.proves
         is_right = super().take(piece, payload)
         if self.proves and not proved_before:
@@ -70,7 +70,7 @@ class FileDownload(Download):
 
 
 class ServedFile:
-    """The same file at a peer that has it whole."""
+    """The base file at a peer that has all of it."""
 
     def __init__(self, path: Path, leaves: tuple[bytes, ...]) -> None:
         self._path = path
@@ -78,7 +78,7 @@ class ServedFile:
 
     @classmethod
     def read(cls, path: Path, file: BaseFile) -> Self | None:
-        """None if what lies there is not the run's."""
+        """Return the file, or None if the one on disk is not the run's."""
         try:
             leaves = leaves_of(path)
         except OSError:
@@ -86,7 +86,7 @@ class ServedFile:
         return cls(path, leaves) if is_file(leaves, file) else None
 
     def piece(self, piece: Piece) -> bytes:
-        """What answers for this piece, or for all digests; nothing if it cannot be read any more."""
+        """Return this piece, or all leaf digests; empty if the file can no longer be read."""
         if piece is None:
             return b"".join(self._leaves)
         try:

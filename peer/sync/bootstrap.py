@@ -1,7 +1,7 @@
-"""What a newcomer asks before anything else: the manifest, and the chains that end at the heads of its invite.
+"""The first questions of a newcomer: the manifest, and the chains that end at the heads of its invite.
 
-Every answer proves itself, by the run id or by the invite, so it does not matter who gives it. The transport delivers
-here for so long, and is then started again for whatever comes after.
+Every answer is proven by the run id or the invite, so its sender does not matter. The transport delivers to this module
+for a bounded time, and is then started again by its next user.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from peer.net.frames import HeadsAnswer, ManifestAnswer, ManifestAsk, TailAnswer
 from peer.net.transport import Transport
 from peer.sync.introduction import Introduction
 
-MANIFEST_SECONDS_MAX = 10.0  # a person waits, who may have been given an invite of a run that is over
+MANIFEST_SECONDS_MAX = 10.0  # a person waits, perhaps with an invite of a run that is over
 INQUIRY_SECONDS_MAX = 30.0
 INQUIRY_RETRY_SECONDS = 0.5
 
 
 async def fetch_manifest(transport: Transport, run_id: bytes, holders: Set[PeerId]) -> Manifest:
-    """The run's manifest from any of `holders`; its hash is the run id.
+    """Return the run's manifest from any of `holders`; its hash is the run id.
 
-    Raises NetworkError if nobody answers, UsageError if this version cannot take part in the run.
+    Raises NetworkError if no peer answers, UsageError if this version cannot take part in the run.
     """
     found: list[bytes] = []
 
@@ -46,7 +46,7 @@ async def fetch_manifest(transport: Transport, run_id: bytes, holders: Set[PeerI
 
 
 async def fetch_chains(transport: Transport, holders: Set[PeerId], introduction: Introduction) -> tuple[Chain, ...]:
-    """The chains that end at the waypoint of an invite, from any of `holders`. Raises NetworkError."""
+    """Return the chains that end at the waypoint of an invite, from any of `holders`. Raises NetworkError."""
 
     def questions() -> Sequence[Transfer]:
         return [] if introduction.done or holders <= introduction.refused else introduction.questions()
@@ -69,11 +69,11 @@ async def _inquire(
     hear: Callable[[PeerId, Message | Transfer], bool],
     seconds: float = INQUIRY_SECONDS_MAX,
 ) -> None:
-    """Ask all of `holders` until there are no more questions, or for so long; `hear` says when these change."""
+    """Ask all of `holders` until there are no more questions or time is up; `hear` returns whether these changed."""
     news = asyncio.Event()
 
     def on_frame(sender: PeerId, header: bytes, _: bytes) -> None:
-        with suppress(PeerError):  # of another version, or nonsense
+        with suppress(PeerError):  # of another version, or malformed
             if hear(sender, decode_header(header)):
                 news.set()
 

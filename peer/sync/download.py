@@ -1,9 +1,9 @@
-"""One download: a state on its way, from the question for it to the proven whole (design §8). Sans-IO.
+"""One download: a state from the first request to the proven whole (design §8). Sans-IO.
 
-First come the leaf digests of the state's two Merkle trees, which prove themselves against the certificate; after that
-every piece proves itself, from any sender and at any time. Of a momentum that no step needs the leaf digests are all
-that is kept. A file comes in the same way (`peer.sync.base_file`). `peer.sync.download_scheduler` says whom to ask for
-which piece.
+First come the leaf digests of the state's two Merkle trees, proven by the certificate. After that every piece proves
+itself, from any sender and at any time. Of a momentum that no step needs, only the leaf digests are kept. A file is
+downloaded in the same way (`peer.sync.base_file`). `peer.sync.download_scheduler` decides which peer to ask for which
+piece.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Ended = Callable[[], None]
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """A state to get: `name` is what holders know it by, the digest of its certificate or, of version 0, its own."""
+    """A state to download: `name`, by which holders know it, is its certificate's digest, or for version 0 its own."""
 
     fragment: int
     version: int
@@ -36,11 +36,11 @@ class Wanted:
 
 
 class Download(ABC):
-    """Something of `pieces` that prove themselves, and that has `leaves` digests, perhaps of more than is kept."""
+    """A download of `pieces` that prove themselves by `leaves` digests, which may cover more than is kept."""
 
     def __init__(self, name: bytes, pieces: int, leaves: int, bytes_total: int) -> None:
         self.name = name
-        self.ended: Ended | None = None  # called once it is over, if somebody waits for it
+        self.ended: Ended | None = None  # called at the end, if a caller waits
         self.leaves: tuple[bytes, ...] = ()
         self._leaf_count = leaves
         self._pieces = pieces
@@ -51,47 +51,47 @@ class Download(ABC):
 
     @abstractmethod
     def _is_named(self, leaves: tuple[bytes, ...]) -> bool:
-        """Whether these are the digests of what is wanted."""
+        """Return whether these are the digests of what is wanted."""
 
     @abstractmethod
     def _keep(self, piece: int, payload: bytes) -> None:
-        """Take a piece that has proven itself."""
+        """Keep a proven piece."""
 
     @property
     def running(self) -> bool:
-        """Whether somebody waits for it, and something of it is not here yet."""
+        """Whether a caller waits for it and some of it is missing."""
         return self.ended is not None and not self.done
 
     @property
     def done(self) -> bool:
-        """Whether every piece is there, and proven."""
+        """Whether every piece is here and proven."""
         return self.proves and not self.missing
 
     @property
     def proves(self) -> bool:
-        """Whether the leaf digests are here, by which pieces prove themselves."""
+        """Whether the leaf digests are here, which prove the pieces."""
         return bool(self.leaves)
 
     @property
     def begun(self) -> bool:
-        """Whether a piece is here, or somebody is asked for one."""
+        """Whether a piece is here or has been requested."""
         return len(self._unasked) < self._pieces
 
-    # -- what nobody is asked for
+    # -- pieces not requested
 
     def next_unasked(self) -> int | None:
-        """A piece that nobody was asked for; from now on somebody is."""
+        """Return a piece that was not requested from any peer, and mark it as requested."""
         return self._unasked.popitem(last=False)[0] if self._unasked else None
 
     def give_back(self, piece: Piece) -> None:
-        """Nobody is asked for this piece any more."""
+        """Mark a piece as no longer requested from any peer."""
         if piece in self.missing:
             self._unasked[piece] = None
 
-    # -- what comes
+    # -- answers
 
     def take(self, piece: Piece, payload: bytes) -> bool:
-        """Whether this is not false; a piece that is here already is not looked at."""
+        """Take an answer and return whether it is valid; a piece that is here already is not checked."""
         if piece is None:
             return self._take_leaves(payload)
         return piece not in self.missing or not self.proves or self._take_piece(piece, payload)
@@ -115,14 +115,14 @@ class Download(ABC):
         return True
 
     def _count(self, piece: int, size_bytes: int) -> None:
-        """This piece is here."""
+        """Record that this piece is here."""
         self.missing.discard(piece)
         self._unasked.pop(piece, None)
         self.bytes_done += size_bytes
 
 
 class StateDownload(Download):
-    """A wanted state of `elements` values per half. `halves`: 2 for both, 1 where the momentum is spent."""
+    """The download of a state of `elements` values per half. `halves`: 2 for both, 1 where the momentum is spent."""
 
     def __init__(self, wanted: Wanted, elements: int, halves: int = 2) -> None:
         half_bytes = 4 * elements
@@ -141,7 +141,7 @@ class StateDownload(Download):
         self._halves[half][start : start + len(payload)] = payload
 
     def state(self) -> OuterState:
-        """The whole state, once `done`."""
+        """Return the whole state, once `done`."""
         if not self.done:
             raise ValueError("the state is not here yet")
         anchor, *momenta = (torch.frombuffer(half, dtype=torch.float32) for half in self._halves)

@@ -1,8 +1,8 @@
-"""All states that are on their way to one peer, each from several holders at once (design §8). Sans-IO.
+"""All downloads of states to one peer, each from several holders at once (design §8). Sans-IO.
 
-No holder is believed and none is needed whole: what one that stalls, lies or does not hold a state owes is asked of
-others. Holders are judged by what they give of all states together, and states come one after the other, so that they
-do not take each other's place on the line. What has arrived stays when all holders fail, for the next try.
+No holder is trusted and none is indispensable: if one stalls, lies or lacks a state, its pieces are requested from
+others. Holders are judged by their answers for all states together. States come one after the other, so that they do
+not compete for the line. If all holders fail, the pieces that have arrived are kept for the next try.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from peer.sync.download import Download, Ended, Piece, StateDownload, Wanted
 from peer.sync.source import ANSWER_SECONDS, STALL_SECONDS, Request, StateSource
 
 HOLDERS_ASKED_MAX = 4  # at once; the others are in reserve
-HOLDERS_KNOWN_MAX = 64  # with those that are asked for nothing at the moment
-TURN_SECONDS = 10.0  # after so long it is the turn of somebody in reserve: a slow holder keeps no place for good
-TAKE_OVER = 2.0  # so much sooner must a holder be expected to answer to be asked for what another one owes
+HOLDERS_KNOWN_MAX = 64  # including those without requests at the moment
+TURN_SECONDS = 10.0  # after this, a holder in reserve gets its turn, so that a slow holder keeps no place for ever
+TAKE_OVER = 2.0  # a holder is asked for another's piece only if it should answer this many times sooner
 
 Owing = dict[Request, list[tuple[StateSource, int]]]
-"""Who owes a piece, and at which place of its line."""
+"""The holders that owe a piece, each with the piece's position in its queue."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """Ask this holder for that piece of the state of this name."""
+    """A request to a holder for a piece of the state with this name."""
 
     holder: PeerId
     fragment: int
@@ -39,21 +39,21 @@ class Ask:
 
 
 class DownloadScheduler:
-    """At most one per fragment, the first that began first; `halves` of each state as `Download` takes them."""
+    """The downloads, at most one per fragment, in order of their start; `halves` per state as in `StateDownload`."""
 
     def __init__(self, halves: int = 2) -> None:
         self._halves = halves
-        self._downloads: dict[int, Download] = {}  # with those that wait for another try
-        self._taken: dict[int, int] = {}  # bytes of the states that came while others did not yet
-        self._holders: OrderedDict[PeerId, StateSource] = OrderedDict()  # those in reserve last
-        self.false: dict[PeerId, Piece] = {}  # who has given something false, and the last of that
+        self._downloads: dict[int, Download] = {}  # including those that wait for another try
+        self._taken: dict[int, int] = {}  # bytes of the states that arrived while others were under way
+        self._holders: OrderedDict[PeerId, StateSource] = OrderedDict()  # those in reserve are last
+        self.false: dict[PeerId, Piece] = {}  # by peer that gave a false piece, the last such piece
 
-    # -- what to get, and from whom
+    # -- downloads and their holders
 
     def begin(self, wanted: Wanted, elements: int, holders: Sequence[PeerId], ended: Ended = lambda: None) -> None:
-        """Get this state instead of another one of the fragment; what an earlier try has left of it counts.
+        """Download this state in place of any other of the fragment; pieces of an earlier try count.
 
-        `ended` is called, perhaps more than once, when the state is here, or nobody is left to ask for it.
+        `ended` is called, perhaps more than once, when the state is here or no holder is left to ask.
         """
         download = self._downloads.get(wanted.fragment)
         if download is None or download.name != wanted.name:
@@ -61,7 +61,7 @@ class DownloadScheduler:
         self.begin_with(wanted.fragment, download, holders, ended)
 
     def begin_with(self, fragment: int, download: Download, holders: Sequence[PeerId], ended: Ended) -> None:
-        """The same with a download that is there; what is no state has the place of a fragment that has none."""
+        """Begin with an existing download; one that is not a state takes the place of an unused fragment."""
         self.end(fragment)
         if not self._downloads:
             self._taken.clear()
@@ -74,7 +74,7 @@ class DownloadScheduler:
         self.offer(fragment, holders)
 
     def offer(self, fragment: int, holders: Sequence[PeerId]) -> None:
-        """These are said to hold the state; those that failed before get another chance."""
+        """Add holders of the state; those that failed before get another chance."""
         for peer in holders:
             self._holders.setdefault(peer, StateSource()).serves.add(self._downloads[fragment].name)
         idle = [peer for peer, holder in self._holders.items() if not holder.serves and not holder.owed]
@@ -82,23 +82,26 @@ class DownloadScheduler:
             del self._holders[peer]
 
     def is_awaited(self, fragment: int) -> bool:
-        """Whether somebody waits for a state of this fragment."""
+        """Whether a caller waits for a state of this fragment."""
         return fragment in self._downloads and self._downloads[fragment].ended is not None
 
     def end(self, fragment: int) -> None:
-        """Tell who waits for a state of this fragment that it does not come; what has come stays."""
+        """Tell the caller that waits for a state of this fragment that it does not come; received pieces stay."""
         download = self._downloads.get(fragment)
         if download is not None and download.ended is not None:
             download.ended()
 
     def settle(self) -> None:
-        """Tell those who wait what is over."""
+        """Tell the callers of downloads that are over."""
         for fragment in self._downloads:
             if self.is_over(fragment):
                 self.end(fragment)
 
     def pause(self, fragment: int, ended: Ended) -> bool:
-        """Who began with `ended` does not wait any more; what still comes counts. False if somebody else waits now."""
+        """Stop waiting for the download that began with `ended`; pieces that still arrive count.
+
+        Returns False if another caller waits now.
+        """
         download = self._downloads.get(fragment)
         if download is None or download.ended is not ended:
             return False
@@ -107,17 +110,17 @@ class DownloadScheduler:
         return True
 
     def forget(self, fragment: int) -> None:
-        """Nothing is left of a state that nobody waits for."""
+        """Drop a state that no caller waits for."""
         if fragment in self._downloads and not self.is_awaited(fragment):
             del self._downloads[fragment]
 
     def is_over(self, fragment: int) -> bool:
-        """Whether the state is here, or nobody is left to ask for it."""
+        """Whether the state is here, or no holder is left to ask."""
         download = self._downloads[fragment]
         return download.done or not any(download.name in holder.serves for holder in self._holders.values())
 
     def take(self, fragment: int) -> OuterState | None:
-        """The state, once; None if it is not here."""
+        """Return and forget the state; None if it is not here."""
         download = self._downloads[fragment]
         if not download.done or not isinstance(download, StateDownload):
             return None
@@ -128,32 +131,33 @@ class DownloadScheduler:
         return download.state()
 
     def has_begun(self, fragment: int) -> bool:
-        """Whether some of a state that is not whole yet is here or under way."""
+        """Whether some of an incomplete state is here or under way."""
         return fragment in self._downloads and self._downloads[fragment].begun
 
     def seconds_owed(self) -> float:
-        """How long what holders owe still takes, as far as we can tell."""
+        """Return the estimated time until all requested pieces have arrived."""
         return max((len(one.owed) * one.answer_seconds for one in self._holders.values()), default=0.0)
 
     def answer_seconds(self) -> float:
-        """How long those that have given something take for a piece, in the middle; at least the usual time."""
+        """Return the median time per piece of holders that have answered validly; at least the default."""
         known = [holder.answer_seconds for holder in self._holders.values() if holder.proven]
         return max(median_low(known or [ANSWER_SECONDS]), ANSWER_SECONDS)
 
     def progress(self, lacking: Collection[int]) -> tuple[int, int, int]:
-        """Bytes that have arrived and bytes in all; and from how many holders more are to come.
+        """Return the received bytes, the total bytes, and the number of holders with open requests.
 
-        For these fragments, and for others whose states came since one of these was begun: a share of both only grows.
+        Counts these fragments, and others whose states arrived since one of these was begun, so that the share only
+        grows.
         """
         states = [one for fragment, one in self._downloads.items() if fragment in lacking]
         sources = sum(bool(holder.owed) for holder in self._holders.values())
         taken = sum(self._taken.values()) if states else 0
         return taken + sum(one.bytes_done for one in states), taken + sum(one.bytes_total for one in states), sources
 
-    # -- whom to ask
+    # -- choice of holders
 
     def asks(self, now: float) -> list[Ask]:
-        """What to ask for now; holders that stall are left first."""
+        """Return the requests to make now; first drops holders that stall."""
         for holder in self._holders.values():
             if now >= holder.leave_at():
                 self._leave(holder)
@@ -168,7 +172,7 @@ class DownloadScheduler:
         return found
 
     def next_deadline(self, now: float) -> float:
-        """When somebody will have stalled."""
+        """Return the time at which the next holder will have stalled."""
         times = [time for one in self._holders.values() for time in (one.overdue_at(), one.leave_at()) if time > now]
         return min(times, default=math.inf)
 
@@ -176,7 +180,7 @@ class DownloadScheduler:
         return (one for one in self._downloads.values() if one.running)
 
     def _take_turns(self, able: dict[PeerId, StateSource], now: float) -> None:
-        """Whose turn is over goes behind those in reserve; it still owes what it was asked for."""
+        """Move holders whose turn is over behind those in reserve; they still owe what was requested."""
         if len(able) > HOLDERS_ASKED_MAX:
             for peer in [peer for peer, holder in able.items() if now >= holder.turn_ends_at]:
                 self._holders.move_to_end(peer)
@@ -190,7 +194,7 @@ class DownloadScheduler:
         return owing
 
     def _choose(self, holder: StateSource, owing: Owing, now: float) -> Iterator[tuple[int, bytes, Piece]]:
-        """What this holder has room for."""
+        """Choose requests for this holder until its window is full."""
         served = {
             fragment: one for fragment, one in self._downloads.items() if one.running and one.name in holder.serves
         }
@@ -206,7 +210,11 @@ class DownloadScheduler:
     def _next(
         self, holder: StateSource, served: dict[int, Download], owing: Owing, now: float
     ) -> tuple[int, Piece] | None:
-        """State by state what nobody was asked for, then what is long in coming; after all of them what is a little."""
+        """Return the next piece for this holder.
+
+        Goes state by state: first pieces not requested, then pieces that are long overdue; after all states, pieces
+        that it can deliver sooner.
+        """
         soon = TAKE_OVER * holder.seconds_until(len(holder.owed), now)
         for fragment, download in served.items():
             if not download.proves:
@@ -224,13 +232,13 @@ class DownloadScheduler:
                 return fragment, piece
         return None
 
-    # -- what comes
+    # -- answers
 
     def receive(self, peer: PeerId, fragment: int, request: Request, payload: bytes, now: float) -> int:
-        """An answer; returns how many bytes more are here.
+        """Take an answer; return the number of new bytes.
 
-        A piece that proves itself counts although nobody waits for it any more, but only from whom we know as a holder:
-        one false answer, asked for or not, and it is known no longer.
+        A valid piece counts even if no caller waits for it any more, but only from a known holder. After one false
+        answer, requested or not, a holder is no longer known.
         """
         holder, download = self._holders.get(peer), self._downloads.get(fragment)
         if holder is None:
@@ -242,7 +250,7 @@ class DownloadScheduler:
             return 0
         before = download.bytes_done
         if not payload:
-            holder.serves.discard(download.name)  # it does not hold this state, or not any more
+            holder.serves.discard(download.name)  # it does not hold this state (any more)
             self._forgive(holder, [request, *(one for one in holder.owed if one[0] == download.name)])
         elif not download.take(request[1], payload):
             self._leave(holder, request)
@@ -253,24 +261,24 @@ class DownloadScheduler:
         return download.bytes_done - before
 
     def gone(self, peer: PeerId) -> None:
-        """Its streams have broken: what it owes does not come any more."""
+        """Handle that its streams broke: pieces requested from it will not come."""
         holder = self._holders.pop(peer, None)
         if holder is not None:
             self._leave(holder)
 
     def _leave(self, holder: StateSource, *more: Request) -> None:
-        """Ask this holder for nothing more, and others for what it owes us, and for these."""
+        """Stop asking this holder, and release its open requests and these."""
         holder.serves.clear()
         self._forgive(holder, [*holder.owed, *more])
 
     def _forgive_all(self, download: Download) -> None:
-        """Nobody is asked for this state any more."""
+        """Cancel all requests for this state."""
         for holder in self._holders.values():
             holder.serves.discard(download.name)
             self._forgive(holder, [request for request in holder.owed if request[0] == download.name])
 
     def _forgive(self, holder: StateSource, requests: Sequence[Request]) -> None:
-        """It does not owe us these any more; others that do still do."""
+        """Cancel these requests to a holder; requests for the same pieces to others stay."""
         for request in requests:
             holder.owed.pop(request, None)
         others = {request for other in self._holders.values() for request in other.owed} if requests else set()
@@ -281,7 +289,7 @@ class DownloadScheduler:
 
 
 def _owed_longer(download: Download, holder: StateSource, owing: Owing, seconds: float, now: float) -> int | None:
-    """A piece of this state that all who owe it will, as far as we can tell, not give for so long."""
+    """Return a piece of this state that all its debtors will probably not deliver within this time."""
     for (name, piece), debtors in owing.items():
         if name != download.name or piece is None or piece not in download.missing:
             continue

@@ -1,7 +1,7 @@
-"""Version 0 of a run: seeded values that every machine draws, or the host's own, which newcomers fetch once.
+"""Version 0 of a run: seeded values that every machine draws, or the host's own, which newcomers download once.
 
-Given values lie in a file of the run's folder. They are proven against the digests in the manifest whenever they are
-read, no matter who sent them: so any peer of the run can give them, and what has arrived is kept.
+Given values are in a file of the run's folder. They are proven against the digests in the manifest whenever they are
+read. So any peer of the run can send them, and received parts can be kept.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from peer.sync.state_client import StateClient
 
 log = structlog.get_logger(__name__)
 
-TRIES_MAX = 5  # in vain, one after the other; what has arrived is kept between them
+TRIES_MAX = 5  # failures in a row; received parts are kept between them
 RETRY_SECONDS = 2.0  # in which others may be found
 
 Fetched = TypeVar("Fetched")
 Holders = Callable[[], Awaitable[Collection[PeerId]]]
-"""Who may hold version 0, as far as we know by now."""
+"""Returns the peers that may hold version 0, as far as known now."""
 
 
 async def ensure_genesis(folder: Path, manifest: Manifest, holders: Holders, transport: Transport) -> None:
-    """Fetch and keep version 0 unless it is here or can be drawn; raises NetworkError or LocalError."""
+    """Download and keep version 0 unless it is here or can be drawn; raises NetworkError or LocalError."""
     if not has_genesis(folder, manifest):
         parts = GenesisParts(folder, manifest)
         save_genesis(folder, await fetch_genesis(manifest, holders, transport, parts))
@@ -46,7 +46,7 @@ async def ensure_genesis(folder: Path, manifest: Manifest, holders: Holders, tra
 async def fetch_genesis(
     manifest: Manifest, holders: Holders, transport: Transport, parts: GenesisParts | None = None
 ) -> list[OuterState]:
-    """Version 0 of every fragment from these holders, before anything else is delivered here; raises NetworkError."""
+    """Download version 0 of every fragment, before other users of the transport; raises NetworkError."""
     transfer = await begin_client(Anchors(layouts_of(manifest.config), ()), transport)
     kept = GenesisParts(None, manifest) if parts is None else parts
     found = []
@@ -60,7 +60,7 @@ async def fetch_genesis(
 
 
 async def begin_client(anchors: Anchors, transport: Transport) -> StateClient:
-    """What asks for pieces, and hears nothing else, before anything else is delivered here."""
+    """Start the transport for a client that takes only state pieces, before other users of the transport."""
     client = StateClient(anchors, lambda peer, message, payload: transport.post(peer, encode_header(message), payload))
 
     def on_frame(sender: PeerId, header: bytes, payload: bytes) -> None:
@@ -88,7 +88,7 @@ async def patiently(
     holders: Holders,
     what: str,
 ) -> Fetched:
-    """Fetch from all who hold it, those too who are found while others have gone; raises NetworkError."""
+    """Fetch from all holders, including those found after others have gone; raises NetworkError."""
     in_vain, asked, before_bytes, why = 0, set[PeerId](), 0, ""
     while in_vain < TRIES_MAX:
         now = set(await holders())

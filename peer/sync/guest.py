@@ -1,4 +1,4 @@
-"""A stranger's visit to a run: under a key that is made for it and forgotten, so that only an address is shown."""
+"""A guest's visit to a run, with a temporary key, so that it reveals only an address."""
 
 from __future__ import annotations
 
@@ -20,11 +20,10 @@ from peer.sync.bootstrap import fetch_manifest
 
 @asynccontextmanager
 async def as_guest(invite: Invite, own_key: Path, listen: str | None = None) -> AsyncIterator[tuple[Network, Manifest]]:
-    """Call those whom the invite names, and be told the run's manifest; without `listen` a guest cannot be called.
+    """Call the peers that the invite names, and fetch the run's manifest; without `listen`, a guest cannot be called.
 
-    With an invite that names one peer, `own_key` is shown: no other is let in.
-
-    Raises as `Network.open` and `fetch_manifest` do.
+    If the invite names one peer, `own_key` is shown, because only that peer is admitted. Raises as `Network.open` and
+    `fetch_manifest` do.
     """
     with tempfile.TemporaryDirectory(prefix="muster-visit-") as folder:
         key = Path(folder) / IDENTITY_NAME if invite.named is None else own_key

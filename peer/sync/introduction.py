@@ -1,7 +1,7 @@
-"""How a newcomer gets to the waypoint of its invite: the heads behind the hash, then the tail of each. Sans-IO.
+"""A newcomer's way to the waypoint of its invite: the heads behind the hash, then the tail of each. Sans-IO.
 
-`coordinator.chain.waypoint` says what a waypoint is and what proves what. Every answer proves itself, so it does not
-matter who gives it, and any peer that keeps these versions can.
+`coordinator.chain.waypoint` defines waypoints and their proofs. Every answer proves itself, so its sender does not
+matter, and any peer that keeps these versions can answer.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ TAILS_ASKED_MAX = 8  # of one peer at once
 
 
 def waypoint_of(invite: Invite) -> Waypoint | None:
-    """Where this invite has a newcomer begin; None for one that was made when the run was young."""
+    """Return the waypoint where this invite has a newcomer begin; None for one made when the run was young."""
     if invite.heads_digest is None or not invite.heads_version:
         return None
     return Waypoint(invite.heads_version, invite.heads_digest)
@@ -32,7 +32,7 @@ def waypoint_of(invite: Invite) -> Waypoint | None:
 def fresh_invite(
     manifest: Manifest, addresses: Sequence[str], held: Sequence[Chain], ticket: Ticket | None = None
 ) -> Invite:
-    """The invite of somebody at these addresses whose states end these chains."""
+    """Make the invite of a peer at these addresses whose states end these chains."""
     waypoint = newest_waypoint(held)
     return Invite(
         manifest.run_id,
@@ -45,24 +45,24 @@ def fresh_invite(
 
 
 def empty_chains(manifest: Manifest, rules: Rules) -> tuple[Chain, ...]:
-    """The chains at version 0, by fragment."""
+    """Return the chains at version 0, by fragment."""
     return tuple(Chain(rules, fragment, digest) for fragment, digest in enumerate(manifest.genesis))
 
 
 def observer_rules(manifest: Manifest, verifier: Verifier) -> Rules:
-    """What is valid in this run, for somebody without a protocol core."""
+    """Return the rules of this run for a process without a protocol core."""
     return Rules.of(manifest, verifier)
 
 
 def answer_heads(chains: Sequence[Chain], ask: HeadsAsk) -> HeadsAnswer:
-    """The heads that were asked for, if we keep them."""
+    """Return the heads that were asked for, if we keep them."""
     heads = heads_at(chains, ask.version)
     known = heads is not None and heads_digest(chains[0].rules.run_id, ask.version, heads) == ask.digest
     return HeadsAnswer(digest=ask.digest, heads=heads if heads is not None and known else ())
 
 
 def answer_tail(chains: Sequence[Chain], ask: TailAsk) -> TailAnswer:
-    """The tail that was asked for, if we keep it."""
+    """Return the tail that was asked for, if we keep it."""
     chain = chains[ask.fragment] if ask.fragment < len(chains) else None
     known = chain is not None and chain.digest_at(ask.version) == ask.head
     certificates = tail(chain, ask.version) if chain is not None and known else ()
@@ -70,25 +70,25 @@ def answer_tail(chains: Sequence[Chain], ask: TailAsk) -> TailAnswer:
 
 
 class Introduction:
-    """What has arrived of a waypoint; `empty` are the run's chains at version 0."""
+    """The parts of a waypoint that have arrived; `empty` are the run's chains at version 0."""
 
     def __init__(self, waypoint: Waypoint, empty: Sequence[Chain]) -> None:
         self._waypoint = waypoint
         self._empty = tuple(empty)
         self._heads: tuple[bytes, ...] = ()
         self._found: dict[int, Chain] = {}
-        self.refused: set[PeerId] = set()  # who does not keep what we ask for, or gave something else
+        self.refused: set[PeerId] = set()  # peers that lack what we ask for, or gave something else
 
     @property
     def done(self) -> bool:
         return len(self._found) == len(self._empty)
 
     def chains(self) -> tuple[Chain, ...]:
-        """The chains that end at the waypoint, once `done`."""
+        """Return the chains that end at the waypoint, once `done`."""
         return tuple(self._found[fragment] for fragment in range(len(self._empty)))
 
     def questions(self) -> list[HeadsAsk | TailAsk]:
-        """What to ask of everybody who may know, again and again until `done`."""
+        """Return the questions for all holders; repeat until `done`."""
         version = self._waypoint.version
         if not self._heads:
             return [HeadsAsk(version=version, digest=self._waypoint.digest)]
@@ -99,7 +99,7 @@ class Introduction:
         ]
 
     def hear(self, sender: PeerId, answer: HeadsAnswer | TailAnswer) -> bool:
-        """Take an answer; true if it changes what there is to ask."""
+        """Take an answer; return whether it changes the questions."""
         try:
             if isinstance(answer, HeadsAnswer):
                 return self._take_heads(answer)

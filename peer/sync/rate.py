@@ -1,22 +1,22 @@
-"""How fast bytes come in, and how long the rest takes at that rate. Sans-IO: time comes with every call."""
+"""The rate of incoming bytes, and the time for the rest at that rate. Sans-IO: time comes with every call."""
 
 from __future__ import annotations
 
 from collections import deque
 
-RATE_SECONDS = 30.0  # what came in these counts: lines and holders change, and who has many askers answers rarely
-SLICE_SECONDS = 0.1  # what comes together is counted together, so that there are few entries
-RATE_SECONDS_MIN = 1.0  # before that, a rate says more about one piece than about the line
+RATE_SECONDS = 30.0  # window of the average: lines and holders change, and a busy holder answers rarely
+SLICE_SECONDS = 0.1  # bytes within this time share one entry, so that there are few
+RATE_SECONDS_MIN = 1.0  # a shorter measurement says more about one piece than about the line
 
 
 class TransferRate:
-    """Bytes that have come lately, in slices of time, oldest first."""
+    """Bytes received recently, in slices of time, oldest first."""
 
     def __init__(self) -> None:
         self._slices: deque[tuple[float, int]] = deque()
 
     def add(self, count_bytes: int, now: float) -> None:
-        """So many bytes of use have come."""
+        """Count useful bytes."""
         if count_bytes <= 0:
             return
         self._forget(now)
@@ -27,7 +27,7 @@ class TransferRate:
             self._slices.append((now, count_bytes))
 
     def rate(self, now: float) -> float | None:
-        """Bytes a second; None while nothing comes, or too little has come to tell."""
+        """Return bytes per second; None while nothing arrives, or too little to tell."""
         self._forget(now)
         if not self._slices:
             return None
@@ -36,7 +36,7 @@ class TransferRate:
         return came / seconds if came and seconds >= RATE_SECONDS_MIN else None
 
     def seconds_left(self, rest_bytes: int, now: float) -> float | None:
-        """How long `rest_bytes` more take, if that can be told."""
+        """Return how long `rest_bytes` more take, if known."""
         rate = self.rate(now)
         return None if rate is None else rest_bytes / rate
 

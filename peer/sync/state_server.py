@@ -1,4 +1,4 @@
-"""Giving certified states, and the steps that led to them, to other peers (design §8)."""
+"""Serves certified states, and the steps that led to them, to other peers (design §8)."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from peer.storage.anchors import Anchors
 from peer.sync.base_file import ServedFile
 from peer.sync.upload_scheduler import GIVEN_BYTES_PER_SECOND, UploadScheduler
 
-SERVED_MAX = 4  # of each fragment, with one that is fetched and version 0: all leaf digests are kept
+SERVED_MAX = 4  # per fragment, including one that is being downloaded and version 0; leaf digests of all are cached
 
 Give = Callable[[PeerId, StatePiece, bytes | memoryview], None]
 
 
 def first_of_step(anchors: Anchors, fragment: int) -> int:
-    """Pieces of the step that led to a state are numbered after those of its two halves."""
+    """Return the index of a step's first piece: they are numbered after those of the state's two halves."""
     return 2 * leaf_count(4 * anchors.layouts[fragment].elements, STATE_PIECE_BYTES)
 
 
 class StateServer:
-    """The giving end of state transfer at one peer."""
+    """The serving side of state transfer at one peer."""
 
     def __init__(self, anchors: Anchors, post: Give) -> None:
         self._anchors = anchors
@@ -40,18 +40,19 @@ class StateServer:
         self._files: dict[bytes, ServedFile] = {}
 
     def hand_out(self, root: bytes, file: ServedFile) -> None:
-        """Give this file, too, by the name of its root."""
+        """Also serve this file, by the name of its root."""
         self._files[root] = file
 
     def give_at_most(self, bytes_per_second: float, bytes_per_day: float = math.inf) -> None:
-        """Give states no faster than this, nor than is usual; so many bytes at once, and as many in a day."""
+        """Limit the rate of states to this and the usual rate, and their bytes to a daily amount, available at once."""
         self._uploads.bytes_per_second = min(bytes_per_second, GIVEN_BYTES_PER_SECOND)
         self._of_day = Allowance(bytes_per_day / DAY_SECONDS, bytes_per_day)
 
     def serve(self, sender: PeerId, ask: StateAsk) -> None:
-        """Answer, now or when it is the asker's turn: with the piece, or with nothing if we do not hold that state.
+        """Answer a request, now or when its turn comes: with the piece, or with nothing if we do not hold that state.
 
-        With nothing, too, once we have given what we may: anybody can ask, and the rounds need the rest of the day's.
+        Also answers with nothing once the daily amount is used up: any peer can ask, and the rounds need the rest of
+        the owner's daily upload.
         """
         if self._of_day.wait_seconds(asyncio.get_running_loop().time()):
             self._post(sender, StatePiece(fragment=ask.fragment, certificate=ask.certificate, piece=ask.piece), b"")
@@ -61,7 +62,7 @@ class StateServer:
             self._give()
 
     def gone(self, peer: PeerId) -> None:
-        """Our streams to this peer have broken: what it asked for would not reach it."""
+        """Handle that our streams to this peer broke: answers would not reach it."""
         self._uploads.forget(peer)
 
     def _give(self) -> None:
@@ -73,12 +74,12 @@ class StateServer:
             self._timer = loop.call_later(wait_seconds, self._give)
 
     def close(self) -> None:
-        """Give nothing more."""
+        """Stop serving."""
         if self._timer is not None:
             self._timer.cancel()
 
     def _answer(self, sender: PeerId, ask: StateAsk) -> int:
-        """Bytes that went out."""
+        """Answer a request and return the number of bytes sent."""
         payload = self._payload(sender, ask)
         self._post(sender, StatePiece(fragment=ask.fragment, certificate=ask.certificate, piece=ask.piece), payload)
         self._of_day.take(len(payload), asyncio.get_running_loop().time())

@@ -1,4 +1,7 @@
-"""Gets the steps that led to versions, each from one holder at a rate (design §8). They are unproven until applied."""
+"""Downloads the steps that led to versions, each from one holder at a minimum rate (design §8).
+
+They are unproven until applied.
+"""
 
 from __future__ import annotations
 
@@ -18,14 +21,14 @@ from peer.sync.rate import TransferRate
 from peer.sync.source import ANSWER_SECONDS, PIECES_IN_FLIGHT, STALL_SECONDS, patience_seconds
 from peer.sync.state_server import first_of_step
 
-STEP_BYTES_PER_SECOND_MIN = 128 << 10  # a holder that sends a step more slowly is left, where others are quicker
+STEP_BYTES_PER_SECOND_MIN = 128 << 10  # a holder that sends a step more slowly is dropped, where others are quicker
 
 Post = Callable[[PeerId, StateAsk | StatePiece, bytes | memoryview], None]
 
 
 @dataclass(frozen=True, slots=True)
 class _Arrivals:
-    """Pieces of a step of so many bytes that a holder is asked for; those that came, empty where one is not whole."""
+    """The pieces of a step of this length that were requested from a holder; invalid ones are kept as empty."""
 
     wanted: range
     length_bytes: int
@@ -33,7 +36,7 @@ class _Arrivals:
     come: asyncio.Event = field(default_factory=asyncio.Event)
 
     def take(self, piece: int, payload: bytes) -> None:
-        """One has come; perhaps once more, if it was asked for again."""
+        """Take a piece; it may come twice if it was requested again."""
         if piece in self.found:
             return
         before_bytes = (piece - self.wanted.start) * STATE_PIECE_BYTES
@@ -42,14 +45,14 @@ class _Arrivals:
         self.come.set()
 
     def break_off(self) -> None:
-        """Nothing more will come."""
+        """End the wait: no more pieces will come."""
         for piece in self.wanted:
             self.found.setdefault(piece, b"")
         self.come.set()
 
 
 class StepClient:
-    """Shares the line with the whole states of `downloads`; `changed` is called when a step leaves it to them again."""
+    """Shares the line with the states of `downloads`; `changed` is called when a step frees the line for them."""
 
     def __init__(
         self,
@@ -71,13 +74,13 @@ class StepClient:
         self._stalled: OrderedDict[PeerId, None] = OrderedDict()  # holders that were too slow, the latest last
 
     def gone(self, peer: PeerId) -> None:
-        """Our streams to this peer have broken."""
+        """Handle that our streams to this peer broke."""
         for (holder, _), arrivals in self._arrivals.items():
             if holder == peer:
                 arrivals.break_off()
 
     def receive(self, sender: PeerId, piece: StatePiece, payload: bytes) -> bool:
-        """Whether this is a piece of a step that we wait for."""
+        """Take a piece; return whether it belongs to a step that we wait for."""
         arrivals = self._arrivals.get((sender, piece.certificate))
         if arrivals is None or piece.piece is None or piece.piece not in arrivals.wanted:
             return False
@@ -86,18 +89,18 @@ class StepClient:
         return True
 
     def has_stalled(self, holder: PeerId) -> bool:
-        """Whether it was too slow when it was last asked for a step."""
+        """Whether the holder was too slow at the last request for a step."""
         return holder in self._stalled
 
     def leaves_room(self, now: float) -> bool:
-        """Whether more of whole states may be asked for: steps, which are short, come first, unless that is in vain."""
+        """Whether more pieces of states may be requested. Steps are short and come first, unless they have stalled."""
         crowded = self._under_way + HOLDERS_ASKED_MAX > self._shares(now)
         return not (self._under_way and crowded) or self._last_stalled
 
     async def fetch(self, certificate: Certificate, holder: PeerId, length_bytes: int) -> bytes | None:
-        """What led to this state, as one holder tells it, unproven; None if it does not, or is too slow.
+        """Return the step that led to this state as one holder tells it, unproven; None if it does not, or is too slow.
 
-        Waits until the line has room for it: only then can a holder be held to a rate.
+        Waits until the line has room, because only then is a minimum rate fair to the holder.
         """
         loop, stalled_before = asyncio.get_running_loop(), self.has_stalled(holder)
         async with self._turns:
@@ -105,7 +108,7 @@ class StepClient:
             self._under_way += 1
         try:
             if self.has_stalled(holder) and not stalled_before:
-                return None  # another step stalled there while this one waited for its turn
+                return None  # another step stalled there while this one waited
             return await self._fetch(certificate, holder, length_bytes)
         finally:
             self._under_way -= 1
@@ -114,14 +117,15 @@ class StepClient:
                 self._turns.notify_all()
 
     def _shares(self, now: float) -> int:
-        """How many steps may come at once: one, and more where all then still come faster than they must."""
+        """Return how many steps may come at once: one, or more if all of them are then still fast enough."""
         return 1 + int((self._inflow.rate(now) or 0.0) / (2 * self._rate_min()))
 
     def _rate_min(self) -> float:
-        """Bytes a second, at which a step has to come.
+        """Return the minimum rate of a step in bytes per second.
 
-        Where most holders take longer than usual for a piece, the line is slow or they have many askers. The state as a
-        whole, for which they are given as long as they take, would come no faster then, and begin anew for ever.
+        If most holders take longer than usual for a piece, the line is slow or they serve many peers, so the minimum is
+        lower. The whole state has no time limit, but it would not come any faster then, and would be started again and
+        again.
         """
         return STEP_BYTES_PER_SECOND_MIN * ANSWER_SECONDS / self._downloads.answer_seconds()
 
@@ -149,7 +153,7 @@ class StepClient:
     async def _gather(
         self, certificate: Certificate, holder: PeerId, arrivals: _Arrivals, stall_seconds: float
     ) -> bytes | None:
-        """Raises TimeoutError if the holder stalls."""
+        """Request the pieces in windows and join them; raises TimeoutError if the holder stalls."""
         found = arrivals.found
         for start in range(arrivals.wanted.start, arrivals.wanted.stop, PIECES_IN_FLIGHT):
             window = range(start, min(start + PIECES_IN_FLIGHT, arrivals.wanted.stop))

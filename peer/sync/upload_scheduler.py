@@ -1,6 +1,6 @@
-"""When a donor answers for its states: no asker delays another one, nor the donor's own training. Sans-IO.
+"""Schedules a donor's answers, so that no asker delays another one, nor the donor's own training. Sans-IO.
 
-Questions wait in one short line per asker; the lines take turns, and all together get no more than a fixed rate.
+Requests wait in one short queue per asker. The queues take turns, and share a fixed rate.
 """
 
 from __future__ import annotations
@@ -13,25 +13,25 @@ from peer.net.frames import StateAsk
 from peer.storage.pins import ASKERS_MAX
 
 GIVEN_BYTES_PER_SECOND = 16 << 20
-BURST_BYTES = 4 << 20  # given at once after a rest
+BURST_BYTES = 4 << 20  # sent at once after a rest
 WAIT_SECONDS_MIN = 0.01
-ASKS_PER_ASKER_MAX = 16  # twice what an honest asker has in flight
+ASKS_PER_ASKER_MAX = 16  # twice the requests of an honest asker in flight
 
 
 class UploadScheduler:
-    """The lines of askers, and how much may be given now."""
+    """The queues of the askers, and the bytes that may be sent now."""
 
     def __init__(self, bytes_per_second: float = GIVEN_BYTES_PER_SECOND) -> None:
         self.bytes_per_second = bytes_per_second
         self._allowance_bytes = float(BURST_BYTES)
         self._counted_at = -math.inf
-        self._lines: OrderedDict[PeerId, deque[StateAsk]] = OrderedDict()  # whose turn it is comes first
+        self._lines: OrderedDict[PeerId, deque[StateAsk]] = OrderedDict()  # the next in turn comes first
 
     def ask(self, peer: PeerId, ask: StateAsk) -> None:
-        """Queue a question; one too many is dropped, and its asker will turn to somebody else.
+        """Queue a request; one too many is dropped, and its asker will turn to another holder.
 
-        An asker for another state of a fragment does not want the one before any more; and nothing is given twice
-        to an asker that has lost patience and asks again.
+        A request for another state of a fragment replaces those for the one before. A repeated request of an impatient
+        asker is not answered twice.
         """
         line = self._lines.get(peer)
         if line is None:
@@ -44,11 +44,11 @@ class UploadScheduler:
             line.append(ask)
 
     def forget(self, peer: PeerId) -> None:
-        """A peer that is gone waits for nothing, and takes nobody's turn."""
+        """Drop the queue of a peer that is gone."""
         self._lines.pop(peer, None)
 
     def next(self, now: float) -> tuple[PeerId, StateAsk] | None:
-        """The question to answer now; None if there is none, or nothing may be given yet."""
+        """Return the request to answer now; None if there is none, or the rate does not allow one yet."""
         self._earn(now)
         if not self._lines or self._allowance_bytes < 0:
             return None
@@ -59,11 +59,11 @@ class UploadScheduler:
         return peer, ask
 
     def gave(self, payload_bytes: int) -> None:
-        """So much went out for the last question."""
+        """Count the bytes sent for the last request."""
         self._allowance_bytes -= payload_bytes
 
     def wait_seconds(self) -> float | None:
-        """How long until `next` has something; None while nobody waits."""
+        """Return the time until `next` has a request; None without any."""
         return None if not self._lines else max(-self._allowance_bytes / self.bytes_per_second, WAIT_SECONDS_MIN)
 
     def _earn(self, now: float) -> None:
