@@ -1,1 +1,1 @@
-"""`Session`: a training loop of one's own takes part in a run."""
+"""`Session`: lets a training loop of one's own take part in a run."""

@@ -1,7 +1,7 @@
-"""A researcher's own loop in a run (docs/reference/session.md): `with Session(run, model) as session`.
+"""Connects a researcher's own loop to a run (docs/reference/session.md): `with Session(run, model) as session`.
 
-The loop's process plays the learner. A peer of its own process does everything else, so a step never waits for the
-network: `step` copies a fragment out or writes one in, whenever the peer has asked for it since the last step.
+The loop's process acts as the learner. A peer in another process does everything else, so a step never waits for the
+network. `step` copies a fragment out or in, if the peer has asked for it since the last step.
 """
 
 from __future__ import annotations
@@ -41,17 +41,17 @@ from peer.model.description import OWN_DATA, own_model
 from peer.model.own_module import BufferWatch, frozen_digest, named_values
 from peer.storage.anchors import layouts_of
 
-START_SECONDS_MAX = 180.0  # to find the others, on a loaded home machine
-LEAVE_SECONDS_MAX = 90.0  # to finish the rounds under way, or as long as a round of this run may take, and leave
+START_SECONDS_MAX = 180.0  # to find other peers, on a busy home machine
+LEAVE_SECONDS_MAX = 90.0  # to finish the rounds under way and leave; at least a round's deadline
 STOP_SECONDS_MAX = 30.0
 LISTEN_SECONDS = 0.5
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where the peer keeps its things and listens; None: this user's own folder, any free port.
+    """The peer's data folder and network settings; None: this user's own folder, any free port.
 
-    `track` is a library that draws curves, as `--track` of `muster join` takes it.
+    `track` is a library that draws curves, as for `--track` of `muster join`.
     """
 
     data_directory: Path | None = None
@@ -63,11 +63,11 @@ class Place:
 
 
 class Session:
-    """Takes part in a run with a module. Everything is for one thread, the one that makes it.
+    """Takes part in a run with a module. Use it only in the thread that creates it.
 
-    `run` is an invite, or what an organiser has: a `RunConfig` or the path of a run file. The first of a run begins it;
-    its parameters are version 0. Only parameters that require a gradient are synchronised; buffers and the optimizer's
-    state stay as they are.
+    `run` is an invite, or for an organiser a `RunConfig` or the path of a run file. The first session of a run begins
+    it, and its parameters are version 0. Only parameters that require a gradient are synchronised. Buffers and the
+    optimizer's state stay local.
     """
 
     def __init__(self, run: str | Path | RunConfig, model: nn.Module, place: Place | None = None) -> None:
@@ -119,7 +119,7 @@ class Session:
             Ready(
                 startup_cpu_seconds=cpu_seconds(),
                 parameters=sum(layout.elements for layout in layouts),
-                data_digest=OWN_DATA,  # whether the frozen part is the run's, the peer has seen already
+                data_digest=OWN_DATA,  # the peer has already compared the frozen part with the run's
                 step=self._replica.step_count,
             )
         )
@@ -135,7 +135,7 @@ class Session:
             return
         with suppress(MusterError):
             if self._begun and self.status().state in ("catching up", "paused"):
-                return  # a large state on a thin line, or at hours that its owner has excluded
+                return  # a large state on a slow line, or hours excluded by the owner
         raise LocalError(
             f"the peer was not ready after {START_SECONDS_MAX:.0f} seconds; {self._directory / LOG_NAME} says why"
         )
@@ -143,12 +143,11 @@ class Session:
     # -- the loop
 
     def step(self, tokens: int, loss: float | None = None) -> bool:
-        """Call after every step of the optimizer; False once the run is over, and then it is time to leave.
+        """Report a step; call it after every step of the optimizer. Returns False once the run is over: leave then.
 
-        `tokens` is what this step has read, in tokens, images or whatever the run counts: at most
-        `config.tokens_per_step`. `loss` is only for those who look (others see
-        none below zero). Waits while the peer is paused; raises UsageError,
-        or LocalError if the peer has ended.
+        `tokens` is the number of tokens, images or other units that this step has read, at most
+        `config.tokens_per_step`. `loss` is only for display; others see no negative ones. Waits while the peer is
+        paused. Raises UsageError, or LocalError if the peer has ended.
         """
         if self._closed:
             raise UsageError("this session is closed; make a new one to go on")
@@ -163,10 +162,10 @@ class Session:
         self._replica.count.step(tokens)
         if self._buffers is not None:
             self._warn_of(self._buffers.changed())
-            self._buffers = None  # what training changes, the first step has changed
+            self._buffers = None  # the first step has changed every buffer that training changes
         shown = loss if loss is not None and math.isfinite(loss) else None
         entry = StepEntry(step=self._replica.step_count, loss=shown, tokens=tokens)
-        with suppress(PeerGoneError):  # why it is, we hear next
+        with suppress(PeerGoneError):  # the next message tells why
             self._command_loop.note(entry, now - self._last_at, now)
         self._listen(wait=False)
         while self._command_loop.paused and not self._command_loop.stopped:
@@ -175,7 +174,7 @@ class Session:
         return not self._command_loop.stopped
 
     def _warn_of(self, buffers: list[str]) -> None:
-        """Say once that these are each peer's own: another peer's model differs in them."""
+        """Warn once that peers have different values in these buffers, and so different models."""
         if buffers and not self._warned:
             self._warned = True
             more = f" and {len(buffers) - 1} more" if len(buffers) > 1 else ""
@@ -192,22 +191,22 @@ class Session:
         total = max(1, self.config.versions * pace.steps_per_version // pace.fragments)
         return min(1.0, self._replica.progress_steps / total)
 
-    # -- the peer behind it
+    # -- the session's peer
 
     @property
     def invite(self) -> str:
-        """The line with which others take part."""
+        """The line of text with which others take part."""
         with self._peer_alive():
             return str(ask(self._directory, "invite")["invite"])
 
     def status(self) -> PeerSnapshot:
-        """What `muster status` shows."""
+        """Return the snapshot that `muster status` shows."""
         with self._peer_alive():
             return snapshot(self._directory)
 
     @contextmanager
     def _peer_alive(self) -> Iterator[None]:
-        """Raises LocalError in words for a session if the peer that is asked in here has ended."""
+        """Raise LocalError in a session's words if the peer has ended before it is asked in this block."""
         try:
             yield
         except NobodyRunsError:
@@ -233,13 +232,13 @@ class Session:
     ) -> None:
         if kind is None:
             self.close()
-        elif not self._closed:  # what went wrong in the loop is what the user has to see
+        elif not self._closed:  # the user must see the loop's own error
             with suppress(MusterError):
                 self._leave("stop", STOP_SECONDS_MAX)
             self._slots.close_descriptor()
 
     def _leave(self, command: Command, seconds: float) -> None:
-        """Have the peer end, and serve it until it has; beside these seconds it may take its time to save."""
+        """Ask the peer to end, and serve it until it has; saving may take extra time after these seconds."""
         self._closed = True
         deadline = time.monotonic() + seconds + SAVE_SECONDS_MAX
         try:
@@ -260,7 +259,7 @@ class Session:
             self._command_loop.obey(message)
 
     def _receive(self, wait: bool, seconds: float) -> list[Message]:
-        """What the peer has said; raises LocalError or UsageError if it has failed or is gone before its time."""
+        """Return the peer's messages; raises LocalError or UsageError if it has failed or ended early."""
         try:
             messages = self._channel.receive(seconds if wait else 0.0)
         except PeerGoneError:
@@ -268,7 +267,7 @@ class Session:
             if self._peer.process.returncode or not self._begun:
                 self._closed = True
                 raise self._peer.failure() from None
-            self._command_loop.stopped = True  # it could not wait for us to hear so
+            self._command_loop.stopped = True  # it ended before we read that it stops
             return []
         for message in messages:
             if isinstance(message, Failed):
@@ -278,19 +277,19 @@ class Session:
 
 @dataclass(slots=True)
 class _PeerProcess:
-    """The peer's process, our end of its socket, and the unnamed file that it writes its output to."""
+    """The peer's process, our end of its socket, and the unnamed file with its output."""
 
     process: subprocess.Popen[bytes]
     connection: socket.socket
     output: IO[bytes]
-    words: str = ""  # its last, once it has ended
+    words: str = ""  # its last line, once it has ended
 
     @classmethod
     def begin(cls, slots_descriptor: int) -> Self:
         return cls(*start_child("peer.session.process", slots_descriptor, "the peer of this session"))
 
     def end(self, patience_seconds: float = 0.0) -> None:
-        """Wait so long for its end, then bring it about."""
+        """Wait this long for the process to end, then kill it."""
         self.connection.close()
         try:
             self.process.wait(patience_seconds)
@@ -302,13 +301,13 @@ class _PeerProcess:
             self.output.close()
 
     def failure(self) -> LocalError:
-        """Why it has ended unasked, in its own last words."""
+        """Return an error with the reason why it ended unasked, in its own last words."""
         words = self.words or f"it ended with exit code {self.process.returncode}"
         return LocalError(f"the peer of this session has ended: {words}")
 
 
 def _prepared(run: str | Path | RunConfig, model: nn.Module, place: Place, directory: Path) -> tuple[SessionStart, int]:
-    """What the peer is told first, and shared memory; our parameters are laid out there if we begin the run."""
+    """Return the first message for the peer, and shared memory with our parameters if we begin the run."""
     invite, config, values = "", None, named_values(model)
     if isinstance(run, str) and looks_like_invite(run):
         Invite.parse(run)

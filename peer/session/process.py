@@ -1,7 +1,7 @@
 """The peer behind a session: `python -m peer.session.process SOCKET MEMORY PARENT` (docs/reference/session.md).
 
-Protocol, network and checkpoints live here, so that the loop of the process that started us never waits for them. It
-is told first what to take part in; from then on it is an ordinary peer whose learner is that loop.
+It runs protocol, network and checkpoints, so that the loop of the parent process never waits for them. Its first
+message names the run; from then on it is an ordinary peer whose learner is that loop.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ log = structlog.get_logger(__name__)
 
 
 def main(arguments: list[str]) -> int:
-    """Entry point; 0 once the run is over or the session has left, else 1, and the reason went to the session."""
+    """Entry point; returns 0 once the run is over or the session has left, else 1 after telling the session why."""
     refuse_kernels()
     connection, memory, parent = (int(argument) for argument in arguments)
     ours = socket.socket(fileno=connection)
