@@ -1,4 +1,4 @@
-"""The one place that reads the wall clock. It dates records and joins, and knows an owner's days and hours.
+"""The one place that reads the wall clock. It dates records and joins, and tells an owner's days and hours.
 
 The protocol itself runs on monotonic time.
 """
@@ -14,20 +14,20 @@ from dht.errors import LocalError
 from dht.units import DAY_SECONDS
 
 Clock = Callable[[], float]
-SKEW_FILE = "clock-skew"  # in the data folder of a peer of a chaos run
+SKEW_FILE = "clock-skew"  # in the data folder of a peer in a chaos run
 SKEW_CHARACTERS_MAX = 32
 SKEW_SECONDS_MAX = 10 * 366 * DAY_SECONDS
 
 
 def unix_seconds() -> float:
-    """Seconds since 1970, as this machine believes."""
+    """Return seconds since 1970 by this machine's clock."""
     return time.time()
 
 
 def skewed(path: Path) -> Clock:
-    """A clock that is off by as many seconds as this file says, ahead if they are positive; right while there is none.
+    """Return a clock that is ahead by the seconds in this file, or behind if negative; exact without the file.
 
-    For trials: no process of Linux has a wall clock of its own. What is no such number counts as 0.
+    For trials, because Linux has no wall clock per process. An invalid number counts as 0.
     """
 
     def read() -> float:
@@ -40,7 +40,7 @@ def skewed(path: Path) -> Clock:
 
 
 def write_skew(path: Path, skew_seconds: float) -> None:
-    """Have `skewed` be off by this from now on; raises LocalError."""
+    """Set the error of `skewed` from now on; raises LocalError."""
     temporary = path.with_name(f"{path.name}.new")
     try:
         temporary.write_text(str(skew_seconds), encoding="ascii")
@@ -50,11 +50,11 @@ def write_skew(path: Path, skew_seconds: float) -> None:
 
 
 def local_week_minute() -> int:
-    """Minutes since Monday 0:00, local time."""
+    """Return minutes since Monday 0:00, local time."""
     now = time.localtime()
     return (now.tm_wday * 24 + now.tm_hour) * 60 + now.tm_min
 
 
 def local_day() -> str:
-    """Today, local time, as `2026-01-31`."""
+    """Return today's date, local time, as `2026-01-31`."""
     return time.strftime("%Y-%m-%d")

@@ -1,4 +1,4 @@
-"""How many cores this process may keep busy."""
+"""The number of cores that this process may keep busy."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ CGROUP = Path("/sys/fs/cgroup")
 
 
 def usable_cores(cgroup: Path = CGROUP) -> int:
-    """At least one: those that it may run on, or fewer where its container is given less time than theirs."""
+    """Return the number of cores that it may run on, or fewer if its container has less CPU time; at least one."""
     allowed = len(os.sched_getaffinity(0))
     try:
         quota, period = (cgroup / "cpu.max").read_text().split()

@@ -1,4 +1,4 @@
-"""What a peer has given since midnight, over restarts: a small file in its data folder."""
+"""A peer's traffic and training time since midnight, across restarts: a small file in its data folder."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class DailyTraffic:
         self.today = _read(self._path) or Day(day=day)
 
     def note(self, day: str, sent_total_bytes: int, received_total_bytes: int, trained_seconds: float = 0.0) -> Day:
-        """The totals of this process are now these, and so long it trained since the last call; returns the sums."""
+        """Take the totals of this process and the training time since the last call; return the sums of the day."""
         if day != self.today.day:
             self.today = Day(day=day)
         sent, received = sent_total_bytes - self._totals[0], received_total_bytes - self._totals[1]
@@ -41,14 +41,14 @@ class DailyTraffic:
         return self.today
 
     def save(self) -> None:
-        """Write the sums down, whole or not at all; raises OSError."""
+        """Write the sums to the file, whole or not at all; raises OSError."""
         new = self._path.with_suffix(".new")
         new.write_text(self.today.model_dump_json())
         new.replace(self._path)
 
 
 def _read(path: Path) -> Day | None:
-    """What was written last; None if nothing, or nothing that can be read."""
+    """Return what was written last; None if the file is missing or cannot be read."""
     try:
         return Day.model_validate_json(path.read_text())
     except (OSError, UnicodeDecodeError, ValidationError):

@@ -1,4 +1,4 @@
-"""A peer that goes on in the background: started in a session of its own, and left once it answers."""
+"""Starts a peer in the background, in its own session, and leaves it once it answers."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from coordinator.views.control import snapshot
 from dht.errors import LocalError, MusterError, UsageError
 
 CONSOLE_NAME = "console.log"
-START_SECONDS_MAX = 300.0  # a small machine imports for a long time
+START_SECONDS_MAX = 300.0  # imports take long on a small machine
 POLL_SECONDS = 0.3
 LAST_WORDS_BYTES = 2000
 
 
 def start_detached(arguments: Sequence[str], line: str, data_directory: Path) -> int:
-    """Run `muster ARGUMENTS` with `line` as its input; returns its process id once it answers.
+    """Run `muster ARGUMENTS` with `line` as its input; return its process id once it answers.
 
-    Raises UsageError or LocalError with the process' own words if it ends instead, LocalError if it takes too long.
+    Raises UsageError or LocalError with the process' own message if it ends instead, LocalError if it takes too long.
     """
     console = data_directory / CONSOLE_NAME
     try:

@@ -1,4 +1,4 @@
-"""Exit codes of commands: 0 it worked, 1 it failed, 2 it was used wrongly."""
+"""Exit codes of commands: 0 success, 1 failure, 2 wrong usage."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Memory that a new process can have: what the machine has free, within the limits of every control group above us."""
+"""Memory available to a new process: what the machine has free, within the limits of all control groups above us."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from pathlib import Path, PurePosixPath
 
 from peer.machine.sensors import Places
 
-_RECLAIMED = {"active_file", "inactive_file", "slab_reclaimable"}  # given back when somebody needs room
+_RECLAIMED = {"active_file", "inactive_file", "slab_reclaimable"}  # reclaimed when memory is needed
 _RECLAIMED_V1 = {f"total_{name}" for name in ("active_file", "inactive_file")}
 
 
 def free_memory_bytes(places: Places | None = None) -> int:
-    """Now. Pages of files that the system keeps only until somebody needs the room count as free.
+    """Return the free memory in bytes now. File pages that the system can reclaim count as free.
 
     systemd's scopes and slices, containers and the containers around them may each have a limit of their own.
     """
@@ -36,7 +36,7 @@ def _free_in_groups(places: Places) -> Iterator[int]:
 
 
 def _upwards(root: Path, group: str) -> Iterator[Path]:
-    """From our own group to the outermost that is visible here; a container may see its own as the root."""
+    """Yield the folders from our own group to the outermost visible one; a container may see its own as the root."""
     inner = PurePosixPath("/", group.lstrip("/"))
     for level in (inner, *inner.parents):
         yield root / str(level).lstrip("/")
@@ -44,7 +44,7 @@ def _upwards(root: Path, group: str) -> Iterator[Path]:
 
 def _free_in(folder: Path, limits: tuple[str, ...], usage: str, reclaimed: set[str]) -> Iterator[int]:
     for name in limits:
-        with suppress(OSError, ValueError):  # no such level or file here, or `max`
+        with suppress(OSError, ValueError):  # no such level or file here, or the value `max`
             limit = int((folder / name).read_text())
             used = int((folder / usage).read_text())
             rows = (line.split() for line in (folder / "memory.stat").read_text().splitlines())

@@ -1,4 +1,4 @@
-"""The hours of the week in which a machine may train, as its owner writes them: `mon-fri 22:00-07:00, sun 10:00-18:00`.
+"""The weekly hours in which a machine may train, as written by its owner: `mon-fri 22:00-07:00, sun 10:00-18:00`.
 
 Pure: local time comes in as the minute of the week, Monday 0:00 being 0.
 """
@@ -24,7 +24,7 @@ class Hours:
 
     @classmethod
     def parse(cls, text: str) -> Hours:
-        """Days, or none for every day, and times; a time that ends before it begins ends on the next day.
+        """Parse days, or none for every day, with times; a time that ends before it begins ends on the next day.
 
         Raises UsageError.
         """
@@ -34,11 +34,11 @@ class Hours:
         return cls(frozenset(minute for entry in entries for minute in _minutes_of(entry)))
 
     def contain(self, week_minute: int) -> bool:
-        """Whether this minute is one of them."""
+        """Whether this minute is in the set."""
         return self.open_minutes is None or week_minute in self.open_minutes
 
     def opens_in(self, week_minute: int) -> int | None:
-        """Minutes until the next of them; None if it is one."""
+        """Return the minutes until the next one in the set; None if this one is."""
         if self.open_minutes is None or week_minute in self.open_minutes:
             return None
         return min((minute - week_minute) % WEEK_MINUTES for minute in self.open_minutes)

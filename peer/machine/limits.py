@@ -1,4 +1,4 @@
-"""What a machine's owner allows: the `[limits]` of the peer's own settings file. No run can change any of it."""
+"""The limits set by a machine's owner: `[limits]` of the peer's own settings file. No run can change any of them."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from peer.machine.hours import Hours
 
 SETTINGS_NAME = "settings.toml"
 MBIT_BYTES = 1_000_000 // 8
-AT_START = frozenset({"niceness", "gpu_memory_share", "memory_gigabytes"})  # what a learner is started with
-OFF = {  # what 0 or no text means, in a word
+AT_START = frozenset({"niceness", "gpu_memory_share", "memory_gigabytes"})  # limits that apply when a learner starts
+OFF = {  # the meaning of 0 or an empty text, in a word
     **dict.fromkeys(
         ("upload_mbit", "download_mbit", "upload_gigabytes_per_day", "download_gigabytes_per_day"), "unlimited"
     ),
@@ -28,12 +28,12 @@ OFF = {  # what 0 or no text means, in a word
     "cpu_cores": "all",
     "hours": "always",
 }
-SPLIT = (  # what several peers that share these limits have a part of each; all else counts for each of them
+SPLIT = (  # divided among the peers that share these limits; all others apply to each of them
     *("upload_mbit", "download_mbit", "upload_gigabytes_per_day", "download_gigabytes_per_day", "cpu_cores"),
     *("memory_gigabytes", "disk_gigabytes", "written_gigabytes_per_hour"),
 )
-AMOUNT_MAX = 1e9  # of megabits or gigabytes: as good as no limit, and numbers stay numbers
-MBIT_MIN = 1.0  # below, a frame cannot pass within the time that its receiver allows for it
+AMOUNT_MAX = 1e9  # of megabits or gigabytes: as good as no limit, and still finite
+MBIT_MIN = 1.0  # at less, a frame cannot pass within its receiver's deadline
 
 
 class Limits(Wire):
@@ -145,26 +145,26 @@ class Limits(Wire):
 
     @property
     def upload_bytes_per_second(self) -> float:
-        """Infinity without a limit."""
+        """Upload limit in bytes per second; infinity without one."""
         return self.upload_mbit * MBIT_BYTES or float("inf")
 
     @property
     def download_bytes_per_second(self) -> float:
-        """Infinity without a limit."""
+        """Download limit in bytes per second; infinity without one."""
         return self.download_mbit * MBIT_BYTES or float("inf")
 
     def threads(self, wanted: int) -> int:
-        """How many threads the learner gets, and a round; 0 wants as many as the machine has cores for us."""
+        """Return the number of threads for the learner or a round; `wanted` = 0 means all cores that are ours."""
         found = wanted or usable_cores()
         return min(found, self.cpu_cores) if self.cpu_cores else found
 
     def part(self, sharers: int) -> Self:
-        """What each of so many may take; a core cannot be split."""
+        """Return the limits for each of this many sharers; a core cannot be split."""
         parts = {key: getattr(self, key) / sharers for key in SPLIT}
         return self.model_copy(update={**parts, "cpu_cores": self.cpu_cores and max(1, self.cpu_cores // sharers)})
 
     def changed(self, changes: Iterable[str]) -> Self:
-        """With each `KEY=VALUE` in place of what it says now; raises UsageError."""
+        """Return these limits with each `KEY=VALUE` applied; raises UsageError."""
         values = self.model_dump() | dict(map(parse_change, changes))
         try:
             return type(self).model_validate(values)
@@ -172,7 +172,7 @@ class Limits(Wire):
             raise UsageError(f"{fault_of(error, type(self))}; see docs/how-to/limits.md") from None
 
     def named(self, changes: Iterable[str]) -> dict[str, Any]:
-        """What they say for the keys of these `KEY=VALUE`."""
+        """Return the values for the keys of these `KEY=VALUE`."""
         return {key: getattr(self, key) for key, _ in map(parse_change, changes)}
 
 
@@ -183,7 +183,7 @@ class PeerSettings(Wire):
 
     @classmethod
     def load(cls, data_directory: Path, overrides: Iterable[str] = ()) -> Self:
-        """`settings.toml` in this folder, if there is one, with `KEY=VALUE` of `--limit` on top; raises UsageError."""
+        """Load `settings.toml` from this folder, if any, with `KEY=VALUE` of `--limit` on top; raises UsageError."""
         path = data_directory / SETTINGS_NAME
         content = _read(path)
         limits = content.setdefault("limits", {})
@@ -205,12 +205,12 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def parse_change(text: str) -> tuple[str, Any]:
-    """`upload_mbit=2` as a key and a value; a text needs no quotes. Raises UsageError."""
+    """Parse `upload_mbit=2` into a key and a value; a text needs no quotes. Raises UsageError."""
     key, equals, value = text.partition("=")
     if not equals:
         raise UsageError(f"a limit is of the form KEY=VALUE, as in upload_mbit=2, and not {text!r}")
-    name = "niceness" if key.strip() == "nice" else key.strip()  # as the option of `muster join` is called
+    name = "niceness" if key.strip() == "nice" else key.strip()  # named like the option of `muster join`
     try:
         return name, tomllib.loads(f"value = {value}")["value"]
-    except (ValueError, RecursionError):  # also a number of thousands of digits, or lists in lists without end
+    except (ValueError, RecursionError):  # including numbers of thousands of digits, or lists nested too deeply
         return name, value.strip()

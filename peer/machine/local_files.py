@@ -1,4 +1,4 @@
-"""Files that this machine's owner lets a run read. A manifest opens none."""
+"""Files that this machine's owner lets a run read. A manifest can name none."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from dataclasses import dataclass
 class LocalFiles:
     """File patterns separated by commas, a `tokenizer.json`, and the folder of a base; empty where not needed.
 
-    `base_precision` is how the base is held here, where the run leaves that to owners.
-    `cache` is the folder that keeps tokens for the next time; without one they are made anew each time.
+    `base_precision` is the precision of the base in memory, where the run leaves it to owners. `cache` is the folder
+    that keeps tokens for the next start; without one they are made anew each time.
     """
 
     corpus: str = ""

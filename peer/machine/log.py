@@ -1,4 +1,4 @@
-"""Where a command's log goes: JSON lines in one bounded file. Configured here and nowhere else."""
+"""A command's log: JSON lines in one file of bounded size. Only this module configures logging."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from peer.machine.paths import holding_data
 LOG_NAME = "muster.log"
 LOG_BYTES_MAX = 4 << 20
 LOGS_KEPT = 2
-CHATTY = ("multiaddr", "asyncio")  # ten lines for every address that is read
+CHATTY = ("multiaddr", "asyncio")  # log ten lines for every address that is read
 HIVEMIND = "hivemind"
 REPEAT_SECONDS = 60.0
 
 
 class Repeats(logging.Filter):
-    """Lets hivemind say a thing once a minute, and how often it was left out before: strangers make it warn at will.
+    """Passes each message of hivemind once a minute, with the number left out before: strangers can trigger warnings.
 
-    It is the same thing if it comes from the same line of code, with the same kind of error.
+    Two messages are the same if they come from the same line of code with the same kind of error.
     """
 
     def __init__(self) -> None:
@@ -48,9 +48,9 @@ class Repeats(logging.Filter):
 
 
 def configure(data_directory: Path, verbose: bool = False) -> None:
-    """Log to `muster.log` in this directory, which is made if need be; `verbose` logs more, and to stderr too.
+    """Log to `muster.log` in this directory, created if needed; with `verbose`, log more, and to stderr too.
 
-    Raises UsageError if nothing can be written there.
+    Raises UsageError if the directory cannot be written.
     """
     with holding_data(data_directory):
         data_directory.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -83,11 +83,11 @@ def configure(data_directory: Path, verbose: bool = False) -> None:
     for name in CHATTY:
         logging.getLogger(name).setLevel(logging.INFO)
     logging.captureWarnings(True)
-    logging.raiseExceptions = False  # a line that finds the disk full is lost; its traceback must not fill a terminal
+    logging.raiseExceptions = False  # with a full disk lines are lost; their tracebacks must not fill a terminal
 
 
 def newest_lines(path: Path, count: int) -> list[str]:
-    """The newest lines of a log, with those of the file before it if need be; raises FileNotFoundError."""
+    """Return the newest lines of a log, also from the file before it if needed; raises FileNotFoundError."""
     lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
     older = path.with_name(f"{path.name}.1")
     if len(lines) < count and older.exists():
@@ -96,9 +96,9 @@ def newest_lines(path: Path, count: int) -> list[str]:
 
 
 def silence_libraries() -> None:
-    """Take away the handlers that imported libraries gave themselves, so that what they say goes to the log.
+    """Remove the handlers that imported libraries installed, so that their messages go to the log.
 
-    hivemind, which chose its level when it was imported, keeps to warnings.
+    hivemind sets its level on import, so it is set to warnings here.
     """
     logging.getLogger(HIVEMIND).setLevel(logging.WARNING)
     for logger in logging.Logger.manager.loggerDict.values():
@@ -108,7 +108,7 @@ def silence_libraries() -> None:
 
 
 def record_crash(error: Exception) -> Path:
-    """Write the traceback to the log, or to a new file if none is configured; returns where it is."""
+    """Write the traceback to the log, or to a new file if none is configured; return that file's path."""
     files = [one for one in logging.getLogger().handlers if isinstance(one, logging.handlers.RotatingFileHandler)]
     if not files:
         configure(Path(tempfile.mkdtemp(prefix="muster-crash-")))

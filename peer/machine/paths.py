@@ -1,4 +1,4 @@
-"""Where things lie on this machine, and what keeps them from being written there."""
+"""Paths on this machine, and errors when they cannot be written."""
 
 from __future__ import annotations
 
@@ -17,32 +17,32 @@ OBSERVER_KEY_NAME = "observer.key"  # in an observer's folder
 
 
 def data_directory(given: Path | None) -> Path:
-    """The folder named by `--data`, or the one that this user's desktop standard says; raises UsageError."""
+    """Return the folder named by `--data`, or the default of the user's desktop standard; raises UsageError."""
     if given is not None:
         with holding_data(given):
             if given.exists() and not given.is_dir():
                 raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
         return given.absolute()
     base = os.environ.get("XDG_DATA_HOME", "")
-    # the standard has relative paths ignored
+    # the standard says to ignore relative paths
     return (Path(base) if base.startswith("/") else Path.home() / ".local/share") / "muster"
 
 
 def run_path(data_directory: Path, run_id: bytes) -> Path:
-    """Where a peer with this data directory keeps a run."""
+    """Return the folder where a peer with this data directory keeps a run."""
     return data_directory / f"run-{run_id.hex()[:12]}"
 
 
 def token_cache() -> Path:
-    """Where this user's peers keep tokens of text from one start to the next."""
+    """Return the folder where this user's peers keep tokens of text between starts."""
     base = os.environ.get("XDG_CACHE_HOME", "")
     return (Path(base) if base.startswith("/") else Path.home() / ".cache") / "muster" / "tokens"
 
 
 def swarm_directory(given: Path | None, new: bool = False) -> Path | None:
-    """The folder named by `--data`, made now, for the data of all peers of a swarm; None: a temporary one.
+    """Create and return the folder named by `--data` for all peers of a swarm; None: a temporary one.
 
-    Raises UsageError if nothing can be written there, or if it is to be `new` and holds anything.
+    Raises UsageError if it cannot be written, or if it is to be `new` and is not empty.
     """
     if given is None:
         return None
@@ -56,12 +56,12 @@ def swarm_directory(given: Path | None, new: bool = False) -> Path | None:
 
 
 def keep_private() -> None:
-    """From now on nobody but this user may read what this process, and those that it starts, write anywhere."""
+    """Make files that this process and its children write readable by this user only, from now on."""
     os.umask(0o077)
 
 
 def runtime_directory() -> Path:
-    """Where sockets lie: this user's own place if the system has made one, else where temporary files do."""
+    """Return the folder for sockets: this user's runtime directory if there is one, else that for temporary files."""
     given = os.environ.get("XDG_RUNTIME_DIR", "")
     if given.startswith("/"):
         with suppress(OSError):
@@ -73,7 +73,7 @@ def runtime_directory() -> Path:
 
 @contextmanager
 def holding_data(directory: Path) -> Iterator[None]:
-    """Raise UsageError where this folder does not take what is written there."""
+    """Raise UsageError if this folder cannot be written within the block."""
     try:
         yield
     except OSError as error:
@@ -82,6 +82,6 @@ def holding_data(directory: Path) -> Iterator[None]:
 
 
 def unit_directory() -> Path:
-    """Where this user's systemd units lie."""
+    """Return the folder of this user's systemd units."""
     base = os.environ.get("XDG_CONFIG_HOME", "")
     return (Path(base) if base.startswith("/") else Path.home() / ".config") / "systemd" / "user"

@@ -1,7 +1,7 @@
-"""When a peer pauses by itself, and why: the owner's wishes held against what the machine looks like. Sans-IO.
+"""When a peer pauses by itself, and why: compares the owner's limits with the state of the machine. Sans-IO.
 
-A reason holds at once, and ends only after it has been gone for a while: a peer that stops and starts every few seconds
-disturbs its owner and its group more than one that rests.
+A reason takes effect at once, but ends only after it has been gone for a while: a peer that stops and starts every few
+seconds disturbs its owner and its group more than one that rests.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from dht.units import GIGABYTE_BYTES
 from peer.machine.hours import Hours
 from peer.machine.limits import Limits
 
-CALM_SECONDS = 30.0  # without a reason, before it is believed to be over
+CALM_SECONDS = 30.0  # without a reason, before it counts as over
 COOL_CELSIUS = 5.0  # below the limit, before a hot machine starts again
 
 
 @dataclass(frozen=True, slots=True)
 class Conditions:
-    """A machine as it is now. What cannot be known here is None, and is then no reason for anything."""
+    """The current state of a machine. An unknown value is None, and never a reason to pause."""
 
     on_battery: bool | None = None
     untouched_seconds: float | None = None  # since its user last did something
-    gpu_program: bool | None = None  # somebody else's program keeps a GPU busy
+    gpu_program: bool | None = None  # another program keeps a GPU busy
     celsius: float | None = None
     watts: float | None = None  # of the GPUs
     disk_bytes: int | None = None  # in our data folder
@@ -31,7 +31,7 @@ class Conditions:
 
 @dataclass(frozen=True, slots=True)
 class Today:
-    """The time here, and what went out and came in since midnight."""
+    """The local time, and the traffic since midnight."""
 
     week_minute: int = 0
     sent_bytes: int = 0
@@ -40,7 +40,7 @@ class Today:
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """Why a peer pauses, in words for its owner and for others; `silent` if it must not use the network either."""
+    """The reason for a pause, in words for the owner and for others; `silent` if the network is off limits, too."""
 
     reason: str
     silent: bool = False
@@ -48,7 +48,7 @@ class Pause:
 
 @dataclass(frozen=True, slots=True)
 class _Concern:
-    """Something that the owner wants respected. `lasts` is true for longer than `begins`: that is the hysteresis."""
+    """One of the owner's limits. `lasts` holds longer than `begins`: that is the hysteresis."""
 
     pause: Pause
     begins: bool
@@ -57,15 +57,15 @@ class _Concern:
 
 
 class PausePolicy:
-    """Remembers which reasons were seen when."""
+    """Applies the owner's limits, and remembers when each reason was last seen."""
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
         self._hours = Hours.parse(limits.hours)
-        self._seen_at: dict[str, float] = {}  # reasons that hold, and when they were last seen
+        self._seen_at: dict[str, float] = {}  # active reasons, and when they were last seen
 
     def judge(self, seen: Conditions, today: Today, now: float) -> Pause | None:
-        """The first reason to pause, None for none."""
+        """Return the first reason to pause, None without any."""
         concerns = [*self._of_today(today), *self._of_machine(seen)]
         return next((concern.pause for concern in concerns if self._holds(concern, now)), None)
 
@@ -89,7 +89,7 @@ class PausePolicy:
         yield _Concern(Pause("outside its hours"), closed, closed, 0.0)
 
     def has_sent_its_day(self, today: Today) -> bool:
-        """Whether the owner's upload of the day is used up: then nobody is answered any more either."""
+        """Whether the owner's daily upload is used up: then no more requests are answered either."""
         gigabytes = self._limits.upload_gigabytes_per_day
         return bool(gigabytes) and today.sent_bytes >= gigabytes * GIGABYTE_BYTES
 
@@ -98,7 +98,7 @@ class PausePolicy:
         battery = limits.pause_on_battery and bool(seen.on_battery)
         yield _Concern(Pause("on battery"), battery, battery)
         used = seen.untouched_seconds is not None and seen.untouched_seconds < 60 * limits.pause_while_used_minutes
-        yield _Concern(Pause("its owner uses it"), used, used, 0.0)  # the minutes are the calm
+        yield _Concern(Pause("its owner uses it"), used, used, 0.0)  # the minutes are the delay
         gpu = limits.pause_for_gpu_programs and bool(seen.gpu_program)
         yield _Concern(Pause("another program uses the GPU"), gpu, gpu)
         limit, celsius = limits.pause_above_celsius, seen.celsius

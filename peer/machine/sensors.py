@@ -1,8 +1,7 @@
-"""What a Linux machine tells about itself: power, warmth, other programs on the GPU, when its user was last there.
+"""Sensors of a Linux machine: power, temperature, other programs on the GPU, and the user's last activity.
 
-Warmth is always looked up, because people want to see it; every other question is asked only if the owner's limits need
-its answer. What the machine does not say is None.
-Everything here blocks for a moment: call it in a thread.
+Temperature is always read, because people want to see it. All else is read only if the owner's limits need it. A value
+that the machine does not report is None. Everything here blocks for a moment: call it in a thread.
 """
 
 from __future__ import annotations
@@ -21,25 +20,25 @@ from peer.machine.limits import Limits
 from peer.machine.pause_policy import Conditions
 
 COMMAND_SECONDS_MAX = 3.0
-SLOW_LOOKS = 10  # commands are run at every tenth look
+SLOW_LOOKS = 10  # commands run at every tenth look
 DISK_LOOKS = 120
-GPU_BUSY_PERCENT = 20  # of its processors; what a desktop itself draws with stays below
-LEARNER_PROGRAMS = (b"peer.learner.process", b"peer.attacks.learner")  # in the command lines of all peers' learners
+GPU_BUSY_PERCENT = 20  # of its processors; a desktop's own drawing stays below
+LEARNER_PROGRAMS = (b"peer.learner.process", b"peer.attacks.learner")  # as in the command lines of all peers' learners
 CPU_MONITORS = frozenset({"coretemp", "k10temp", "zenpower", "cpu_thermal"})  # drivers in /sys/class/hwmon
-CPU_ZONES = ("x86_pkg_temp", "cpu", "soc")  # how types in /sys/class/thermal begin
+CPU_ZONES = ("x86_pkg_temp", "cpu", "soc")  # first letters of the types in /sys/class/thermal
 
 Command = Callable[[list[str]], str | None]
 
 
 class Sensors(Protocol):
-    """The port behind which a machine is looked at."""
+    """The port for reading a machine's state."""
 
     def read(self) -> Conditions: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """Where the system keeps what we read."""
+    """The system's folders that we read."""
 
     sys: Path = Path("/sys")
     proc: Path = Path("/proc")
@@ -47,13 +46,13 @@ class Places:
 
 
 class CommandRunner:
-    """Runs commands that may hang for good: in a driver that does not answer not even a kill ends them."""
+    """Runs commands that may hang for ever: in a driver that does not answer, not even a kill ends them."""
 
     def __init__(self) -> None:
         self._stuck: subprocess.Popen[str] | None = None
 
     def __call__(self, command: list[str]) -> str | None:
-        """Its output; None if it is not there, fails or takes too long, or if an earlier one has not ended yet."""
+        """Return the command's output; None if it is missing, fails or is slow, or an earlier one has not ended."""
         if shutil.which(command[0]) is None or (self._stuck is not None and self._stuck.poll() is None):
             return None
         try:
@@ -72,7 +71,7 @@ class CommandRunner:
 
 
 class MachineSensors:
-    """The machine that we run on."""
+    """The sensors of the machine that we run on."""
 
     def __init__(
         self, limits: Limits, data_directory: Path, places: Places | None = None, command: Command | None = None
@@ -82,11 +81,11 @@ class MachineSensors:
         self._places = places or Places()
         self._command = command or CommandRunner()
         self._looks = 0
-        self._slow = Conditions()  # what commands said last
+        self._slow = Conditions()  # the last results of commands
         self._disk_bytes: int | None = None
 
     def read(self) -> Conditions:
-        """One look."""
+        """Read all sensors once."""
         limits = self._limits
         if self._looks % SLOW_LOOKS == 0:
             self._slow = self._read_slowly()
@@ -106,7 +105,7 @@ class MachineSensors:
     def _read_slowly(self) -> Conditions:
         limits = self._limits
         gpu, watts = gpu_warmth(self._command)
-        cpu = None if limits.pause_above_celsius else cpu_celsius(self._places.sys)  # else it is in every look
+        cpu = None if limits.pause_above_celsius else cpu_celsius(self._places.sys)  # else every look reads it
         return Conditions(
             untouched_seconds=seat_idle_seconds(self._command) if limits.pause_while_used_minutes else None,
             gpu_program=gpu_program(self._command, self._places.proc) if limits.pause_for_gpu_programs else None,
@@ -120,7 +119,7 @@ class MachineSensors:
 
 
 def on_battery(sys: Path) -> bool | None:
-    """Whether a battery of the machine itself is being used up and nothing charges it; None without a battery."""
+    """Whether the machine's own battery discharges and no charger is connected; None without a battery."""
     supplies = [
         {name: _text(folder / name) for name in ("type", "online", "status", "scope")}
         for folder in _folders(sys / "class/power_supply")
@@ -133,7 +132,7 @@ def on_battery(sys: Path) -> bool | None:
 
 
 def cpu_celsius(sys: Path) -> float | None:
-    """The hottest that the processor's sensors say."""
+    """Return the highest temperature of the processor's sensors."""
     files = [
         file
         for folder in _folders(sys / "class/hwmon")
@@ -147,7 +146,7 @@ def cpu_celsius(sys: Path) -> float | None:
 
 
 def gpu_warmth(command: Command) -> tuple[float | None, float | None]:
-    """The hottest NVIDIA GPU in °C, and what all of them draw in W; None for what they do not say."""
+    """Return the hottest NVIDIA GPU in °C, and the power of all of them in W; None for values not reported."""
     output = command(["nvidia-smi", "--query-gpu=temperature.gpu,power.draw", "--format=csv,noheader,nounits"])
     rows = [line.split(",") for line in (output or "").splitlines()]
     columns = [[float(text) for text in column if _is_number(text)] for column in zip(*rows, strict=False)]
@@ -156,9 +155,9 @@ def gpu_warmth(command: Command) -> tuple[float | None, float | None]:
 
 
 def gpu_room_bytes(command: Command, share: float) -> int:
-    """Free memory of the NVIDIA GPU that has most, within this share of all of its own; 0 without one.
+    """Return the free memory of the NVIDIA GPU with the most, within this share of its total; 0 without a GPU.
 
-    Asked of the driver's tool: a process that asks by CUDA takes hundreds of megabytes of each GPU while it lives.
+    Uses the driver's tool, because a process that asks by CUDA takes hundreds of megabytes of each GPU while it lives.
     """
     output = command(["nvidia-smi", "--query-gpu=memory.free,memory.total", "--format=csv,noheader,nounits"])
     rows = [line.split(",") for line in (output or "").splitlines()]
@@ -167,7 +166,7 @@ def gpu_room_bytes(command: Command, share: float) -> int:
 
 
 def gpu_program(command: Command, proc: Path) -> bool | None:
-    """Whether a program that is no learner keeps an NVIDIA GPU busy: a game, a render, other people's training."""
+    """Whether a program other than a learner keeps an NVIDIA GPU busy: a game, a render, other training."""
     output = command(["nvidia-smi", "pmon", "-c", "1", "-s", "u"])
     if output is None:
         return None
@@ -177,7 +176,7 @@ def gpu_program(command: Command, proc: Path) -> bool | None:
 
 
 def terminal_idle_seconds(dev: Path) -> float | None:
-    """Since somebody typed into a terminal of this machine; the kernel dates that to within eight seconds."""
+    """Return the time since the last input to a terminal of this machine; the kernel rounds it to eight seconds."""
     reads = []
     for terminal in [*dev.glob("pts/[0-9]*"), *dev.glob("tty[0-9]*")]:
         with suppress(OSError):
@@ -186,7 +185,7 @@ def terminal_idle_seconds(dev: Path) -> float | None:
 
 
 def seat_idle_seconds(command: Command) -> float | None:
-    """Since the desktop called itself idle, as systemd-logind keeps it; 0 while it does not."""
+    """Return the time since the desktop became idle, by systemd-logind; 0 while it is not idle."""
     output = command(["loginctl", "show-seat", "seat0", "--property=IdleHint", "--property=IdleSinceHint"])
     if output is None:
         return None
@@ -198,9 +197,9 @@ def seat_idle_seconds(command: Command) -> float | None:
 
 
 def folder_bytes(folder: Path) -> int:
-    """What the files below a folder hold."""
+    """Return the total size of the files below a folder."""
     total = 0
-    for place, _, names in os.walk(folder):  # which passes over folders that are gone again
+    for place, _, names in os.walk(folder):  # skips folders that have vanished
         for name in names:
             with suppress(OSError):  # a checkpoint that was replaced meanwhile
                 total += Path(place, name).lstat().st_size

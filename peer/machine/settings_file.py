@@ -1,4 +1,4 @@
-"""Changing limits in the `settings.toml` that the owner writes by hand: comments and everything else stay."""
+"""Changes limits in the `settings.toml` that the owner writes by hand, keeping comments and everything else."""
 
 from __future__ import annotations
 
@@ -20,12 +20,11 @@ _ANY_TABLE = re.compile(r"\s*\[")
 
 
 def keep_limits(data_directory: Path, changes: Mapping[str, Value]) -> None:
-    """Have the file say this from the next start on, whole or not at all.
+    """Write these changes to the file for the next start, whole or not at all.
 
-    Raises UsageError if the file is wrong, or written in a way that we cannot change; LocalError if it cannot be
-    written.
+    Raises UsageError if the file is invalid, or in a form that we cannot change; LocalError if it cannot be written.
     """
-    path = (data_directory / SETTINGS_NAME).resolve()  # where a link leads: that is the owner's file
+    path = (data_directory / SETTINGS_NAME).resolve()  # the target of a link, which is the owner's file
     wanted = PeerSettings.load(data_directory).limits.model_copy(update=dict(changes))
     text = changed_text(path.read_text(encoding="utf-8") if path.exists() else "", changes)
     with suppress(UsageError, ValueError):
@@ -37,7 +36,7 @@ def keep_limits(data_directory: Path, changes: Mapping[str, Value]) -> None:
 
 
 def changed_text(text: str, changes: Mapping[str, Value]) -> str:
-    """The text of a settings file with these keys in its table of limits; not checked."""
+    """Return the text of a settings file with these keys in its table of limits; not checked."""
     lines = text.splitlines()
     begin = next((number for number, line in enumerate(lines) if _OURS.fullmatch(line)), None)
     if begin is None:
@@ -60,7 +59,7 @@ def changed_text(text: str, changes: Mapping[str, Value]) -> str:
 
 
 def shown(limits: Limits, sharers: int = 1) -> OwnerLimits:
-    """Limits of so many peers together, in rows for people."""
+    """Return the limits of this many peers together, as rows for people."""
     values = limits.model_dump()
     return OwnerLimits(
         sharers=sharers,

@@ -1,4 +1,4 @@
-"""Signals that end a process from outside, while asyncio runs: Ctrl-C, and what `kill` or a service manager sends."""
+"""Signals that end a process from outside while asyncio runs: Ctrl-C, and those of `kill` or a service manager."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ ENDING = (signal.SIGINT, signal.SIGTERM)
 
 @contextmanager
 def on_signals(numbers: Collection[signal.Signals], handler: Callable[[signal.Signals], None]) -> Iterator[None]:
-    """Within, each of these calls `handler` in the running loop, and does nothing else."""
+    """Within the block, call `handler` in the running loop for each of these signals, instead of their usual effect."""
     loop = asyncio.get_running_loop()
     for number in numbers:
         loop.add_signal_handler(number, handler, number)

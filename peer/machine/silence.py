@@ -1,4 +1,4 @@
-"""Whether a process that is getting ready is alive: it says something, computes, or reads, however long it takes."""
+"""Whether a process that is starting is alive: it reports, computes, or reads, however long it takes."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from pathlib import Path
 
 @dataclass(slots=True)
 class Silence:
-    """How long nothing has changed. Time comes with every look."""
+    """Measures how long a sign has not changed. Time comes with every look."""
 
     limit_seconds: float
     _sign: Hashable = None
     _since: float | None = None
 
     def look(self, sign: Hashable, now: float) -> bool:
-        """Whether it is too long: `sign` is another one after every sign of life."""
+        """Whether it has been too long; `sign` differs after every sign of life."""
         if self._since is None or sign != self._sign:
             self._sign, self._since = sign, now
         return now - self._since > self.limit_seconds
 
 
 def work_done(process: int, proc: Path = Path("/proc")) -> tuple[int, int]:
-    """Ticks of processor time that a process has used, and bytes that it has read; zeros where nobody says."""
+    """Return the ticks of CPU time that a process has used, and the bytes it has read; zeros where unknown."""
     ticks = read = 0
     with suppress(OSError, ValueError, IndexError):
         fields = (proc / str(process) / "stat").read_text().rpartition(")")[2].split()

@@ -1,4 +1,4 @@
-"""A curve in one line of text."""
+"""A line chart in one line of text."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ BARS = "▁▂▃▄▅▆▇█"
 
 
 def sparkline(values: Sequence[float], width: int) -> str:
-    """One bar for each value; of more than `width` values every bar is the mean of its share. Values are finite."""
+    """Return one bar for each value; for more than `width` values, each bar is a mean. Values are finite."""
     if not values or width < 1:
         return ""
     means = _shares(values, width)

@@ -1,4 +1,4 @@
-"""The tasks of a node: none outlives it, and somebody hears of every failure."""
+"""The tasks of a node: none outlives it, and every failure is reported."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ Work = Coroutine[Any, Any, Result]
 
 
 class Tasks:
-    """Tasks that run until they are done or all are ended; `failed` hears of those that nobody waits for."""
+    """Tasks that run until they are done or all are ended; `failed` takes the errors of tasks that are not awaited."""
 
     def __init__(self, failed: Callable[[BaseException], None]) -> None:
         self._failed = failed
         self._tasks: set[asyncio.Task[Any]] = set()
 
     def begin(self, work: Work[Result]) -> asyncio.Task[Result]:
-        """A task that somebody will wait for, and so hear of its failure."""
+        """Start a task that the caller will await, and return it."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._ended)
         return task
 
     def spawn(self, work: Work[Any]) -> None:
-        """A task that nobody waits for."""
+        """Start a task that is not awaited."""
         self.begin(work).add_done_callback(self._told)
 
     async def end(self) -> None:
-        """Cancel all and wait until they have ended."""
+        """Cancel all tasks and wait until they have ended."""
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -37,7 +37,7 @@ class Tasks:
     def _ended(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
         if not task.cancelled():
-            task.exception()  # should nobody wait for it any more, that is no reason to warn
+            task.exception()  # retrieved, so that asyncio does not warn if it is no longer awaited
 
     def _told(self, task: asyncio.Task[Any]) -> None:
         if not task.cancelled() and (error := task.exception()) is not None:

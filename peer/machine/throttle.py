@@ -1,7 +1,7 @@
-"""How fast bytes may go out and come in at one peer: the owner's limits, over all other peers together.
+"""Rates of bytes out and in at one peer: the owner's limits, over all other peers together.
 
-Small messages never wait: they are counted, and bulk waits the longer for them. Bulk frames go out one after the other,
-because a frame that shared a narrow link with all others would miss the deadline that its receiver sets it.
+Small messages never wait: they are counted, and bulk waits longer for them. Bulk frames go out one after the other,
+because a frame that shares a narrow link with all others would miss its receiver's deadline.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from typing import Protocol
 
 from dht.allowance import Allowance, StrangersShare
 
-BURST_SECONDS = 0.1  # what may go at once after a rest, at the full rate
+BURST_SECONDS = 0.1  # of bytes at the full rate that may go at once after a rest
 SLICE_SECONDS = 0.05
 SLICE_BYTES_MIN = 4 << 10
 SLICE_BYTES_MAX = 256 << 10
-STRANGERS_BYTES_PER_SECOND = float(1 << 20)  # answers to all of them; four that join a full swarm read as much
+STRANGERS_BYTES_PER_SECOND = float(1 << 20)  # answers to all of them; four peers that join a full swarm read as much
 STRANGERS_BYTES_AT_ONCE = float(32 << 20)
 SHUT_SECONDS = 5.0  # between two looks of a reader whose gate is shut
 
 
 class TokenBucket(Allowance):
-    """An allowance of bytes, with what to take at once so that the rate is even."""
+    """An allowance of bytes, with a slice size that keeps the rate even."""
 
     def __init__(self, bytes_per_second: float) -> None:
         super().__init__(bytes_per_second, bytes_per_second * BURST_SECONDS)
@@ -31,12 +31,12 @@ class TokenBucket(Allowance):
 
     @property
     def slice_bytes(self) -> int:
-        """The most to take at once."""
+        """Maximum number of bytes to take at once."""
         return int(min(max(self.bytes_per_second * SLICE_SECONDS, SLICE_BYTES_MIN), SLICE_BYTES_MAX))
 
 
 class Sender(Protocol):
-    """Something that has bulk to send, and comes back when it is told that it may."""
+    """A stream with bulk to send; `proceed` tells it that it may."""
 
     def proceed(self) -> None: ...
 
@@ -53,25 +53,25 @@ class UploadGate:
 
     @property
     def bytes_per_second(self) -> float:
-        """Infinity without a limit."""
+        """The rate; infinity without a limit."""
         return self._bucket.bytes_per_second
 
     def limit(self, bytes_per_second: float) -> None:
-        """Another rate from now on."""
+        """Use another rate from now on."""
         self._bucket = TokenBucket(bytes_per_second)
-        if self._timer is not None:  # it was set for another rate
+        if self._timer is not None:  # it was set for the old rate
             self._timer.cancel()
             self._timer = None
         self._arm()
 
     @property
     def slice_bytes(self) -> int:
-        """The most to send between two questions."""
+        """Maximum number of bytes to send between two calls of `admits`."""
         return self._bucket.slice_bytes
 
     @property
     def shut(self) -> bool:
-        """While shut, no bulk goes out."""
+        """Whether bulk is stopped."""
         return self._shut
 
     @shut.setter
@@ -94,11 +94,11 @@ class UploadGate:
         return False
 
     def sent(self, size_bytes: int) -> None:
-        """So much went out, in whichever lane."""
+        """Count bytes sent, in either lane."""
         self._bucket.take(size_bytes, asyncio.get_running_loop().time())
 
     def leave(self, sender: Sender) -> None:
-        """It has nothing to send any more."""
+        """Remove a sender that has nothing more to send."""
         self._waiting.pop(sender, None)
 
     def _arm(self) -> None:
@@ -117,27 +117,27 @@ class UploadGate:
 
 
 class DownloadGate:
-    """Says how long readers of bulk have to rest after what they have read; the network then holds back its senders."""
+    """Tells readers of bulk how long to rest after a read; the network then holds back the senders."""
 
     def __init__(self, bytes_per_second: float = math.inf) -> None:
         self._bucket = TokenBucket(bytes_per_second)
-        self.shut = False  # while shut, no bulk is read
+        self.shut = False  # while true, no bulk is read
 
     def limit(self, bytes_per_second: float) -> None:
-        """Another rate from now on."""
+        """Use another rate from now on."""
         self._bucket = TokenBucket(bytes_per_second)
 
     @property
     def slice_bytes(self) -> int:
-        """The most to read at once."""
+        """Maximum number of bytes to read at once."""
         return self._bucket.slice_bytes
 
     def received(self, size_bytes: int, now: float) -> None:
-        """So much came in, in whichever lane."""
+        """Count bytes received, in either lane."""
         self._bucket.take(size_bytes, now)
 
     def wait_seconds(self, now: float) -> float:
-        """How long to rest before more bulk is read; 0 for not at all."""
+        """Return how long to rest before reading more bulk; 0 for no rest."""
         return SHUT_SECONDS if self.shut else self._bucket.wait_seconds(now)
 
 
@@ -156,7 +156,7 @@ class _Turn:
 
 
 class Throttle:
-    """Both directions of one peer."""
+    """The gates of one peer for both directions, and the share of strangers."""
 
     def __init__(self, upload: float = math.inf, download: float = math.inf) -> None:
         self.upload = UploadGate(upload)
@@ -164,7 +164,7 @@ class Throttle:
         self.strangers = StrangersShare(STRANGERS_BYTES_PER_SECOND, STRANGERS_BYTES_AT_ONCE)
 
     async def pass_on(self, size_bytes: int) -> None:
-        """Wait until so much of others' may come in and go out: it has its turn like bulk of our own."""
+        """Wait until this much relayed traffic may come in and go out; it takes turns with our own bulk."""
         turn = _Turn(self.upload, size_bytes)
         turn.proceed()
         try:
@@ -176,6 +176,6 @@ class Throttle:
         await asyncio.sleep(self.download.wait_seconds(loop.time()))
 
     def limit(self, upload: float, download: float) -> None:
-        """Other rates from now on; what was owed at the old ones is forgiven."""
+        """Use other rates from now on; debts at the old ones are forgiven."""
         self.upload.limit(upload)
         self.download.limit(download)

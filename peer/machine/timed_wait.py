@@ -1,4 +1,4 @@
-"""Waiting for news, but not for ever."""
+"""Waits for events, but not for ever."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import suppress
 
 
 async def pause(seconds: float, news: asyncio.Event) -> None:
-    """Return when there is news, or after so many seconds.
+    """Return when `news` is set, or after this many seconds.
 
     Not `asyncio.wait_for`: if the event comes with a cancellation, that returns as if nothing had been cancelled.
     """
@@ -18,9 +18,9 @@ async def pause(seconds: float, news: asyncio.Event) -> None:
 
 
 def wait_for(descriptor: int, seconds: float | None, writable: bool = False) -> None:
-    """Return when it can be read, or written where that is wanted, or after so long; None: however long it takes.
+    """Return when the descriptor is readable, or also writable if wanted, or after this time; None for no limit.
 
-    Not `select.select`, which knows descriptors below 1024 only: a peer has two sockets for each that it talks to.
+    Not `select.select`, which only takes descriptors below 1024: a peer has two sockets for each peer that it talks to.
     """
     poll = select.poll()
     poll.register(descriptor, select.POLLIN | (select.POLLOUT if writable else 0))

@@ -1,4 +1,4 @@
-"""Which release of Muster runs here."""
+"""The release of Muster that runs here."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ DISTRIBUTION = "musterml"
 
 
 def release() -> str:
-    """As it is installed; empty for a checkout that is not."""
+    """Return the installed release; empty for a checkout that is not installed."""
     try:
         return version(DISTRIBUTION)
     except PackageNotFoundError:
