@@ -1,4 +1,4 @@
-"""The dashboard: `streamlit run dashboard/app.py -- --view FILE`. `muster dashboard` starts it that way."""
+"""The dashboard's app: `streamlit run dashboard/app.py -- --view FILE`. `muster dashboard` starts it that way."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from dashboard.own_peer import own_peer
 from dashboard.screens import credit, health, my_peer, network, rounds, run, trust
 from dashboard.source import Source
 
-ICON = Path(__file__).with_name("icon.svg")  # one by name would be fetched from somebody's server
+ICON = Path(__file__).with_name("icon.svg")  # a file, because Streamlit fetches named icons from a server
 
 STEADY = "<style>[data-stale=true] { opacity: 1 !important; }</style>"
-"""A machine that trains draws slowly. Streamlit would fade what it has not drawn anew within half a second."""
+"""Keeps pages from fading: Streamlit fades what is not redrawn in half a second, and a training machine is slower."""
 
 Page = tuple[Callable[[Source], None], str, str, str]
 RUN: Page = (run.page, "Run", "run", ":material/show_chart:")
@@ -38,12 +38,12 @@ ADVANCED: tuple[Page, ...] = (
 
 @st.cache_resource
 def open_source(view: Path, data: Path | None) -> Source:
-    """One reader of the view for all visitors, and one for the owner."""
+    """Return the reader of the view: one for all visitors, and one for the owner."""
     return Source(view, unix_seconds, data)
 
 
 def main(arguments: list[str]) -> None:
-    """Draw the page that the address names. For a volunteer the own machine comes first."""
+    """Draw the page that the address names. The first page is the owner's machine if it trains, else the run."""
     parser = argparse.ArgumentParser(prog="dashboard", description=__doc__)
     parser.add_argument("--view", type=Path, required=True, help="the file that an observer writes")
     parser.add_argument("--data", type=Path, help="data directory of the peer on this machine")

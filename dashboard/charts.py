@@ -1,7 +1,7 @@
 """The charts, as Vega-Lite specifications without data.
 
-A specification that never changes lets the browser keep a chart and only exchange its data: nothing flickers. Text is
-drawn on a canvas and tooltips are escaped by Vega, so what peers say stays text. Colours are legible on light and dark.
+While a specification stays the same, the browser keeps the chart and only exchanges its data, so nothing flickers. Vega
+draws text on a canvas and escapes tooltips, so peers' words stay text. Colours are legible on light and dark.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ TIME_FORMATS = {  # by the smallest unit that a label needs
 HEIGHT = 260
 LOSS_HEIGHT = 340
 GRAPH_HEIGHT = 460
-LABELS = (  # where a node is, and where its name then stands
+LABELS = (  # a node's place, then the alignment and offset of its name
     ("datum.x > 0.6", "left", 12, 0),
     ("datum.x < -0.6", "right", -12, 0),
     ("abs(datum.x) <= 0.6 && datum.y >= 0", "center", 0, -16),
@@ -51,14 +51,14 @@ PEERS_SPACE = 150  # a legend of eight, one below the other
 
 
 def line(x: Spec, y: Spec, colour: Spec | None = None, step: bool = False) -> Spec:
-    """A curve; with a field of colour, several with a legend above."""
+    """Return a chart of one curve, or of several with a legend above if `colour` names a field."""
     mark: Spec = {"type": "line", "interpolate": "step-after" if step else "linear", "tooltip": True}
     encoding: Spec = {"x": x, "y": y, "color": colour or {"value": FIRST}}
     return {"height": HEIGHT, "mark": mark, "encoding": encoding}
 
 
 def quantity(field: str, title: str, log: bool = False, zero: bool = True) -> Spec:
-    """An axis of numbers; `title` says the unit."""
+    """Return an axis of numbers; `title` says the unit."""
     scale: Spec = {"type": "log"} if log else {"zero": zero}
     return {
         "field": field,
@@ -70,13 +70,13 @@ def quantity(field: str, title: str, log: bool = False, zero: bool = True) -> Sp
 
 
 def clock(field: str = "time") -> Spec:
-    """An axis of local time, each label with all that it needs to be read alone."""
+    """Return an axis of local time, whose labels are complete by themselves."""
     axis = {"format": TIME_FORMATS, "tickCount": 5, "labelOverlap": True, "labelBound": True}
     return {"field": field, "type": "temporal", "title": "local time", "axis": axis}
 
 
 def series(names: tuple[str, ...], colours: tuple[str, ...]) -> Spec:
-    """Colours by name, with a legend above the chart."""
+    """Return colours by name, with a legend above the chart."""
     return {
         "field": "series",
         "type": "nominal",
@@ -86,7 +86,7 @@ def series(names: tuple[str, ...], colours: tuple[str, ...]) -> Spec:
 
 
 def loss(by: str, log: bool) -> Spec:
-    """Held-out loss against tokens or time."""
+    """Return a chart of held-out loss against tokens or time."""
     titles = {"tokens": "tokens trained and certified", "minutes": "minutes since the run began"}
     x, y = quantity(by, titles[by], log), quantity("loss", "loss (nats per token)", log, zero=False)
     y["axis"] = {"format": ".2f"}
@@ -96,26 +96,26 @@ def loss(by: str, log: bool) -> Spec:
 
 
 def rates() -> Spec:
-    """Tokens per second over time."""
+    """Return a chart of tokens per second over time."""
     y = quantity("tokens_per_second", "tokens per second")
     return line(clock(), y, series(("trained", "certified"), (FIRST, SECOND))) | {"height": HEIGHT + LEGEND_SPACE}
 
 
 def traffic(names: tuple[str, ...]) -> Spec:
-    """Bytes sent over time; the two differ by orders of magnitude, so the axis is logarithmic."""
+    """Return a chart of bytes sent over time; its series differ by orders of magnitude, so the axis is logarithmic."""
     y = quantity("bytes", "bytes sent (log)", log=True) | {"axis": {"format": "~s", "tickCount": 5}}
     spec = line(clock(), y, series(names, ("#9aa0a8", SECOND)))
     return spec | {"transform": [{"filter": "datum.bytes > 0"}], "height": HEIGHT + LEGEND_SPACE}
 
 
 def peers_over_time() -> Spec:
-    """How many peers were live."""
+    """Return a chart of the number of live peers over time."""
     y = quantity("peers", "live machines") | {"axis": {"format": "d", "tickMinStep": 1}}
     return line(clock(), y, step=True)
 
 
 def versions() -> Spec:
-    """The newest version of each fragment."""
+    """Return a chart of the newest version of each fragment."""
     return {
         "height": HEIGHT,
         "mark": {"type": "bar", "color": FIRST, "cornerRadiusEnd": 2},
@@ -132,7 +132,7 @@ def versions() -> Spec:
 
 
 def graph() -> Spec:
-    """Peers as points, the groups of the last seconds as lines from their leaders."""
+    """Return a picture of peers as points, and of recent groups as lines from their leaders."""
     x = {"field": "x", "type": "quantitative", "axis": None, "scale": {"domain": [-1.5, 1.5]}}
     y = {"field": "y", "type": "quantitative", "axis": None, "scale": {"domain": [-1.15, 1.15]}}
     edge_scale = {"domain": list(EDGE_COLOURS), "range": list(EDGE_COLOURS.values())}
@@ -165,7 +165,7 @@ def graph() -> Spec:
             "tooltip": [{"field": "peer"}, {"field": "state"}, {"field": "device"}],
         },
     }
-    words = [  # outside of the ring, where fewest lines are
+    words = [  # outside the ring, where the fewest lines are
         {
             "transform": [{"filter": f"datum.part === 'node' && datum.name !== '' && {where}"}],
             "mark": {"type": "text", "align": align, "dx": dx, "dy": dy, "fontSize": 11, "color": "#808690"},
@@ -182,7 +182,7 @@ def graph() -> Spec:
 
 
 def gantt(rounds: int) -> Spec:
-    """One row for each round, one bar for each phase."""
+    """Return a timeline with a row for each round and a bar for each phase."""
     rows = {
         "field": "round",
         "type": "nominal",
@@ -222,7 +222,7 @@ def gantt(rounds: int) -> Spec:
 
 
 def latency() -> Spec:
-    """Median and 95th percentile of each phase."""
+    """Return a chart of the median and 95th percentile of each phase."""
     phase = {"field": "phase", "type": "nominal", "sort": {"field": "order"}, "title": "phase"}
     tooltip = [
         {"field": "phase"},
@@ -242,22 +242,22 @@ def latency() -> Spec:
 
 
 def by_peer() -> Spec:
-    """Colours by peer, with a legend below the chart."""
+    """Return colours by peer, with a legend below the chart."""
     return {
         "field": "peer",
         "type": "nominal",
         "scale": {"range": list(PEER_COLOURS)},
-        "legend": {"orient": "bottom", "title": None, "columns": 1, "labelLimit": 240},  # one fits a telephone
+        "legend": {"orient": "bottom", "title": None, "columns": 1, "labelLimit": 240},  # one column fits a telephone
     }
 
 
 def credit_history() -> Spec:
-    """Certified tokens of the leaders over time."""
+    """Return a chart of the top contributors' certified tokens over time."""
     return line(clock(), quantity("tokens", "certified tokens"), by_peer()) | {"height": HEIGHT + PEERS_SPACE}
 
 
 def teams() -> Spec:
-    """Certified tokens by team."""
+    """Return a chart of certified tokens by team."""
     return {
         "mark": {"type": "bar", "color": FIRST, "tooltip": True},
         "encoding": {
@@ -268,12 +268,12 @@ def teams() -> Spec:
 
 
 def peer_history(field: str, title: str, zero: bool = True) -> Spec:
-    """One figure of one peer over time."""
+    """Return a chart of one figure of one peer over time."""
     return line(clock(), quantity(field, title, zero=zero), step=field == "versions")
 
 
 def credit_days() -> Spec:
-    """Certified tokens of the leaders by day."""
+    """Return a chart of the top contributors' certified tokens by day."""
     day = {
         "field": "day",
         "type": "ordinal",

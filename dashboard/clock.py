@@ -1,4 +1,4 @@
-"""The one place of the dashboard that reads the wall clock: how long ago something was seen."""
+"""The one place where the dashboard reads the wall clock."""
 
 from __future__ import annotations
 
@@ -6,5 +6,5 @@ import time
 
 
 def unix_seconds() -> float:
-    """Seconds since 1970, as this machine believes."""
+    """Return the Unix time of this machine's clock, in seconds."""
     return time.time()

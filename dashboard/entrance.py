@@ -1,7 +1,7 @@
-"""Who gets the controls of the peer on this machine: who has the token of the address that was printed.
+"""Admission to the controls of the peer on this machine, by the token in the printed address.
 
-Everybody who has an account here reaches a port of 127.0.0.1, and so does any page in the owner's browser. The token is
-made anew at every start. There is no cookie: a page of another origin, or a frame around ours, brings none.
+Every account on this machine reaches a port of 127.0.0.1, and so does any page in the owner's browser. Every start
+makes a new token. There is no cookie, which a page of another origin or a frame around ours could use.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from pathlib import Path
 import streamlit as st
 
 TOKEN = "token"  # in the address
-ADMITTED = "admitted"  # in the session: other pages of it have no token in their address
+ADMITTED = "admitted"  # in the session: its other pages have no token in their address
 TOKEN_CHARACTERS_MIN = 32
 
 
 def read_token(path: Path | None) -> str:
-    """What was written for us; empty, so that nobody has it, if that is nothing of use."""
+    """Read the token from its file; empty, so that nobody is admitted, if there is no usable one."""
     try:
         token = "" if path is None else path.read_text(encoding="ascii").strip()
     except (OSError, UnicodeDecodeError):

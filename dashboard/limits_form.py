@@ -1,4 +1,4 @@
-"""Changing what the owner's machine gives: presets, and a form with every limit. The peer checks every value."""
+"""The form for the owner's limits: presets, and a field for every limit. The peer checks every value."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from dashboard.show import UPDATE_SECONDS
 from dashboard.text import escaped, plain
 from dht.errors import MusterError, UsageError
 
-KNOWN = "limits-known"  # what the peer said last: while it does not answer, nobody's typing is lost
-SAID = "limits-said"  # what became of the last change; kept, since the page is drawn anew every few seconds
+KNOWN = "limits-known"  # the last answer, kept so that no typing is lost while the peer does not answer
+SAID = "limits-said"  # the result of the last change, kept because the page is redrawn every few seconds
 TEXT_CHARACTERS_MAX = 512
 COLUMNS = 3
 KEPT = "Changed, and kept for the next start."
@@ -28,12 +28,12 @@ PRESETS: Mapping[str, tuple[str, Sequence[str]]] = {
     "Nights": ("Everything, but only from 22:00 to 7:00.", (*ALWAYS[:-1], "hours=22:00-07:00")),
     "Full": ("Everything, at any time.", ALWAYS),
 }
-"""What each sets, in words and as `--limit` takes it. Quotas of the day, memory, disk and heat stay as they are."""
+"""The changes of each preset, in words and as `--limit` takes them. None sets daily quotas, memory, disk or heat."""
 
 
 @st.fragment(run_every=UPDATE_SECONDS)
 def limits_form(directory: Path, seconds_max: float) -> None:
-    """Show the limits of the peer with this folder, if one runs there, and send it what is changed."""
+    """Show the limits of the peer in this folder, if one runs there, and send it the changes."""
     limits = _limits(directory, seconds_max)
     if limits is None:
         return
@@ -46,7 +46,7 @@ def limits_form(directory: Path, seconds_max: float) -> None:
     with st.expander("All limits"), st.form("limits", border=False):
         columns = st.columns(COLUMNS)
         values = {}
-        for index, one in enumerate(sorted(limits.limits, key=_is_switch)):  # of one height in a row
+        for index, one in enumerate(sorted(limits.limits, key=_is_switch)):  # so that fields in a row have one height
             with columns[index % COLUMNS]:
                 values[one.key] = _field(one)
         sent = st.form_submit_button("Apply", icon=":material/check:", key="limits-apply")
@@ -74,9 +74,9 @@ def _is_switch(one: OwnerLimit) -> bool:
 
 
 def _field(one: OwnerLimit) -> Value:
-    """What stands in the field of a limit. A limit that was changed gets a new field: the key has its value in it.
+    """Draw the field of a limit, and return its value. The key holds the limit's value, so a change makes a new field.
 
-    A field of a limit that is off is empty, and says so in a word.
+    The field of a limit that is off is empty, with a placeholder that says so.
     """
     key = f"limit-{one.key}-{one.value}"
     if isinstance(one.value, bool):
@@ -104,7 +104,7 @@ def _field(one: OwnerLimit) -> Value:
 
 
 def _change(directory: Path, limits: OwnerLimits, changes: Sequence[str], seconds_max: float) -> str:
-    """Ask for these changes; returns what became of it, in words."""
+    """Ask the peer for these changes; returns the result in words."""
     if not changes:
         return "Nothing was changed."
     try:

@@ -1,4 +1,4 @@
-"""Which peer runs on this machine, for pages that mark it and for the order of the pages."""
+"""The peer on this machine, for pages that mark it and for the order of the pages."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CONTROL_SECONDS_MAX = 2.0
 
 @dataclass(frozen=True, slots=True)
 class PeerHere:
-    """Its id, and whether it trains; empty and False for none."""
+    """The peer's id, and whether it trains; empty and False if there is none."""
 
     peer_id: str = ""
     trains: bool = False
@@ -25,7 +25,7 @@ class PeerHere:
 
 @st.cache_data(ttl=LOOK_SECONDS, show_spinner=False)
 def own_peer(directory: Path | None) -> PeerHere:
-    """The peer with this folder, if the reader may see it; the last that ran there, once it has ended."""
+    """Return the peer in this folder, or the last one that ran there; none if the visitor may not see it."""
     if directory is None:
         return PeerHere()
     seen = _seen()
@@ -37,5 +37,5 @@ def own_peer(directory: Path | None) -> PeerHere:
 
 @st.cache_resource(show_spinner=False)
 def _seen() -> dict[Path, PeerHere]:
-    """Who was last seen in which folder."""
+    """Return the last peer seen, by folder."""
     return {}

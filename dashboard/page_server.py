@@ -1,4 +1,4 @@
-"""The public page on a port: that one page, to read only. Callers are few at a time, and each is done in seconds."""
+"""Serves the public page on a port: only that page, read-only. Connections are bounded in number and time."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ HEADERS = {
 
 
 class PageServer(ThreadingMixIn, TCPServer):
-    """Listens from the beginning, and answers while `serve_forever` runs; `page` is what everybody gets."""
+    """A server that listens at once, and answers with `page` while `serve_forever` runs."""
 
     daemon_threads = allow_reuse_address = True
     request_queue_size = CALLERS_MAX
@@ -42,7 +42,7 @@ class PageServer(ThreadingMixIn, TCPServer):
         super().__init__((listen, port), _Reader)
 
     def verify_request(self, request: Any, client_address: Any) -> bool:
-        """Whether there is room for one more caller."""
+        """Whether there is room for one more connection."""
         return len(self._called_at) < CALLERS_MAX
 
     def process_request(self, request: Any, client_address: Any) -> None:
@@ -54,7 +54,7 @@ class PageServer(ThreadingMixIn, TCPServer):
         super().shutdown_request(request)
 
     def service_actions(self) -> None:
-        """Twice a second: hang up on callers that take too long, however slowly they go on."""
+        """Twice a second, close connections older than CALL_SECONDS_MAX, even if they still send bytes."""
         for request, called_at in list(self._called_at.items()):
             if self._clock() > called_at + CALL_SECONDS_MAX:
                 self._called_at.pop(request, None)
@@ -62,11 +62,11 @@ class PageServer(ThreadingMixIn, TCPServer):
                     request.shutdown(socket.SHUT_RDWR)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A caller who hangs up is nobody's business."""
+        """Ignore a client that hangs up."""
 
 
 class _Reader(BaseHTTPRequestHandler):
-    """One caller, one question."""
+    """Answers one request."""
 
     server: PageServer
     timeout = CALL_SECONDS_MAX
@@ -101,4 +101,4 @@ class _Reader(BaseHTTPRequestHandler):
         return "Muster"
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Nobody keeps a list of who has looked."""
+        """Log nothing, so that there is no list of readers."""

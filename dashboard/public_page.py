@@ -1,7 +1,7 @@
-"""One page for everybody who does not take part: a file without scripts, safe to put on any web server.
+"""The public page about a run: one HTML file without scripts, safe to put on any web server.
 
-It holds what the run says of itself, how it goes, its loss, its contributors and how to join. Addresses and notes of
-peers are not on it. All text of strangers is escaped.
+It holds the run's description, progress, loss and contributors, and how to join. It has no addresses or notes of
+peers. All text by strangers is escaped.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ pre { overflow-x: auto; padding: .7rem; border: 1px solid var(--dim); border-rad
 
 
 def page(view: NetworkView) -> str:
-    """The whole page, as HTML."""
+    """Return the whole page as HTML."""
     title = next((text for label, text in view.run.about if label == "about"), view.name)
     name = _text(title) or "A run"
     parts = [
@@ -64,7 +64,7 @@ def page(view: NetworkView) -> str:
 
 
 def loss_chart(points: Sequence[tuple[int, float]]) -> str:
-    """Loss against certified tokens, as SVG."""
+    """Return a chart of loss against certified tokens as SVG."""
     if len(points) < 2:
         return '<p class="dim">Nobody has evaluated the model twice yet.</p>'
     tokens, losses = [one for one, _ in points], [one for _, one in points]

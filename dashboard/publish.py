@@ -1,4 +1,4 @@
-"""`python -m dashboard.publish --view FILE`: keep the public page up to date, in a folder, on a port, or both."""
+"""`python -m dashboard.publish --view FILE`: keeps the public page up to date, in a folder, on a port, or both."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ PAGE = "index.html"
 
 
 def publish(view: Path, folder: Path | None, server: PageServer | None = None) -> bool:
-    """Bring the page of this view to its readers; False if there is no view yet, or nothing in it of the network.
+    """Publish the page of this view; False if there is no view yet, or nothing from the network in it.
 
-    Raises LocalError if it cannot be written.
+    Raises LocalError if the page cannot be written.
     """
     try:
         seen = read_view(view)
     except LocalError:
         return False
-    if seen.network_seen_unix_seconds is None:  # a page of an earlier life says more
+    if seen.network_seen_unix_seconds is None:  # an earlier page says more
         return False
     text = page(seen).encode()
     if server is not None:
@@ -46,13 +46,13 @@ def _write(text: bytes, folder: Path) -> None:
             folder.mkdir(parents=True)
             folder.chmod(0o755)
         write_whole(file, text)
-        file.chmod(0o644)  # a web server reads it, whatever this process keeps private
+        file.chmod(0o644)  # a web server must read it, whatever the umask of this process
     except OSError as error:
         raise LocalError(f"{file} cannot be written: {error.strerror}") from None
 
 
 def main(arguments: list[str]) -> int:
-    """Publish until told to stop, and then once more."""
+    """Publish until told to stop, then once more; returns an exit code."""
     parser = argparse.ArgumentParser(prog="python -m dashboard.publish", description=__doc__)
     parser.add_argument("--view", type=Path, required=True, help="the file that an observer writes")
     parser.add_argument("--page", type=Path, help="folder of the page")
@@ -74,7 +74,7 @@ def main(arguments: list[str]) -> int:
         while True:
             written = _published(options.view, options.page, server)
             never.wait(REFRESH_SECONDS if written else FIRST_SECONDS)
-    _published(options.view, options.page, server)  # how it ended
+    _published(options.view, options.page, server)  # the last view
     return 0
 
 

@@ -1,4 +1,4 @@
-"""`python -m dashboard.serve --view FILE`: Streamlit with the settings of this dashboard, and nothing sent home."""
+"""`python -m dashboard.serve --view FILE`: runs Streamlit with this dashboard's settings, without telemetry."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
 SETTINGS = {
-    "server.headless": "true",  # our starter opens a browser
+    "server.headless": "true",  # `muster dashboard` opens the browser
     "server.fileWatcherType": "none",
     "server.runOnSave": "false",
     "server.showEmailPrompt": "false",
@@ -30,7 +30,7 @@ SETTINGS = {
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach what listens there."""
+    """Whether only this machine can reach a server at this address."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -39,16 +39,16 @@ def is_loopback(host: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class OwnPeer:
-    """The data directory of the peer on this machine, and the file with the token that lets somebody steer it."""
+    """The data directory of the peer on this machine, and the file of the token that admits its owner."""
 
     data: Path
     token_file: Path
 
 
 def streamlit_arguments(host: str, port: int, view: Path, own: OwnPeer | None) -> list[str]:
-    """The command line of Streamlit. A peer's controls are only for this machine, and for who has the token."""
+    """Return Streamlit's command line. Only this machine gets a peer's controls, and only with the token."""
     settings = [*SETTINGS.items(), ("server.address", host), ("server.port", str(port))]
-    if is_loopback(host):  # another site's page must not reach us under a name of its own
+    if is_loopback(host):  # another site's page must not reach us under its own host name
         settings += [("server.allowedHosts", name) for name in LOOPBACK_NAMES]
     flags = [part for key, value in settings for part in (f"--{key}", value)]
     app = str(Path(__file__).with_name("app.py"))
@@ -59,7 +59,7 @@ def streamlit_arguments(host: str, port: int, view: Path, own: OwnPeer | None) -
 
 
 def main(arguments: list[str]) -> int:
-    """Serve until told to stop."""
+    """Serve until told to stop; returns an exit code."""
     parser = argparse.ArgumentParser(prog="python -m dashboard.serve", description=__doc__)
     parser.add_argument("--view", type=Path, required=True, help="the file that an observer writes")
     parser.add_argument("--data", type=Path, help="data directory of the peer on this machine")
@@ -67,7 +67,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--listen", default="127.0.0.1", help="address to listen on")
     parser.add_argument("--port", type=int, default=8501, help="TCP port to listen on")
     options = parser.parse_args(arguments)
-    # what pages need is loaded before anybody visits, not while the first visitor waits
+    # load what pages need before anybody visits, not while the first visitor waits
     import pandas  # type: ignore[import-untyped]  # noqa: F401
     import pyarrow  # type: ignore[import-untyped]  # noqa: F401
     from streamlit.web.cli import main as streamlit

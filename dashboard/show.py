@@ -1,4 +1,4 @@
-"""How things reach a page. Everything that is not ours to write goes through here as plain text, or escaped."""
+"""The parts of a page: status, figures, charts, tables. They show strangers' text plain or escaped."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dashboard.frames.run import alert
 from dashboard.source import SeenView
 from dashboard.text import ago, escaped, plain
 
-UPDATE_SECONDS = 2.0  # between two looks at the view of an open page
+UPDATE_SECONDS = 2.0  # between two updates of an open page
 TABLE_ROWS_SHOWN = 12
 UNKNOWN_CELL = "–"
 ROW_PIXELS = 35
@@ -22,7 +22,7 @@ FIGURE_PIXELS = 158
 
 
 def status(seen: SeenView, alerts: bool = True) -> None:
-    """Which run this is, how fresh what one sees of it is, and what somebody should look at now."""
+    """Show which run this is, how fresh its view is, and what needs attention now."""
     view = seen.view
     with st.container(horizontal=True, vertical_alignment="center", gap="small"):
         st.text(f"{plain(view.name) or 'no run yet'}  {view.run_id[:12]}")
@@ -38,14 +38,14 @@ def status(seen: SeenView, alerts: bool = True) -> None:
             st.badge(escaped(f"network gone, last seen {ago(seen.age_seconds)}"), color="red")
         else:
             st.badge("live", color="green")
-    if view.note and not view.demo and not view.finished:  # that nobody answers any more is as it should be then
+    if view.note and not view.demo and not view.finished:  # after the end it is normal that no peer answers
         st.text(plain(view.note, SENTENCE_CHARACTERS_MAX))
     if alerts and (told := alert(view)):
         st.warning(escaped(told, SENTENCE_CHARACTERS_MAX))
 
 
 def figures(values: Mapping[str, str], helps: Mapping[str, str] | None = None) -> None:
-    """A row of figures under their labels; wraps where the screen is narrow."""
+    """Show a row of figures under their labels; it wraps on a narrow screen."""
     with st.container(horizontal=True, gap="small"):
         for name, value in values.items():
             explanation = (helps or {}).get(name)
@@ -59,7 +59,7 @@ def figures(values: Mapping[str, str], helps: Mapping[str, str] | None = None) -
 
 
 def chart(rows: Sequence[Row], spec: Spec, key: str, nothing: str = "Nothing to draw yet.") -> None:
-    """A chart of these rows, or a line that says why there is none."""
+    """Show a chart of these rows, or the line `nothing` if there are none."""
     with st.container(key=f"chart-{key}"):
         if rows:
             st.vega_lite_chart(list(rows), spec, key=key, width="stretch")
@@ -68,7 +68,7 @@ def chart(rows: Sequence[Row], spec: Spec, key: str, nothing: str = "Nothing to 
 
 
 def table(rows: Sequence[Row], columns: Mapping[str, Any], key: str, nothing: str = "Nothing yet.") -> None:
-    """A table of these columns, or a line that says why there is none."""
+    """Show a table with these columns, or the line `nothing` if it has no rows."""
     if rows:
         st.dataframe(
             [{column: row[column] for column in columns} for row in rows],
@@ -83,25 +83,25 @@ def table(rows: Sequence[Row], columns: Mapping[str, Any], key: str, nothing: st
 
 
 def table_height(rows: int) -> int:
-    """Pixels of a table with its heading; long ones scroll."""
+    """Return the height in pixels of a table with its heading; long tables scroll."""
     return ROW_PIXELS * (1 + min(rows, TABLE_ROWS_SHOWN)) + 3
 
 
 def words(title: str, width: Literal["small", "medium", "large"] | int | None = None) -> Any:
-    """A column of text."""
+    """Return a column of text."""
     return st.column_config.TextColumn(title, width=width)
 
 
 def number(title: str, form: str = "localized") -> Any:
-    """A column of numbers."""
+    """Return a column of numbers."""
     return st.column_config.NumberColumn(title, format=form)
 
 
 def share(title: str, highest: float) -> Any:
-    """A column of shares in percent, each with a bar; the highest fills it."""
+    """Return a column of shares in percent with bars, of which the highest is full."""
     return st.column_config.ProgressColumn(title, format="%.1f", min_value=0, max_value=highest or 1.0)
 
 
 def time_of_day(title: str) -> Any:
-    """A column of times, in the reader's time zone."""
+    """Return a column of times in the reader's time zone."""
     return st.column_config.DatetimeColumn(title, format="HH:mm:ss", timezone=st.context.timezone)

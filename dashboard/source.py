@@ -1,4 +1,4 @@
-"""Where pages get the newest view from. They never wait for a network: another process writes a file, we look at it."""
+"""The source of views for pages: a file that another process writes, so that pages never wait for a network."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ AT_REST = frozenset({"draining", "hosting", "finished"})
 
 @dataclass(frozen=True, slots=True)
 class SeenView:
-    """A view, and how long ago anything was heard of the network when it was looked at."""
+    """A view, and the age of the last news from the network when it was read."""
 
     view: NetworkView
     age_seconds: float | None  # None: nothing was ever heard
 
     @property
     def silent(self) -> bool:
-        """Whether the network has been silent for longer than a peer may be."""
+        """Whether the network has been silent for longer than a presence record lasts."""
         return self.age_seconds is None or self.age_seconds > self.view.run.presence_lifetime_seconds
 
     @property
     def left(self) -> bool:
-        """Whether everybody has gone in order: each was last heard to open no more rounds."""
+        """Whether all peers have left in order: in the last state of each it opened no more rounds."""
         return self.silent and bool(self.view.peers) and all(peer.state in AT_REST for peer in self.view.peers)
 
 
 @dataclass(slots=True)
 class Source:
-    """Reads the view file when it has changed. For many threads.
+    """Reads the view file when it has changed. Safe for many threads.
 
-    What cannot be read leaves the last good view, and its note says why.
+    If the file cannot be read, the last good view stays, with the reason in its note.
     """
 
     path: Path
@@ -48,7 +48,7 @@ class Source:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def see(self) -> SeenView:
-        """The newest view that could be read."""
+        """Return the newest view that could be read."""
         with self._lock:
             self._look()
             view = self._view

@@ -1,4 +1,4 @@
-"""`python -m dashboard.demo --out FILE`: a view of the demo every second, as an observer writes them of a network."""
+"""`python -m dashboard.demo --out FILE`: writes a view of the demo every second, as an observer of a network does."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from dashboard.clock import unix_seconds
 from dashboard.demo.swarm import DemoSwarm
 from dht.errors import MusterError, UsageError
 
-WARM_SECONDS = 110.0  # virtual time that has passed when the demo begins: enough for every kind of thing to happen
-LIFE_SECONDS = 1800.0  # then it begins anew with the next seed, so that nothing grows without end
+WARM_SECONDS = 110.0  # virtual time before the demo begins, in which every kind of event happens
+LIFE_SECONDS = 1800.0  # after so long it begins anew with the next seed, so that nothing grows without end
 WRITE_SECONDS = 1.0
 
 
 def main() -> int:
-    """Exit code 1 if the file cannot be written, 2 if used wrongly."""
+    """Run the demo until told to stop; returns exit code 1 if the file cannot be written, 2 if used wrongly."""
     parser = argparse.ArgumentParser(prog="python -m dashboard.demo", description=__doc__)
     parser.add_argument("--out", type=Path, required=True, help="the file to write")
     parser.add_argument("--peers", type=int, default=12, help="how many peers there are")
@@ -41,7 +41,7 @@ def main() -> int:
 
 
 def _live(demo: DemoSwarm, path: Path, ended: threading.Event) -> None:
-    """Let one seed live, in step with the clock."""
+    """Run the demo of one seed in step with the clock."""
     started = time.monotonic()
     while not ended.is_set():
         virtual = WARM_SECONDS + time.monotonic() - started

@@ -1,4 +1,4 @@
-"""Everybody in the demo as an observer sees them: simulated peers by what they do, the crowd by its script."""
+"""The peers of the demo as an observer sees them: simulated ones by their acts, the crowd by its script."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ POINT_SECONDS = 5.0
 
 @dataclass(frozen=True)
 class TotalSpeeds:
-    """Sums over everybody: inner steps per second of a device of speed 1, and heads."""
+    """Sums over all peers: inner steps per second of live and of known ones, and the numbers of both."""
 
     training: float
     known: float
@@ -28,7 +28,7 @@ class TotalSpeeds:
 
 @dataclass
 class Sight:
-    """What was last heard of a simulated peer."""
+    """The last observation of a simulated peer."""
 
     at: float
     steps: int = 0
@@ -39,7 +39,7 @@ class Sight:
 
 @dataclass
 class Cast:
-    """Watches the story once a second."""
+    """Observes the story once a second, and makes the views of its peers."""
 
     story: Story
     crowd: DemoCrowd
@@ -47,7 +47,7 @@ class Cast:
     sights: dict[int, Sight] = field(default_factory=dict)
 
     def look(self, now: float) -> None:
-        """Note who is heard of, and what they have come to."""
+        """Note the steps and versions of every peer that can be heard."""
         for number, peer in enumerate(self.story.world.peers):
             if self.story.is_heard(peer) and peer.engine is not None:
                 sight = self.sights.setdefault(number, Sight(now))
@@ -59,18 +59,18 @@ class Cast:
                 sight.points.append(self._point(number, sight, now))
 
     def is_live(self, number: int, now: float) -> bool:
-        """Seen within a lifetime, and not banned."""
+        """Whether a peer was seen within the presence lifetime, and is not banned."""
         return not self.is_banned(number) and now - self.sights[number].at <= PACE.presence_lifetime_seconds
 
     def is_banned(self, number: int) -> bool:
         return self.story.caught is not None and self.story.caught.number == number
 
     def rate(self, number: int) -> float:
-        """Inner steps per second of a simulated peer; a host makes none, nor does a banned one."""
+        """Return a simulated peer's inner steps per second; 0 for a host and a banned peer."""
         return 0.0 if number == HOST or self.is_banned(number) else self.story.world.rates[number]
 
     def speeds(self, now: float) -> TotalSpeeds:
-        """Speeds of all who are known and not banned."""
+        """Sum the speeds of all peers that are known and not banned."""
         core = [number for number in self.sights if not self.is_banned(number)]
         live = [number for number in core if self.is_live(number, now)]
         shown = [(one, one.appearance(now)) for one in self.crowd.extras]
@@ -84,7 +84,7 @@ class Cast:
     # -- views
 
     def views(self, now: float, rounds: Sequence[RoundView], points: int) -> tuple[PeerView, ...]:
-        """Everybody known, with at most `points` moments of history each."""
+        """Return the views of all known peers, each with at most `points` points of history."""
         states = _states(rounds)
         heads = [max((s.versions[p] for s in self.sights.values()), default=0) for p in range(PACE.fragments)]
         core = [self._core_view(number, now, heads, states, points) for number in sorted(self.sights)]
@@ -174,7 +174,7 @@ class Cast:
 
 
 def _states(rounds: Sequence[RoundView]) -> dict[str, str]:
-    """What the members of the rounds under way are doing, in words."""
+    """Return what members of running rounds are doing, in words, by peer."""
     words: dict[str, str] = {}
     for one in rounds:
         if one.outcome == "running" and one.phases:

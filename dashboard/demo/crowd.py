@@ -1,4 +1,4 @@
-"""Invented peers beyond those that are simulated: each is a pure function of seed, number and virtual time."""
+"""Invented peers beside the simulated ones: each is a pure function of seed, number and virtual time."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from coordinator.views.network_view import Line
 from dashboard.demo.people import Person
 from dashboard.demo.story import PACE, STEPS_PER_SECOND
 
-STEADY_SHARE = 0.7  # of the crowd: always there
+STEADY_SHARE = 0.7  # of the crowd is always there
 GROUPS_KEPT = 256
 OFF_SHARE, PAUSED_SHARE = 0.3, 0.3  # of an unsteady peer's time
 CYCLE_SECONDS = (150.0, 500.0)
@@ -47,7 +47,7 @@ class Extra:
         return STEPS_PER_SECOND * self.person.speed
 
     def appearance(self, at: float) -> Appearance:
-        """What is heard of it at this virtual time."""
+        """Return its appearance at this virtual time."""
         if self.steady:
             return Appearance(True, "training", "", 0, 1.0)
         phase = (at + self.shift_seconds) % self.cycle_seconds / self.cycle_seconds
@@ -60,14 +60,14 @@ class Extra:
         return Appearance(True, "training", "", 0, 1.0)
 
     def steps(self, at: float) -> int:
-        """Inner steps so far; an unsteady peer makes them for part of the time."""
+        """Return its inner steps so far; an unsteady peer trains only part of the time."""
         share = 1.0 if self.steady else 1 - OFF_SHARE - PAUSED_SHARE
         return int(max(0.0, at - self.joined_at) * self.steps_per_second * share)
 
 
 @dataclass
 class DemoCrowd:
-    """Everybody who is not simulated, and the groups that they were in."""
+    """The invented peers, and the groups that they were in."""
 
     extras: tuple[Extra, ...]
     seed: int
@@ -75,11 +75,11 @@ class DemoCrowd:
 
     @property
     def slots(self) -> int:
-        """Most peers of the crowd in one group."""
+        """The most peers of the crowd in one group."""
         return min(len(self.extras), PEERS_PER_GROUP_MAX // 2)
 
     def assign(self, fragment: int, version: int, at: float) -> None:
-        """Choose who of the crowd is in the group that makes this version, once."""
+        """Choose the peers of the crowd in the group that makes this version, once."""
         if (fragment, version) in self.groups:
             return
         ready = [one for one in self.extras if one.appearance(at).trains]
@@ -89,17 +89,17 @@ class DemoCrowd:
             del self.groups[next(iter(self.groups))]
 
     def members(self, fragment: int, version: int) -> tuple[Extra, ...]:
-        """Who of the crowd is in the group that makes this version."""
+        """Return the peers of the crowd in the group that makes this version."""
         return self.groups.get((fragment, version), ())
 
     def steps_per_turn(self, extra: Extra) -> int:
-        """Steps between two of its turns on a fragment, on average: what its contribution certifies."""
+        """Return the mean steps between two of its turns on a fragment, which its contribution certifies."""
         turns = max(1.0, len(self.extras) / max(1, self.slots))
         return int(PACE.steps_per_version * turns * extra.person.speed)
 
 
 def make_crowd(people: Sequence[Person], seed: int) -> DemoCrowd:
-    """The crowd of these people."""
+    """Make the crowd of these people."""
     return DemoCrowd(tuple(_extra(number, person, seed) for number, person in enumerate(people)), seed)
 
 

@@ -18,19 +18,19 @@ from dht.identity import PeerId
 PARAMETERS = 25_000_000
 CONTRIBUTION_BITS = RESULT_BITS = 4.5  # int4 with a scale for each block
 SIMULATED_TOKENS_PER_STEP = 1024
-TOKENS_PER_STEP = 16 * SIMULATED_TOKENS_PER_STEP  # what a card takes at once
+TOKENS_PER_STEP = 16 * SIMULATED_TOKENS_PER_STEP  # a batch for a GPU
 RATE_WINDOW_SECONDS = 30.0
 EVALUATE_EVERY_VERSIONS = 4
 
 
 def loss_after(tokens: float, draw: Random) -> float:
-    """An invented learning curve, nats per token."""
+    """Return the loss of an invented learning curve after so many tokens, in nats per token."""
     return 1.9 + 3.6 * math.pow(1 + tokens / 640_000, -0.45) + draw.gauss(0, 0.006)
 
 
 @dataclass
 class DemoLedger:
-    """What certificates add up to. `names`: whom each simulated key stands for."""
+    """Sums over certificates. `names` maps each simulated key to the peer that it stands for."""
 
     names: Mapping[PeerId, PeerId]
     crowd: DemoCrowd
@@ -46,15 +46,15 @@ class DemoLedger:
 
     @property
     def tokens(self) -> int:
-        """Certified, each token counted once."""
+        """Certified tokens, each counted once."""
         return self._token_fragments // PACE.fragments
 
     def credit(self, peer: PeerId) -> int:
-        """Certified tokens of one contributor, each counted once."""
+        """Return the certified tokens of one contributor, each counted once."""
         return self.credited[peer] // PACE.fragments
 
     def tokens_per_second(self, at: float) -> float:
-        """Certified in the last half minute."""
+        """Return the rate of certified tokens over the last RATE_WINDOW_SECONDS."""
         start = self.epoch + at - RATE_WINDOW_SECONDS
         recent = sum(one.tokens for one in self.certificates if one.unix_seconds >= start)
         return recent / PACE.fragments / max(1.0, min(at, RATE_WINDOW_SECONDS))

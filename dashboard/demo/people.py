@@ -10,7 +10,7 @@ from dht.statement import digest_of
 
 ADJECTIVES = ("quiet", "amber", "swift", "mossy", "lunar", "brisk", "copper", "gentle", "misty", "polar")
 ANIMALS = ("otter", "heron", "lynx", "marten", "puffin", "badger", "ibex", "wren", "orca", "gecko")
-DEVICES = (  # and how fast each is, relative to the first
+DEVICES = (  # with their speeds relative to the first
     ("RTX 3060 12 GB", 1.0),
     ("RTX 3090 24 GB", 1.6),
     ("RTX 4070 12 GB", 1.4),
@@ -38,7 +38,7 @@ class Person:
 
 
 def make_people(count: int, seed: int) -> tuple[Person, ...]:
-    """The first `count` peers of this seed; a larger count adds to them."""
+    """Make the first `count` peers of this seed; a larger count only adds peers."""
     return tuple(_person(number, seed) for number in range(count))
 
 

@@ -1,4 +1,4 @@
-"""What an observer beside the host would have heard of a simulated swarm."""
+"""Records of a simulated swarm, as an observer beside the host would make them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from dht.statement import Statement
 
 @dataclass(frozen=True, slots=True)
 class HeardCertificate:
-    """A certificate and when it was first heard of (virtual seconds)."""
+    """A certificate, and when it was first heard (virtual seconds)."""
 
     certificate: Certificate
     at: float
@@ -37,16 +37,16 @@ class Happened:
 
 @dataclass
 class Recorder:
-    """Certificates, rounds and events, as far as they reach the host's side of the network."""
+    """The certificates, rounds and events that reach the host's side of the network."""
 
     heard: deque[HeardCertificate] = field(default_factory=lambda: deque(maxlen=CERTIFICATES_MAX))
     tape: deque[Happened] = field(default_factory=lambda: deque(maxlen=TAPE_MAX))
     events: Counter[str] = field(default_factory=Counter)
-    commits: dict[PeerId, Statement] = field(default_factory=dict)  # the newest of everybody
+    commits: dict[PeerId, Statement] = field(default_factory=dict)  # the newest of each peer
     new: list[HeardCertificate] = field(default_factory=list)  # not yet taken by `take_new`
     _seen: set[bytes] = field(default_factory=set)
     _traces: dict[PeerId, RoundTraces] = field(default_factory=dict)
-    _actions: list[Action] = field(default_factory=list)  # of the event that is being handled
+    _actions: list[Action] = field(default_factory=list)  # of the event being handled
 
     def hear(self, happened: Happened) -> None:
         """Put a line on the tape."""
@@ -54,19 +54,19 @@ class Recorder:
         self.events[happened.event] += 1
 
     def acts(self, peer: VirtualPeer, action: Action, now: float) -> None:
-        """A peer is about to do something."""
+        """Record an action that a peer is about to carry out."""
         self._actions.append(action)
         if isinstance(action, Send) and isinstance(action.message, Statement) and action.message.sender == peer.me:
             if action.message.context.kind == "commit":
                 self.commits[peer.me] = action.message
         elif isinstance(action, Adopt):
             self._certified(action.certificate, now)
-        elif isinstance(action, Tell) and action.event != "certified":  # each certificate is heard of once
+        elif isinstance(action, Tell) and action.event != "certified":  # each certificate is recorded once, on adoption
             details = " ".join(f"{key}={value}" for key, value in action.details.items())
             self.hear(Happened(now, action.event, peer.me, action.fragment, action.version, details))
 
     def handled(self, peer: VirtualPeer, now: float) -> None:
-        """A peer has carried out what an event asked for."""
+        """Record in the round traces that a peer has carried out the actions of an event."""
         actions, self._actions = self._actions, []
         if peer.engine is None:
             return
@@ -79,12 +79,12 @@ class Recorder:
                 trace.adopted(action.certificate.fragment, action.certificate.version, now)
 
     def take_new(self) -> list[HeardCertificate]:
-        """Certificates heard of since the last call."""
+        """Return the certificates heard since the last call."""
         new, self.new = self.new, []
         return new
 
     def rounds(self) -> list[RoundView]:
-        """Every round once, as its leader saw it where the leader is known, oldest first."""
+        """Return every round once, oldest first, as its leader saw it if the leader is known."""
         found: dict[tuple[int, int, int], RoundView] = {}
         for trace in self._traces.values():
             for one in trace.views():

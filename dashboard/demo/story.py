@@ -1,4 +1,4 @@
-"""What happens in the demo, and when: joins, crashes, a partition, and a peer that contradicts itself."""
+"""The script of the demo: joins, crashes, a partition, and a peer that contradicts itself."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from dht.identity import PeerId
 from dht.statement import Statement, digest_of, make_statement
 
 CORE_PEERS_MIN, CORE_PEERS_MAX = 4, 8  # simulated in full; the others are the crowd
-FOUNDERS = 4  # with the host, who does not train
-STEPS_PER_SECOND = 2.0  # of a device of speed 1
+FOUNDERS = 4  # besides the host, which does not train
+STEPS_PER_SECOND = 2.0  # for a device of speed 1
 PACE = PaceSpec(fragments=6, steps_per_version=24, overlap=2, quorum=3, min_group=2, round_seconds=8.0)
 LINKS = LinkFaults(delay_min_seconds=0.02, delay_max_seconds=0.15)
 
@@ -34,7 +34,7 @@ BAN_REASON = "signed two different commitments in one group"
 
 @dataclass(frozen=True)
 class Caught:
-    """Somebody who contradicted itself: two signed statements that cannot both be honest."""
+    """A peer that contradicted itself by two signed statements that cannot both be honest."""
 
     number: int
     at: float
@@ -43,7 +43,7 @@ class Caught:
 
 @dataclass
 class Story:
-    """A simulated swarm to which things happen."""
+    """A simulated swarm with scripted events."""
 
     people: Sequence[Person]
     seed: int
@@ -89,11 +89,11 @@ class Story:
             self._tell("peer_joined" if peer.life == 1 else "peer_returned", number)
 
     def _learners(self) -> list[int]:
-        """Who may be struck: learners that are there, but never the one who will be caught."""
+        """Return the live learners that a fault may hit, never the peer that will be caught."""
         return [n for n, peer in enumerate(self.world.peers) if peer.alive and n not in (HOST, self.attacker)]
 
     def _crash_somebody(self) -> None:
-        """Somebody dies in the middle of a round that it leads, and comes back after a while."""
+        """Crash a peer in the middle of a round that it leads; it comes back after a while."""
         leading = {one.leader for one in self.recorder.rounds() if one.outcome == "running" and one.members}
         dying = [number for number in self._learners() if self.world.peers[number].me in leading]
         if not dying or len(self._learners()) < 3:
@@ -118,7 +118,7 @@ class Story:
         self.recorder.hear(Happened(self.now, "partition_healed", PeerId("")))
 
     def _catch(self) -> None:
-        """The last peer is made to sign a second commitment beside its newest one."""
+        """Make the last peer sign a second commitment beside its newest one."""
         peer = self.world.peers[self.attacker]
         said = self.recorder.commits.get(peer.me)
         if said is None or not peer.alive:
@@ -129,12 +129,12 @@ class Story:
         self.world.crash(peer)
 
     def is_heard(self, peer: VirtualPeer) -> bool:
-        """Whether the host's side hears of this peer now."""
+        """Whether the host's side can hear this peer now."""
         return peer.alive and self.world.network.sides.get(peer.me, 0) == 0
 
 
 def contradiction(person: Person, said: Statement) -> tuple[Statement, Statement]:
-    """A commitment, signed by this person, and another one for the same group."""
+    """Return a commitment signed by this person, and another one for the same group."""
     commit = said.read(Commit)
     other = commit.model_copy(update={"part_roots": tuple(digest_of(b"another", root) for root in commit.part_roots)})
     first, second = (make_statement(person.identity, said.context, body) for body in (commit, other))

@@ -1,4 +1,4 @@
-"""The demo as an observer would show it: a simulated story and an invented crowd, at one virtual time."""
+"""The demo as an observer would show it at one virtual time: a simulated story and an invented crowd."""
 
 from __future__ import annotations
 
@@ -67,11 +67,11 @@ class DemoSwarm:
         self._tick()
 
     def advance(self, until: float) -> None:
-        """Let virtual time pass up to `until`; in how many calls makes no difference."""
+        """Let virtual time pass up to `until`; the number of calls makes no difference."""
         self.story.world.run(max(0.0, until - self.story.now))
 
     def _tick(self) -> None:
-        """Once a virtual second: take notice."""
+        """Observe the story, once a virtual second."""
         now = self.story.now
         rounds = self.story.recorder.rounds()
         for one in rounds[-ROUNDS_SHOWN:]:
@@ -105,7 +105,7 @@ class DemoSwarm:
     # -- the view
 
     def view(self) -> NetworkView:
-        """Everything at the present virtual time."""
+        """Return the view of the whole demo at the present virtual time."""
         now = self.story.now
         rounds = self._rounds()
         return NetworkView(
@@ -140,7 +140,7 @@ class DemoSwarm:
         )
 
     def _rounds(self) -> tuple[RoundView, ...]:
-        """The newest rounds under the names that people see, with the crowd in them."""
+        """Return the newest rounds with shown names instead of simulated keys, and with the crowd."""
         names, shift = self.ledger.names, self.epoch - SIMULATION_EPOCH
         shown = []
         for one in self.story.recorder.rounds()[-ROUNDS_SHOWN:]:
@@ -209,7 +209,7 @@ class DemoSwarm:
 
 
 def team_of(person: Person, seed: int) -> str:
-    """An invented team; a third have none."""
+    """Return a person's invented team; a third have none."""
     return Random(f"team {person.peer_id} of {seed}").choice(("", "night shift", "university lab"))
 
 

@@ -1,1 +1,1 @@
-"""From a view to rows and figures: pure functions, no Streamlit."""
+"""Pure functions that turn a view into rows and figures, without Streamlit."""

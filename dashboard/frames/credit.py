@@ -1,4 +1,4 @@
-"""Who contributed how much, recomputed from certificates."""
+"""Rows about contributors' credit, which the observer recomputes from certificates."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ EPOCH_ORDINAL = date(1970, 1, 1).toordinal()
 
 
 def leaderboard(view: NetworkView, own: str = "") -> list[Row]:
-    """Most certified tokens first; `own` is the reader's peer id."""
+    """Return a row per contributor, most certified tokens first; `own` is the reader's peer id."""
     names, total = labels(view), sum(one.tokens for one in view.credit)
     return [
         {
@@ -33,13 +33,13 @@ def leaderboard(view: NetworkView, own: str = "") -> list[Row]:
 
 
 def team_rows(view: NetworkView) -> list[Row]:
-    """Certified tokens by team; empty if nobody names one."""
+    """Return certified tokens by team; empty if no peer names a team."""
     named = [one.model_copy(update={"team": plain(one.team, 40)}) for one in view.credit]
     return [{"team": team or NO_TEAM, "tokens": tokens} for team, tokens in team_tokens(named)]
 
 
 def day_rows(view: NetworkView) -> list[Row]:
-    """Certified tokens by day of those with most; a day is one of UTC."""
+    """Return the top contributors' certified tokens by UTC day."""
     names = labels(view)
     leaders = sorted(view.credit, key=lambda one: -one.tokens)[:HISTORY_PEERS]
     return [
@@ -55,9 +55,9 @@ def day_rows(view: NetworkView) -> list[Row]:
 
 
 def history_rows(view: NetworkView) -> list[Row]:
-    """Certified tokens over time of those with most, as far back as the certificates in the view go.
+    """Return the top contributors' certified tokens over time, as far back as the certificates in the view go.
 
-    Counted back from the present credit, each token once, so that the last points are the leaderboard's.
+    They are counted back from the present credit, each token once, so that the last points equal the leaderboard.
     """
     names = labels(view)
     leaders = sorted(view.credit, key=lambda one: -one.tokens)[:HISTORY_PEERS]
@@ -71,7 +71,7 @@ def history_rows(view: NetworkView) -> list[Row]:
     if leaders and view.certificates:
         note(view.taken_unix_seconds)
     for certificate in reversed(view.certificates):
-        note(certificate.unix_seconds)  # with what it holds, then without: the last one leads to no slope up to now
+        note(certificate.unix_seconds)  # with its tokens, then without them: a step, so that no slope leads up to now
         for one in certificate.contributors:
             if one.included and one.peer_id in credit:
                 credit[one.peer_id] -= one.tokens / view.run.fragments

@@ -1,4 +1,4 @@
-"""What is wrong with a run now, in words that need no explanation; nothing where all is well."""
+"""The present problems of a run, in words that need no explanation."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from coordinator.views.network_view import NetworkView, PeerView
 from dashboard.frames.run import alert
 from dashboard.text import label, labels, plain
 
-ROUNDS_MIN = 8  # that have ended, before their share says anything
+ROUNDS_MIN = 8  # so many must have ended before the share of void ones means anything
 VOID_SHARE = 0.5
 BEHIND_CYCLES = 4  # versions of every fragment that a machine may lack
 NAMED_MAX = 5
 
 
 def problems(view: NetworkView) -> list[str]:
-    """A sentence for each, the worst first."""
+    """Return a sentence for each problem, the worst first; none if all is well."""
     if view.finished:
         return []
     found = [*_of_the_run(view), *_of_rounds(view), *_of_machines(view), *_of_keys(view)]

@@ -1,4 +1,4 @@
-"""Who is there, doing what, with whom."""
+"""Rows about peers: their states, and the groups that they are in."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ GROUPS_LIT_MAX = 8
 GONE, BANNED, IN_ROUND, LEAVING, UNKNOWN = "gone", "banned", "in a round", "leaving", "unknown"
 FINISHED = "finished"  # with the run; then it may go
 KINDS = ("training", IN_ROUND, "catching up", "paused", "hosting", FINISHED, LEAVING, GONE, BANNED, UNKNOWN)
-AT_WORK = frozenset({"training", IN_ROUND})  # which explain themselves
+AT_WORK = frozenset({"training", IN_ROUND})  # states that need no note
 KIND_OF_STATE = {
     "training": "training",
     "starting": "catching up",
@@ -35,7 +35,7 @@ KIND_OF_STATE = {
 
 
 def state_words(peer: PeerView, busy: frozenset[str] = frozenset()) -> str:
-    """What a peer is doing, in words, and why if somebody says; `busy` are the members of the rounds under way."""
+    """Return a peer's state in words, with its note if it helps; `busy` are the members of running rounds."""
     if not peer.live and peer.trust != BANNED and peer.state != FINISHED:
         return GONE
     state = BANNED if peer.trust == BANNED else plain(peer.state, 40) or UNKNOWN
@@ -48,7 +48,7 @@ def state_words(peer: PeerView, busy: frozenset[str] = frozenset()) -> str:
 
 
 def absent_words(view: NetworkView, peer_id: str) -> str:
-    """Why nothing is shown of a peer that is not there."""
+    """Say why nothing is shown of a peer that is not in the view."""
     ban = next((one for one in view.bans if one.peer_id == peer_id), None)
     if ban is None:
         return "Nobody of this id is in the network, or was lately."
@@ -56,7 +56,7 @@ def absent_words(view: NetworkView, peer_id: str) -> str:
 
 
 def kind(peer: PeerView, busy: frozenset[str] = frozenset()) -> str:
-    """Its state as one of `KINDS`; `busy` are the members of the rounds under way."""
+    """Return a peer's state as one of `KINDS`; `busy` are the members of running rounds."""
     if peer.trust == BANNED:
         return BANNED
     if not peer.live and peer.state != FINISHED:
@@ -67,7 +67,7 @@ def kind(peer: PeerView, busy: frozenset[str] = frozenset()) -> str:
 
 
 def lit_rounds(view: NetworkView) -> list[RoundView]:
-    """Rounds under way or just over, that have members; newest first."""
+    """Return the rounds with members that are running or just over, newest first."""
     recent = [one for one in view.rounds if one.members and _ended(one, view) >= view.taken_unix_seconds - LIT_SECONDS]
     return recent[: -GROUPS_LIT_MAX - 1 : -1]
 
@@ -78,12 +78,12 @@ def _ended(one: RoundView, view: NetworkView) -> float:
 
 
 def busy_peers(view: NetworkView) -> frozenset[str]:
-    """Members of the rounds under way."""
+    """Return the members of running rounds."""
     return frozenset(member for one in lit_rounds(view) if one.outcome == "running" for member in one.members)
 
 
 def positions(peer_ids: Sequence[str]) -> dict[str, tuple[float, float]]:
-    """A place for everybody in the unit disc: few stand in a ring, many fill it. The same ids get the same places."""
+    """Place peers in the unit disc: few in a ring, many over all of it. The same ids get the same places."""
     ordered, count = sorted(peer_ids), len(peer_ids)
     if count == 1:
         return {ordered[0]: (0.0, 0.0)}
@@ -97,7 +97,7 @@ def positions(peer_ids: Sequence[str]) -> dict[str, tuple[float, float]]:
 
 
 def graph_rows(view: NetworkView) -> list[Row]:
-    """Edges from leaders to members of lit groups, then a node for every peer."""
+    """Return edges from leaders to members of lit groups, then a node for every peer."""
     places, busy, names = positions([peer.peer_id for peer in view.peers]), busy_peers(view), labels(view)
     rows: list[Row] = []
     for one in lit_rounds(view):
@@ -135,13 +135,13 @@ def graph_rows(view: NetworkView) -> list[Row]:
 
 
 def round_label(one: RoundView) -> str:
-    """A round in a few characters."""
+    """Name a round in a few words."""
     attempt = f", attempt {one.attempt + 1}" if one.attempt else ""
     return f"fragment {one.fragment}, version {one.version}{attempt}"
 
 
 def peer_table(view: NetworkView, text: str = "", kinds: Sequence[str] = (), own: str = "") -> list[Row]:
-    """One row for each peer that matches, most certified tokens first; `peer_id` is the key, `own` the reader's."""
+    """Return a row for each matching peer, most certified tokens first; `own` is the reader's peer id."""
     busy, wanted = busy_peers(view), text.strip().lower()
     total = sum(one.tokens for one in view.credit)
     found = []
@@ -155,7 +155,7 @@ def peer_table(view: NetworkView, text: str = "", kinds: Sequence[str] = (), own
 
 def _table_row(peer: PeerView, busy: frozenset[str], total: int) -> Row:
     reach = {True: "direct", False: "through a relay", None: "unknown"}
-    trains = peer.role != "host"  # which has no speed and no share of its own
+    trains = peer.role != "host"  # a host has no speed and no share
     return {
         "state": state_words(peer, busy),
         "device": plain(peer.device, 60),
@@ -176,24 +176,24 @@ def _table_row(peer: PeerView, busy: frozenset[str], total: int) -> Row:
 
 
 def _share(peer: PeerView, total: int) -> float:
-    """Of all certified tokens, in percent."""
+    """Return a peer's share of all certified tokens, in percent."""
     return 100 * peer.credited_tokens / total if total else 0.0
 
 
 def kind_counts(view: NetworkView) -> dict[str, int]:
-    """How many peers are in which state, in the order of `KINDS`; nobody's too, or figures would jump about."""
+    """Count peers by state, in the order of `KINDS`; zeros stay, so that figures keep their places."""
     busy = busy_peers(view)
     counts = Counter(kind(peer, busy) for peer in view.peers)
     return {one: counts[one] for one in KINDS if counts[one] or one != UNKNOWN}
 
 
 def find_peer(view: NetworkView, peer_id: str) -> PeerView | None:
-    """The peer of this id, if it is known."""
+    """Return the peer with this id; None if it is not known."""
     return next((peer for peer in view.peers if peer.peer_id == peer_id), None)
 
 
 def figures(peer: PeerView) -> dict[str, str]:
-    """What one peer has done; a host does not train."""
+    """Return the figures of one peer; a host has none about training."""
     trained = {
         "Certified tokens": quantity.count(peer.credited_tokens),
         "Steps": quantity.count(peer.steps),
@@ -208,7 +208,7 @@ def figures(peer: PeerView) -> dict[str, str]:
 
 
 def history_rows(peer: PeerView) -> list[Row]:
-    """A peer's own history."""
+    """Return a row per point of a peer's history."""
     return [
         {
             "time": milliseconds(point.unix_seconds),
@@ -222,7 +222,7 @@ def history_rows(peer: PeerView) -> list[Row]:
 
 
 def fact_rows(peer: PeerView) -> list[Row]:
-    """What is known of one peer."""
+    """Return the known facts about one peer."""
     reach = {True: "others can open connections to it", False: "only through a relay", None: "unknown"}
     facts = {
         "peer id": plain(peer.peer_id),

@@ -1,4 +1,4 @@
-"""One's own machine: what it gives, what that is worth, and what its owner should know."""
+"""Words and figures about the owner's machine: what it gives, its credit, and advice."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ HELPS: Mapping[str, str] = {
 
 
 def headline(mine: PeerSnapshot) -> str:
-    """Who it is and what it does."""
+    """Say which peer this is and what it is doing."""
     note = f": {plain(mine.note)}" if mine.note and mine.state != "training" else ""
     return f"{plain(mine.name)} {short_id(mine.peer_id)}: {plain(mine.state)}{note}".strip()
 
 
 def advice(mine: PeerSnapshot) -> list[str]:
-    """What its owner can do better."""
+    """Return advice for its owner."""
     unreachable = (
         "Others cannot call this machine, so it merges for nobody. It takes part all the same. "
         "To change that, forward a port in your router: docs/how-to/routers.md."
@@ -36,7 +36,7 @@ def advice(mine: PeerSnapshot) -> list[str]:
 
 
 def figures(mine: PeerSnapshot, limits: OwnerLimits, credit: CreditReport | None) -> dict[str, str]:
-    """What a volunteer wants to know; a host does not train."""
+    """Return the main figures for a volunteer; a host has none about training."""
     quotas = {one.key: one.value for one in limits.limits}
     traffic = {
         "Sent today": quantity.size(mine.day.sent_bytes),
@@ -60,7 +60,7 @@ def figures(mine: PeerSnapshot, limits: OwnerLimits, credit: CreditReport | None
 
 
 def standing(peer_id: str, credit: CreditReport | None) -> tuple[str, str]:
-    """The share of all certified tokens, and the place among all contributors."""
+    """Return a peer's share of all certified tokens, and its place among all contributors."""
     contributors = [] if credit is None else [one.peer_id for one in credit.contributors]
     if credit is None or peer_id not in contributors or not credit.tokens:
         return "none yet", "–"
@@ -69,7 +69,7 @@ def standing(peer_id: str, credit: CreditReport | None) -> tuple[str, str]:
 
 
 def hours(seconds: float) -> str:
-    """`45 min`, `2 h 10 min`."""
+    """Format a duration as `45 min` or `2 h 10 min`."""
     whole, minutes = divmod(int(seconds // 60), 60)
     return f"{whole} h {minutes} min" if whole else f"{minutes} min"
 
@@ -85,7 +85,7 @@ def _quota(name: str, used_bytes: int, gigabytes: object) -> dict[str, str]:
 
 
 def details(mine: PeerSnapshot) -> dict[str, str]:
-    """The rest, for who asks; a host does not train."""
+    """Return further figures; a host has none about training."""
     trained = {
         "Steps": quantity.count(mine.steps),
         "Steps per second": f"{mine.steps_per_second:.2f}",
@@ -100,7 +100,7 @@ def details(mine: PeerSnapshot) -> dict[str, str]:
 
 
 def fragment_rows(mine: PeerSnapshot) -> list[Row]:
-    """One row for each fragment."""
+    """Return a row for each fragment."""
     return [
         {
             "fragment": index,

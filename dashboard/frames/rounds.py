@@ -1,4 +1,4 @@
-"""What happened in the last rounds, phase by phase."""
+"""Rows about the last rounds, phase by phase, and about certificates and events."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ ROUNDS_DRAWN = 24
 
 
 def start_of(one: RoundView) -> float:
-    """When a round began (Unix seconds); 0 if nobody knows."""
+    """Return when a round began, in Unix seconds; 0 if that is not known."""
     return one.phases[0].start_unix_seconds if one.phases else 0.0
 
 
 def end_of(one: RoundView, now: float) -> float:
-    """When it ended, or `now`."""
+    """Return when a round ended, in Unix seconds; `now` if it is running."""
     end = one.phases[-1].end_unix_seconds if one.phases else 0.0
     return now if end is None else end
 
 
 def gantt_rows(view: NetworkView, rounds_max: int = ROUNDS_DRAWN) -> list[Row]:
-    """One bar for each phase of the newest rounds; times in milliseconds since 1970."""
+    """Return a bar for each phase of the newest rounds; times are in milliseconds since 1970."""
     names, now = labels(view), view.taken_unix_seconds
     newest = sorted((one for one in view.rounds if one.phases), key=start_of)[-rounds_max:]
     return [
@@ -51,7 +51,7 @@ def gantt_rows(view: NetworkView, rounds_max: int = ROUNDS_DRAWN) -> list[Row]:
 
 
 def latency_rows(view: NetworkView) -> list[Row]:
-    """Median and 95th percentile of every phase over the rounds that were certified, in seconds."""
+    """Return the median and 95th percentile of every phase over the certified rounds, in seconds."""
     found: dict[str, list[float]] = defaultdict(list)
     for one in view.rounds:
         for phase in one.phases:
@@ -71,13 +71,13 @@ def latency_rows(view: NetworkView) -> list[Row]:
 
 
 def percentile(values: Sequence[float], share: float) -> float:
-    """The smallest value that at least this share of the values does not exceed."""
+    """Return the smallest value that at least this share of the values does not exceed."""
     ordered = sorted(values)
     return ordered[max(0, -int(-share * len(ordered) // 1) - 1)]
 
 
 def round_table(view: NetworkView, peer_id: str = "") -> list[Row]:
-    """The newest rounds, or those with this member, newest first: who was late, what was void and why."""
+    """Return a row per round, or per round with this member, newest first."""
     names = labels(view)
     return [
         {
@@ -97,7 +97,7 @@ def round_table(view: NetworkView, peer_id: str = "") -> list[Row]:
 
 
 def certificate_table(view: NetworkView) -> list[Row]:
-    """The newest certificates, newest first."""
+    """Return a row per certificate, newest first."""
     names = labels(view)
     return [
         {
@@ -118,7 +118,7 @@ def certificate_table(view: NetworkView) -> list[Row]:
 
 
 def event_rows(view: NetworkView) -> list[Row]:
-    """How often each thing has happened, most often first."""
+    """Return the count of each event, most frequent first."""
     return [
         {"event": plain(name).replace("_", " "), "count": count}
         for name, count in sorted(view.events.items(), key=lambda one: -one[1])
@@ -126,7 +126,7 @@ def event_rows(view: NetworkView) -> list[Row]:
 
 
 def tape_lines(view: NetworkView) -> str:
-    """The event tape, one JSON object on each line."""
+    """Return the event tape, one JSON object per line."""
     return "".join(json.dumps(event.model_dump(exclude_defaults=True), sort_keys=True) + "\n" for event in view.tape)
 
 

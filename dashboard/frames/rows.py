@@ -1,4 +1,4 @@
-"""What all frames share."""
+"""Rows and times, shared by all frames."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ Row = dict[str, object]
 
 
 def milliseconds(unix_seconds: float) -> int:
-    """As charts take times."""
+    """Convert a time to milliseconds, as charts take it."""
     return int(1000 * unix_seconds)
 
 
 def moment(unix_seconds: float) -> datetime | None:
-    """As tables take times; None for a time that nobody knows."""
+    """Convert a time to a datetime, as tables take it; None for an unknown time."""
     return datetime.fromtimestamp(unix_seconds, UTC) if 0 < unix_seconds < 1e11 else None

@@ -1,4 +1,4 @@
-"""How the run is doing as a whole."""
+"""Words, figures and rows about the run as a whole."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from dashboard.text import plain
 
 WINDOW_SECONDS = 120.0  # over which rates are averaged
 TRAFFIC_SERIES = ("data-parallel, bf16 (computed)", "this run (measured)")
-ALERT_SECONDS = 300.0  # without a version: somebody should look
-LEARNERS_MIN = 2  # of which a round needs so many
-TREND_EVALUATIONS = 6  # newest ones, whose older and newer half say whether the loss falls
+ALERT_SECONDS = 300.0  # so long without a version needs attention
+LEARNERS_MIN = 2  # that a round needs
+TREND_EVALUATIONS = 6  # the newest ones; the loss falls if their newer half is below the older
 TREND_EVALUATIONS_MIN = 3
 GRADIENT_BYTES = 2  # of one parameter's gradient in data-parallel training: bfloat16
 MORE = ("Read more", "read more")
@@ -30,7 +30,7 @@ JOINING = {  # by `admission.mode`
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """What stands at the top of the page; None where nobody can know yet."""
+    """The main figures of the run; None for one that is not known yet."""
 
     loss: float | None
     versions: int
@@ -47,7 +47,7 @@ class Figures:
 
 
 def figures(view: NetworkView) -> Figures:
-    """The run in numbers."""
+    """Compute the main figures of the run."""
     newest = view.history[-1] if view.history else None
     recent = window(view.history)
     capacity = sum(point.capacity_tokens_per_second for point in recent)
@@ -75,7 +75,7 @@ def figures(view: NetworkView) -> Figures:
 
 
 def facts(view: NetworkView) -> str:
-    """What the run is, in one line."""
+    """Describe the run's model and settings in one line."""
     run = view.run
     parts = [
         f"{quantity.count(run.parameters)} parameters" if run.parameters else "",
@@ -89,7 +89,7 @@ def facts(view: NetworkView) -> str:
 
 
 def headline(view: NetworkView) -> str:
-    """How the run goes, in a sentence that needs no explanation."""
+    """Say how the run is going, in a sentence that needs no explanation."""
     live = sum(peer.live for peer in view.peers)
     machines = f"{live} machine" + ("" if live == 1 else "s")
     loss = f"loss {quantity.loss(view.evaluations[-1].loss, view.evaluations[-1].error)}" if view.evaluations else ""
@@ -104,7 +104,7 @@ def headline(view: NetworkView) -> str:
 
 
 def _direction(view: NetworkView) -> str:
-    """Whether the loss falls, by its last values."""
+    """Say whether the loss falls, by the newest evaluations; empty if there are too few."""
     recent = [one.loss for one in view.evaluations[-TREND_EVALUATIONS:]]
     if len(recent) < TREND_EVALUATIONS_MIN:
         return ""
@@ -113,7 +113,7 @@ def _direction(view: NetworkView) -> str:
 
 
 def alert(view: NetworkView) -> str:
-    """What somebody should look at now, in a sentence; empty if all is well."""
+    """Say in a sentence what needs attention now; empty if nothing does."""
     learners = sum(peer.live and peer.role == "learner" for peer in view.peers)
     certified = [one.certified_unix_seconds for one in view.fragments if one.certified_unix_seconds is not None]
     if view.finished or not view.peers or not certified:
@@ -126,7 +126,7 @@ def alert(view: NetworkView) -> str:
 
 
 def about(view: NetworkView, titled: bool = True) -> list[str]:
-    """What the run says of itself, in a few lines; `titled` if its title is to be in them."""
+    """Return the run's description of itself in a few lines, with its title if `titled`."""
     told = {label: plain(text, 240) for label, text in view.run.about}
     purpose = told.get("purpose", "")
     title = told.get("about", "")
@@ -136,7 +136,7 @@ def about(view: NetworkView, titled: bool = True) -> list[str]:
 
 
 def joining(view: NetworkView) -> str:
-    """How one takes part, and who may."""
+    """Say who may take part, and how."""
     if view.finished:
         return "This run is finished."
     organiser = next((plain(text) for label, text in view.run.about if label == "run by"), "its organiser")
@@ -144,13 +144,13 @@ def joining(view: NetworkView) -> str:
 
 
 def window(history: Sequence[HistoryPoint]) -> list[HistoryPoint]:
-    """The newest points that rates are averaged over: at least two, where long runs keep few."""
+    """Return the newest points, over which rates are averaged; two at least, because long runs keep fewer points."""
     recent = [point for point in history if point.unix_seconds >= history[-1].unix_seconds - WINDOW_SECONDS]
     return recent if len(recent) > 1 else list(history[-2:])
 
 
 def seconds_to_target(view: NetworkView) -> float | None:
-    """Until the last version, at the pace of the last minutes; None if nothing moves."""
+    """Estimate the seconds to the last version at the recent pace; None if nothing moves."""
     left = view.run.versions_target - view.versions
     if left <= 0:
         return 0.0
@@ -160,7 +160,7 @@ def seconds_to_target(view: NetworkView) -> float | None:
 
 
 def loss_rows(view: NetworkView) -> list[Row]:
-    """Held-out loss of certified anchors."""
+    """Return a row per evaluation, with the held-out loss of certified anchors."""
     return [
         {"tokens": one.tokens_certified, "minutes": one.wall_seconds / 60, "versions": one.versions, "loss": one.loss}
         for one in view.evaluations
@@ -168,7 +168,7 @@ def loss_rows(view: NetworkView) -> list[Row]:
 
 
 def rate_rows(view: NetworkView) -> list[Row]:
-    """Tokens per second over time: what live learners train, and what ends in certified versions."""
+    """Return tokens per second over time: trained by live learners, and certified in versions."""
     return [
         {"time": milliseconds(point.unix_seconds), "series": series, "tokens_per_second": value}
         for point in view.history
@@ -180,12 +180,12 @@ def rate_rows(view: NetworkView) -> list[Row]:
 
 
 def peer_rows(view: NetworkView) -> list[Row]:
-    """How many peers were there over time."""
+    """Return the number of live peers over time."""
     return [{"time": milliseconds(point.unix_seconds), "peers": point.peers_live} for point in view.history]
 
 
 def version_rows(view: NetworkView) -> list[Row]:
-    """The newest version of every fragment, and how old it is."""
+    """Return the newest version of every fragment, and its age."""
     return [
         {
             "fragment": index,
@@ -199,9 +199,9 @@ def version_rows(view: NetworkView) -> list[Row]:
 
 
 def traffic_rows(view: NetworkView) -> list[Row]:
-    """Bytes sent by all peers since the observer looks on, beside what data-parallel training would have sent.
+    """Return the bytes sent by all peers since the observer started, and those of data-parallel training instead.
 
-    Two rows for each moment, data-parallel first. Empty where no peer tells what it sends.
+    There are two rows for each moment, data-parallel first. Empty if no peer reports its traffic.
     """
     points = [point for point in view.history if point.bytes_sent is not None]
     if not points or not view.run.parameters or not view.run.tokens_per_step:
@@ -211,7 +211,7 @@ def traffic_rows(view: NetworkView) -> list[Row]:
         seconds = point.unix_seconds - before.unix_seconds
         steps = before.trained_tokens_per_second * seconds / view.run.tokens_per_step
         parallel += steps * data_parallel_bytes(view.run, point.peers_live)
-        sent = max(0, (point.bytes_sent or 0) - first)  # less than before where a peer that told so has left
+        sent = max(0, (point.bytes_sent or 0) - first)  # can shrink when a reporting peer leaves
         time = milliseconds(point.unix_seconds)
         rows += [
             {"time": time, "series": TRAFFIC_SERIES[0], "bytes": parallel},
@@ -221,5 +221,5 @@ def traffic_rows(view: NetworkView) -> list[Row]:
 
 
 def data_parallel_bytes(run: RunFacts, peers: int) -> float:
-    """What one learner sends for one step of a ring all-reduce over bfloat16 gradients."""
+    """Return the bytes that one learner sends for one step, in a ring all-reduce of bfloat16 gradients."""
     return 2 * (peers - 1) / peers * run.parameters * GRADIENT_BYTES if peers > 1 else 0.0

@@ -1,4 +1,4 @@
-"""Who lost trust, and what proves it."""
+"""Rows about bans and their evidence, probation, audits and complaints."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from dht.statement import Statement
 
 @lru_cache(maxsize=1024)
 def check_evidence(ban: BanView, run_id: str) -> str:
-    """What this page itself finds in the evidence of a ban, in words: signatures are verified here and now."""
+    """Verify the signatures in the evidence of a ban here, and say what they show."""
     if not ban.evidence:
         return "none shown; checked by the observer" if ban.verified else "none shown"
     try:
@@ -35,7 +35,7 @@ def check_evidence(ban: BanView, run_id: str) -> str:
 
 
 def ban_rows(view: NetworkView) -> list[Row]:
-    """Newest first."""
+    """Return a row per ban, newest first."""
     names = labels(view)
     return [
         {
@@ -50,12 +50,12 @@ def ban_rows(view: NetworkView) -> list[Row]:
 
 
 def evidence_lines(view: NetworkView) -> str:
-    """All evidence: the key and the statements in hex, for people who check it elsewhere."""
+    """Return all evidence as lines of a key and statements in hex, to be checked elsewhere."""
     return "".join(f"{ban.peer_id} {' '.join(ban.evidence)}\n" for ban in view.bans if ban.evidence)
 
 
 def probation_rows(view: NetworkView) -> list[Row]:
-    """Peers whose work is audited but does not count yet."""
+    """Return a row per peer on probation, whose work is audited but does not count yet."""
     names = labels(view)
     return [
         {"peer": names[peer.peer_id], "steps": peer.steps, "last_seen": peer.last_seen_seconds}
@@ -65,7 +65,7 @@ def probation_rows(view: NetworkView) -> list[Row]:
 
 
 def audit_rows(view: NetworkView, kind: str) -> list[Row]:
-    """Audits or complaints, newest first."""
+    """Return a row per audit or complaint, newest first."""
     names, results = labels(view), {True: "passed", False: "failed", None: "pending"}
     return [
         {

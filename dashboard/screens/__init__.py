@@ -1,1 +1,1 @@
-"""What pages show: a module for each. Not called `pages`: Streamlit would run the files of such a folder itself."""
+"""The pages, a module each. The folder is not called `pages`, because Streamlit would run the files in it itself."""

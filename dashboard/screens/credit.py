@@ -1,4 +1,4 @@
-"""Who contributed how much. Every figure is a sum over certificates, none is a claim."""
+"""The page about credit. Every figure is a sum over certificates; none is a claim."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ HOW_COUNTED = (
 
 
 def page(source: Source) -> None:
-    """The page."""
+    """Draw the page."""
     st.header("Credit")
 
     @st.fragment(run_every=show.UPDATE_SECONDS)

@@ -1,4 +1,4 @@
-"""What is wrong, in words; nothing else."""
+"""The page about problems, in words only."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dashboard.text import ago, escaped
 
 
 def page(source: Source) -> None:
-    """The page."""
+    """Draw the page."""
     st.header("Health")
 
     @st.fragment(run_every=show.UPDATE_SECONDS)

@@ -1,4 +1,4 @@
-"""The reader's own machine: what it gives and gets, its brake and its limits. Only this page changes anything."""
+"""The page about the owner's machine: its work, pause and leave, and limits. Only this page changes anything."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ NO_CONTROLS = (
 )
 OVER = "This run is finished, and the peer on this machine has ended. Credit has what it contributed."
 CONTROL_SECONDS_MAX = 2.0
-CREDIT_SECONDS = 30.0  # between two looks at everybody's sums
+CREDIT_SECONDS = 30.0  # between two questions for the credit
 ADVICE_CHARACTERS_MAX = 600
 LEAVING = "leaving"  # in the session: Leave was pressed once
 
 
 def page(source: Source) -> None:
-    """The page."""
+    """Draw the page."""
     st.header("My machine")
     directory = source.data_directory
     if directory is None:
@@ -58,7 +58,7 @@ def page(source: Source) -> None:
 
 @st.cache_data(ttl=CREDIT_SECONDS, show_spinner=False)
 def _credit(directory: Path) -> CreditReport | None:
-    """Everybody's sums as the peer here has them; None if it does not say."""
+    """Return the credit report of the peer here; None if it does not answer."""
     try:
         told = control.ask(directory, "credit", CONTROL_SECONDS_MAX)
         return CreditReport.model_validate(told.get("credit"))

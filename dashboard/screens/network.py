@@ -1,4 +1,4 @@
-"""Who takes part, doing what; and one peer by itself, under its own address (`?peer=ID`)."""
+"""The page about peers, and about one peer under its own address (`?peer=ID`)."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from dashboard.source import Source
 from dashboard.text import label
 
 PEER = "peer"  # in the address
-SHOWN = "network-shown"  # whom the rows of the table stand for, in order
+SHOWN = "network-shown"  # the peer ids of the table's rows, in order
 FACT_PIXELS = 130
-STATE_PIXELS = 220  # why somebody is banned has to be readable
-TABLES = "network-tables"  # grows when a selection has been followed, so that it is forgotten
+STATE_PIXELS = 220  # wide enough to read the reason of a ban
+TABLES = "network-tables"  # counts up when a selection has been followed, so that the selection is forgotten
 
 
 def page(source: Source) -> None:
-    """Everybody, or the peer that the address names."""
+    """Draw all peers, or the peer that the address names."""
     chosen = st.query_params.get(PEER, "")
     if chosen:
         _one(source, chosen)
@@ -63,7 +63,7 @@ def _picture(source: Source) -> None:
 
 
 def _table(rows: list[Row]) -> None:
-    """The table; choosing a row opens the peer that stood there when it was chosen."""
+    """Draw the table; choosing a row opens the peer that was in it at that moment."""
     if not rows:
         st.text("No peer matches.")
         return

@@ -1,4 +1,4 @@
-"""What took how long in the last rounds, who was late, and what came to nothing."""
+"""The page about the last rounds: phases, late members, void rounds, certificates and events."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ OUTCOMES = (
 
 
 def page(source: Source) -> None:
-    """The page."""
+    """Draw the page."""
     st.header("Rounds")
 
     @st.fragment(run_every=show.UPDATE_SECONDS)
@@ -79,7 +79,7 @@ def page(source: Source) -> None:
 
 
 def show_rounds(rows: Sequence[Row], key: str) -> None:
-    """A table of rounds."""
+    """Show a table of rounds."""
     columns = {
         "began": show.time_of_day("Began"),
         "round": show.words("Round"),

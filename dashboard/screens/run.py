@@ -1,4 +1,4 @@
-"""Is the model getting better, how long will it take, and how does one join? More figures on request."""
+"""The page about the run: loss, time left and how to join; more figures on request."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ HELPS = {
 
 
 def page(source: Source) -> None:
-    """The page."""
+    """Draw the page."""
     st.header("Run")
 
     @st.fragment(run_every=show.UPDATE_SECONDS)
@@ -89,7 +89,7 @@ def _more_charts(view: NetworkView) -> None:
 
 
 def _figures(view: NetworkView, found: run.Figures) -> dict[str, str]:
-    versions = min(found.versions, found.versions_target)  # rounds that were under way at the end may make a few more
+    versions = min(found.versions, found.versions_target)  # rounds running at the end may make a few more
     whole = {
         "Loss": quantity.loss(found.loss),
         "Versions": f"{quantity.count(versions)} of {quantity.count(found.versions_target)}",

@@ -1,4 +1,4 @@
-"""Who was banned and what proves it; who is on probation; audits and complaints."""
+"""The page about trust: bans with their evidence, probation, audits and complaints."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dashboard.source import Source
 
 
 def page(source: Source) -> None:
-    """The page."""
+    """Draw the page."""
     st.header("Trust")
 
     @st.fragment(run_every=show.UPDATE_SECONDS)
