@@ -1,1 +1,1 @@
-"""Breaks a swarm of real processes on purpose and measures what that costs (`muster chaos`)."""
+"""Deliberate faults in a swarm of real processes, and measurements of their cost (`muster chaos`)."""

@@ -1,4 +1,4 @@
-"""Carries a plan out: does what is due, undoes what was to last for a while, and notes what really happened."""
+"""The execution of a plan: it fires due events, undoes temporary faults, and records what really happened."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ Target = TypeVar("Target")
 
 
 class Conductor(Generic[Target]):
-    """Fed with the time and with deaths; `tell` hears of every event.
+    """The executor of a plan, driven by the time and by deaths; `tell` is called for every event.
 
-    `restart` starts a peer's process anew, with the name of an attack if it is hostile.
+    `restart` starts a peer's process again, with the name of an attack if it is hostile.
     """
 
     def __init__(
@@ -38,19 +38,19 @@ class Conductor(Generic[Target]):
         self._restart = restart
         self._tell = tell
         self._order = count()
-        self._due: list[tuple[float, int, Event, Event | None]] = []  # the last is what it undoes; None: all
+        self._due: list[tuple[float, int, Event, Event | None]] = []  # the last is the fault to undo; None: all
         self._timed = [event for event in plan.events if event.at_seconds is not None]
         self._at_points = {event.waits_for: event for event in plan.events if event.at_point is not None}
         self._down: set[str] = set()
-        self._faults: dict[tuple[Kind, str], list[Event]] = {}  # not undone yet, by what undoes them and by target
+        self._faults: dict[tuple[Kind, str], list[Event]] = {}  # in force, by undoing kind and target
 
     def begin(self, now: float) -> None:
-        """Times in the plan count from here."""
+        """Start the clock of the plan."""
         for event in self._timed:
             self._push(now + (event.at_seconds or 0.0), event)
 
     def advance(self, now: float) -> None:
-        """Do everything that is due, and what somebody stands still for."""
+        """Fire all due events, and those for which a peer waits at a point."""
         for name, event in list(self._at_points.items()):
             if not event.dies_there and self._executor.stands(process := self._processes[name]):
                 del self._at_points[name]
@@ -61,7 +61,7 @@ class Conductor(Generic[Target]):
             self._fire(event, now, fault)
 
     def note_death(self, name: str, exit_code: int | None, now: float) -> bool:
-        """A process has ended by itself; True if that was in the plan."""
+        """Record that a process has ended by itself; returns whether that was planned."""
         if name in self._down:
             return True
         self._forget(name)
@@ -76,11 +76,11 @@ class Conductor(Generic[Target]):
 
     @property
     def restarts_pending(self) -> bool:
-        """Whether somebody is still to come back."""
+        """Whether a restart is still due."""
         return any(event.do == "restart" for _, _, event, _ in self._due)
 
     def end(self, now: float) -> None:
-        """Repair everything but deaths and hostility, and note what never came to happen."""
+        """Repair everything except deaths and hostility, and record the events that never fired."""
         left = [event for _, _, event, _ in sorted(self._due)] + list(self._at_points.values())
         self._due.clear()
         for event in left:
@@ -100,7 +100,7 @@ class Conductor(Generic[Target]):
         self._note(event, now, refusal)
 
     def _tried(self, event: Event, fault: Event | None = None) -> str | None:
-        """Why it could not be done; None if it has been."""
+        """Carry out an event; returns the reason if it fails, else None."""
         try:
             self._do(event, fault)
         except LocalError as error:
@@ -113,7 +113,7 @@ class Conductor(Generic[Target]):
             self._push(now + event.for_seconds, event.undoing(), event)
 
     def _obstacle(self, event: Event, fault: Event | None) -> str | None:
-        """Why this makes no sense as things are; None if it does."""
+        """Return why this event is impossible in the present state; None if it is possible."""
         name = event.target
         if event.do == "restart" and name not in self._down:
             return f"{name} is running"
@@ -128,14 +128,14 @@ class Conductor(Generic[Target]):
         return None
 
     def _in_force(self, event: Event) -> list[Event]:
-        """The faults of this kind that its target suffers, in the order in which they came."""
+        """Return the target's faults of this kind, in the order in which they began."""
         return self._faults.get(_place_of(event), [])
 
     def _begin(self, event: Event) -> None:
         self._faults[_place_of(event)] = [*self._in_force(event), event]
 
     def _do(self, event: Event, fault: Event | None) -> None:
-        """Begin a fault, or end `fault`, or all of its kind if that is None; the others stay in force."""
+        """Begin a fault, or end `fault`, or all of its kind if that is None; other faults stay in force."""
         before = self._in_force(event)
         if event.do in UNDONE_BY:
             self._begin(event)
@@ -168,7 +168,7 @@ class Conductor(Generic[Target]):
                 self._executor.shape(name, link(faults))
 
     def _turn(self, name: str, begins: bool) -> None:
-        """Another process in place of a peer's, with the attack that is in force; who only stops one may stay away."""
+        """Replace a peer's process by one with the attack in force; a peer that is down and turns honest stays down."""
         was_down = name in self._down
         if not was_down:
             self._kill(name)
@@ -186,25 +186,25 @@ class Conductor(Generic[Target]):
         self._faults.pop(("restart", name), None)
 
     def _forget(self, name: str) -> None:
-        """A process is gone, and with it what was done to it."""
+        """Record that a process is gone, and with it its faults."""
         self._down.add(name)
         self._faults.pop(("continue", name), None)
         self._faults.pop(("disk_free", name), None)
 
 
 def _place_of(event: Event) -> tuple[Kind, str]:
-    """What undoes such an event, or is it, and the target: where it is kept what is to be undone."""
+    """Return the key of a fault: the kind that undoes the event, or its own kind, and the target."""
     return UNDONE_BY.get(event.do, event.do), event.target
 
 
 def link(faults: Iterable[Event]) -> LinkFault:
-    """What these faults make of a connection; of two of one kind the later one counts."""
+    """Return the link that these faults together cause; of two of one kind the later one counts."""
     values = {LINK_VALUES[one.do]: getattr(one, LINK_VALUES[one.do]) for one in faults}
     return LinkFault(**values)
 
 
 def cut(partitions: Sequence[Event], names: Iterable[str]) -> tuple[frozenset[str], ...]:
-    """The sides into which several partitions cut these processes together, first what is on the first side of each."""
+    """Return the sides into which partitions together divide these processes; the first is on each one's first side."""
     if len(partitions) < 2:
         return partitions[0].groups() if partitions else ()
     together: dict[tuple[int, ...], set[str]] = {(0,) * len(partitions): set()}

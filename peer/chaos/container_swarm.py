@@ -1,6 +1,6 @@
-"""A docker-compose swarm to which a plan is done (`muster chaos --beside CONTAINER`).
+"""A chaos run on a docker-compose swarm (`muster chaos --beside CONTAINER`).
 
-It trains already, and goes on afterwards: nothing is started or drained, only broken, repaired and measured.
+The swarm trains already and continues afterwards: nothing is started or drained, only broken, repaired and measured.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from peer.swarm.report import report_of
 from peer.swarm.run import DRAIN_SECONDS_MAX, POLL_SECONDS, Display
 from peer.swarm.watch import at_rest, same_heads
 
-COMPARISONS_MAX = 3  # what a poll shows is old: a round may begin while all are asked one after the other
+COMPARISONS_MAX = 3  # polls lag: a round may begin while processes are asked one after the other
 
 
 @dataclass(frozen=True, slots=True)
 class ContainerOptions:
-    """What runs there, as its starter knows, and what is to happen to it."""
+    """The running swarm's configuration, as its user knows it, and the plan to carry out."""
 
     config: RunConfig
     step_seconds: float
@@ -58,7 +58,10 @@ class ContainerSwarm:
         self._started_at = time.monotonic()
 
     async def measure(self) -> ChaosReport:
-        """Raises LocalError if not every peer came to train, if it is stopped, or if not all could be put back."""
+        """Carry out the plan and return the report.
+
+        Raises LocalError if not every peer comes to train, if the run is stopped, or if not all can be restored.
+        """
         followers = [asyncio.create_task(self._follow(name)) for name in self.watch.names]
         with on_signals(ENDING, self._stop):
             try:
@@ -74,7 +77,7 @@ class ContainerSwarm:
         return chaos_report(report, self.watch, window, pace)
 
     def _stop(self, _: signal.Signals) -> None:
-        """At the next poll, and nowhere else: a repair under way is not cut short, however often one asks."""
+        """Stop at the next poll only: a repair in progress is never interrupted, however many signals come."""
         self._is_stopped = True
 
     async def _break(self) -> Window:
@@ -90,7 +93,7 @@ class ContainerSwarm:
         return window
 
     async def _compare(self) -> None:
-        """Have all learners rest until everybody holds the same, and hash it."""
+        """Pause all learners until every process holds the same state, and fetch its digests."""
         try:
             await self._tell("pause", self.watch.living_learners)
             for _ in range(COMPARISONS_MAX):
@@ -108,7 +111,7 @@ class ContainerSwarm:
                 self.watch.note_final(name, last, time.monotonic())
 
     async def _follow(self, name: str) -> None:
-        """Ask one process again and again, even after it was replaced."""
+        """Poll one process repeatedly, even after it was replaced."""
         while True:
             with suppress(MusterError):
                 directory = await asyncio.to_thread(self._place.data_directory, name)

@@ -1,4 +1,4 @@
-"""The host and the peers of a docker-compose swarm, and what can be done to them: to containers and to their network.
+"""The host and peers of a docker-compose swarm, with faults for the containers and their network.
 
 Chaos runs beside them, in the engine's own network, where the other ends of their cables are (docker-compose.yml).
 """
@@ -18,21 +18,21 @@ from peer.chaos.executor import LinkFault
 from peer.chaos.plan import HOST, Event, name_of
 from peer.chaos.user_link import UserLink
 
-NETWORK = "public"  # of the project, where everybody is
-DATA = "/data/muster"  # in each container; peers have a link there, to a folder of the shared volume
+NETWORK = "public"  # of the project, shared by all containers
+DATA = "/data/muster"  # in each container; a peer has a link there, to a folder of the shared volume
 LABEL = "com.docker.compose"
 
 
 @dataclass(frozen=True, slots=True)
 class Container:
-    """One of the swarm; `service` is its name in the file, by which others find it."""
+    """A container of the swarm; `service` is its name in the file, by which others find it."""
 
     id: str
     service: str
 
 
 class Containers:
-    """A `Breaker` whose targets are the names of processes: `host`, `peer-1` …, numbered as docker-compose does."""
+    """A `Breaker` whose targets are names of processes: `host`, `peer-1` …, numbered as docker-compose does."""
 
     def __init__(self, engine: ContainerEngine, beside: str) -> None:
         """`beside` is any container of the swarm; raises UsageError if there is no such swarm."""
@@ -44,20 +44,20 @@ class Containers:
         self._of = self._find()
         if HOST not in self._of or len(self._of) == 1:
             raise UsageError(f"the docker-compose project {self.project} has no host and peers that run")
-        self._away: set[str] = set()  # whom this life has paused or killed, and not brought back yet
-        self._islands: dict[str, str] = {}  # networks of this life's partitions, by name
+        self._away: set[str] = set()  # containers paused or killed by this run, and not brought back yet
+        self._islands: dict[str, str] = {}  # networks of this run's partitions, by name
         self._side_of: dict[str, str] = {}
         self._links: dict[str, tuple[LinkFault, UserLink]] = {}
         self._data: dict[str, Path] = {}
 
     @property
     def peers(self) -> int:
-        """How many there are beside the host."""
+        """Number of peers, without the host."""
         return len(self._of) - 1
 
     def _find(self) -> dict[str, Container]:
         found = {}
-        own = [f"{LABEL}.project={self.project}", f"{LABEL}.container-number"]  # the image has some labels as well
+        own = [f"{LABEL}.project={self.project}", f"{LABEL}.container-number"]  # images add labels as well
         for one in self._engine.get("/containers/json", filters={"label": own}):
             labels = one["Labels"]
             service, number = labels[f"{LABEL}.service"], int(labels[f"{LABEL}.container-number"])
@@ -68,18 +68,18 @@ class Containers:
     # -- what runs
 
     def exit_code(self, name: str) -> int | None:
-        """None while it runs."""
+        """Return the exit code, None while the container runs."""
         state = self._state(name)
         return None if state["Running"] else int(state["ExitCode"])
 
     def data_directory(self, name: str) -> Path:
-        """Where its control socket is; a peer that was started again may have another folder."""
+        """Return the folder of its control socket, which may differ after a restart."""
         if name not in self._data:
             self._data[name] = Path(self._engine.run(self._of[name].id, "readlink", "-e", DATA))
         return self._data[name]
 
     def restart(self, name: str) -> None:
-        """With a bad link, if it has one: its cable is another one in each life."""
+        """Start the container again, with its bad link if it has one: each life has another cable."""
         self._data.pop(name, None)
         shaped, _ = self._links.get(name, (LinkFault(), None))
         self.shape(name, LinkFault())
@@ -88,7 +88,7 @@ class Containers:
         self.shape(name, shaped)
 
     def close(self) -> None:
-        """Put everything back that was changed, whatever of it fails; raises LocalError with all that did."""
+        """Undo all changes, even if some of that fails; raises LocalError with every failure."""
         away = sorted(self._away)
         undoing: list[Callable[[], None]] = [
             *(partial(self.shape, name, LinkFault()) for name in self._links),
@@ -151,7 +151,7 @@ class Containers:
         raise LocalError(f"{peer} stands at no point")
 
     def partition(self, sides: Sequence[Collection[str]]) -> None:
-        """The first side stays where it is; each other one is moved to a network of its own."""
+        """Leave the first side where it is, and move each other side to a network of its own."""
         for name in self._of:
             side = next((index for index, side in enumerate(sides) if name in side), 0)
             self._move(name, self._island(side) if side else self._home)
@@ -159,7 +159,7 @@ class Containers:
             self._remove_islands()
 
     def shape(self, name: str, link: LinkFault) -> None:
-        """By a process that every frame of the container passes through; a good link needs none."""
+        """Shape the link with a process that passes on every frame of the container; a good link needs none."""
         _, process = self._links.pop(name, (None, None))
         if link == LinkFault():
             if process is not None:
@@ -194,7 +194,7 @@ class Containers:
             return
         container = self._of[name]
         shaped, _ = self._links.get(name, (LinkFault(), None))
-        self.shape(name, LinkFault())  # the cable goes
+        self.shape(name, LinkFault())  # its cable goes away
         own_names = {"Container": container.id, "EndpointConfig": {"Aliases": [container.service]}}
         self._engine.post(f"/networks/{network}/connect", own_names)
         self._engine.post(f"/networks/{before}/disconnect", {"Container": container.id, "Force": True})
@@ -202,12 +202,12 @@ class Containers:
         self.shape(name, shaped)
 
     def _cable(self, name: str) -> str:
-        """The number of the engine's end of the container's cable."""
+        """Return the interface number of the engine's end of the container's cable."""
         return self._engine.run(self._of[name].id, "sh", "-c", "cat /sys/class/net/eth*/iflink")
 
 
 def _failure(undo: Callable[[], None]) -> str | None:
-    """What went wrong; None if it has been undone."""
+    """Return what went wrong; None if the change is undone."""
     try:
         undo()
     except LocalError as error:

@@ -1,4 +1,4 @@
-"""Faults drawn at random, the same for the same seed: who is hit when."""
+"""Random faults, the same for the same seed: which peers are hit, and when."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from peer.chaos.plan import HOST, ChaosPlanFile, Event, Kind, Plan, Repeated
 
 KILL_EVERY_SECONDS, KILL_FOR_SECONDS = 40.0, 15.0
 STOP_EVERY_SECONDS, STOP_FOR_SECONDS = 90.0, 10.0
-CALM_SECONDS_MAX = 30.0  # at the end, so that the peer that was hit last is back before the peers are counted
+CALM_SECONDS_MAX = 30.0  # at the end, so that the peer that was hit last is back before peers are counted
 CALM_SHARE_MAX = 0.25
-PARTITION_FROM, PARTITION_TO = 0.35, 0.5  # of the time
+PARTITION_FROM, PARTITION_TO = 0.35, 0.5  # as shares of the time
 HOST_KILLED_AT = 0.6
 SHAPED_FROM, SHAPED_FOR = 0.1, 0.2
 DELAY_SECONDS, LOSS_SHARE, BITS_PER_SECOND = 0.05, 0.01, 20e6  # a poor home connection
 SKEW_EVERY_SECONDS, SKEW_FOR_SECONDS, SKEW_SECONDS = 150.0, 30.0, 120.0
 ATTACKED_FROM, ATTACKED_FOR, ATTACK = 0.7, 0.2, "false_results"
 HOW: dict[Kind, dict[str, float]] = {"clock_skew": {"skew_seconds": SKEW_SECONDS}}
-"""What else the events need that are drawn again and again."""
+"""Further fields of the events that are drawn repeatedly."""
 
 
 def plan_of(file: ChaosPlanFile, peers: int, minutes: float, seed: int | None = None) -> Plan:
-    """A file's plan for so many peers and minutes, what it repeats drawn by this seed, or by its own.
+    """Return a file's plan for this many peers and minutes; repeated faults are drawn by `seed`, or by the file's.
 
     Raises UsageError if it does not fit.
     """
@@ -36,7 +36,7 @@ def plan_of(file: ChaosPlanFile, peers: int, minutes: float, seed: int | None = 
 
 
 def draw_plan(seed: int, peers: int, minutes: float) -> Plan:
-    """A bit of everything: kills, stops, wrong clocks, a partition, a poor connection, an attacker, a dead host."""
+    """Draw some of each: kills, stops, wrong clocks, a partition, a poor connection, an attacker, a dead host."""
     seconds, random = minutes * 60, Random(seed)
     repeated: dict[Kind, Repeated] = {
         "kill": Repeated(every_seconds=KILL_EVERY_SECONDS, for_seconds=KILL_FOR_SECONDS),
@@ -71,10 +71,10 @@ def draw_plan(seed: int, peers: int, minutes: float) -> Plan:
 
 
 def _absences(random: Random, peers: int, seconds: float, repeated: Mapping[Kind, Repeated]) -> list[Event]:
-    """Peers taken away for a while, each kind as a Poisson process, never too many at once."""
+    """Draw temporary absences of peers, each kind as a Poisson process, never too many at once."""
     end = seconds - min(CALM_SECONDS_MAX, CALM_SHARE_MAX * seconds)
     due: dict[Kind, float] = {kind: random.expovariate(1 / one.every_seconds) for kind, one in repeated.items()}
-    back = dict.fromkeys(range(1, peers + 1), 0.0)  # when each peer is there again
+    back = dict.fromkeys(range(1, peers + 1), 0.0)  # when each peer is back
     events = []
     while due and (now := min(due.values())) < end:
         kind = min(due, key=lambda one: due[one])
@@ -93,5 +93,5 @@ def _absences(random: Random, peers: int, seconds: float, repeated: Mapping[Kind
 
 
 def _away_max(peers: int) -> int:
-    """How many may be away while the others can still certify: fewer than a third (design §6.3)."""
+    """Return how many peers may be absent while the others can still certify: fewer than a third (design §6.3)."""
     return (peers - 1) // 3

@@ -1,5 +1,4 @@
-"""The container engine's own interface, as far as chaos needs it: HTTP over its socket, so that no client has to be
-installed where chaos runs."""
+"""The part of the container engine's API that chaos needs: HTTP over its socket, so that no client is needed."""
 
 from __future__ import annotations
 
@@ -32,17 +31,17 @@ class _Connection(http.client.HTTPConnection):
 
 
 class ContainerEngine:
-    """Methods raise LocalError if the engine refuses, or if there is none."""
+    """A client of the engine; methods raise LocalError if the engine refuses, or if there is none."""
 
     def __init__(self, path: Path = SOCKET) -> None:
         self._path = path
 
     def get(self, place: str, **query: Any) -> Any:
-        """Values of the query that are no text are written as JSON."""
+        """Return the answer to a GET request; query values other than text are sent as JSON."""
         return json.loads(self._ask("GET", place, query=query))
 
     def post(self, place: str, body: Mapping[str, Any] | None = None, **query: Any) -> Any:
-        """What the engine answers; None if that is nothing."""
+        """Return the answer to a POST request; None if it is empty."""
         reply = self._ask("POST", place, body, query)
         return json.loads(reply) if reply else None
 
@@ -50,7 +49,7 @@ class ContainerEngine:
         self._ask("DELETE", place)
 
     def run(self, container: str, *words: str) -> str:
-        """What a command prints inside a running container."""
+        """Run a command inside a running container; returns its output."""
         made = self.post(f"/containers/{container}/exec", {"Cmd": words, "AttachStdout": True, "Tty": True})
         printed = self._ask("POST", f"/exec/{made['Id']}/start", {"Detach": False, "Tty": True}).decode().strip()
         code = self.get(f"/exec/{made['Id']}/json")["ExitCode"]

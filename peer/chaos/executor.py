@@ -1,6 +1,6 @@
-"""Where the peers of a chaos run live and what can be done to them there; on loopback, whatever signals can do.
+"""The places where peers of a chaos run live, and the faults possible there; on loopback, those that signals can cause.
 
-Another kind of place implements `Executor`, or `Breaker` if somebody else starts the peers there, as in containers.
+Another place implements `Executor`, or `Breaker` if its peers are started elsewhere, as in containers.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from peer.swarm.processes import PeerProcess
 
 NETWORK_KINDS: frozenset[Kind] = frozenset({"partition", "heal", "delay", "loss", "bandwidth", "clear"})
 MACHINE_KINDS: frozenset[Kind] = NETWORK_KINDS | {"clock_skew", "clock_right"}
-"""What is the machine's and not its process', so that it holds for any process there."""
+"""Faults of the machine rather than a process, so that they hold for any process there."""
 WAKE_SECONDS_MAX = 5.0
 
 
 @dataclass(frozen=True, slots=True)
 class LinkFault:
-    """What is wrong with a peer's connection, each way."""
+    """The faults of a peer's connection, each way."""
 
     delay_seconds: float = 0.0
     loss_share: float = 0.0
@@ -40,10 +40,10 @@ Target_contra = TypeVar("Target_contra", contravariant=True)
 
 
 class Breaker(Protocol[Target_contra]):
-    """What can be done to peers; a Target is a running one. All methods raise LocalError if they cannot do it."""
+    """The faults that a place can cause; a Target is a running peer. All methods raise LocalError if they fail."""
 
     def refusal(self, event: Event) -> str | None:
-        """Why such an event cannot be made to happen here; None if it can."""
+        """Return why such an event is impossible here; None if it is possible."""
         ...
 
     def kill(self, peer: Target_contra) -> None: ...
@@ -51,23 +51,23 @@ class Breaker(Protocol[Target_contra]):
     def resume(self, peer: Target_contra) -> None: ...
     def limit_disk(self, peer: Target_contra, full: bool) -> None: ...
     def set_clock(self, peer: Target_contra, skew_seconds: float) -> None:
-        """Have the peer's wall clock be off by this from now on."""
+        """Shift the peer's wall clock by this from now on."""
         ...
 
     def stands(self, peer: Target_contra) -> bool:
-        """Whether it has come to a point of the protocol and stands still there, until `release`."""
+        """Whether the peer waits at a point of the protocol, until `release`."""
         ...
 
     def release(self, peer: Target_contra) -> None: ...
     def partition(self, sides: Sequence[Collection[str]]) -> None:
-        """Cut the network; processes on no side are on the first. No sides: everybody reaches everybody."""
+        """Cut the network; processes on no side belong to the first. Without sides, all reach each other."""
         ...
 
     def shape(self, name: str, link: LinkFault) -> None: ...
 
 
 def refused(events: Collection[Event], place: Breaker[Any]) -> str:
-    """Which of these events cannot happen there, and why, in a sentence for each reason; empty if all can."""
+    """Return which of these events are impossible there, a sentence for each reason; empty if all are possible."""
     kinds: dict[str, list[Kind]] = {}
     for event in events:
         if reason := place.refusal(event):
@@ -79,7 +79,7 @@ def refused(events: Collection[Event], place: Breaker[Any]) -> str:
 
 
 class Executor(Breaker[PeerProcess], Protocol):
-    """A place on this machine where peers are started too; `open` raises UsageError if the place is not there."""
+    """A place on this machine that also starts peers; `open` raises UsageError if the place does not exist."""
 
     def open(self, names: Sequence[str]) -> None: ...
     def close(self) -> None: ...
@@ -109,26 +109,26 @@ class Loopback:
         return PeerProcess.start(name, data_directory, arguments, temporary)
 
     def kill(self, peer: PeerProcess) -> None:
-        """As kill -9: the kernel ends the peer's daemon and learner with it."""
+        """End the peer like kill -9: the kernel ends its daemon and learner with it."""
         peer.process.kill()
-        self._wake(peer)  # a child that is stopped could not end
+        self._wake(peer)  # a stopped child could not end
 
     def stop(self, peer: PeerProcess) -> None:
-        """The whole peer stands still, as on a machine that sleeps."""
+        """Stop the whole peer, as on a machine that sleeps."""
         self._asleep[peer.process.pid] = Sleep(family(peer.process.pid))
 
     def resume(self, peer: PeerProcess) -> None:
         self._wake(peer)
 
     def limit_disk(self, peer: PeerProcess, full: bool) -> None:
-        """A full disk: until it is free again, nothing this process writes to a file is taken."""
+        """Simulate a full disk: until it is free again, no write of this process to a file succeeds."""
         for pid in family(peer.process.pid):
             with suppress(ProcessLookupError):
                 _, hard = resource.prlimit(pid, resource.RLIMIT_FSIZE)
                 resource.prlimit(pid, resource.RLIMIT_FSIZE, (0 if full else hard, hard))
 
     def set_clock(self, peer: PeerProcess, skew_seconds: float) -> None:
-        """In a file, which a peer reads that was started with `--skew-file`."""
+        """Write the offset to the file that a peer started with `--skew-file` reads."""
         write_skew(peer.data_directory / SKEW_FILE, skew_seconds)
 
     def stands(self, peer: PeerProcess) -> bool:
@@ -150,34 +150,34 @@ class Loopback:
 
 
 class Sleep:
-    """Processes that stand still until `end`, or until this process dies.
+    """Processes that are stopped until `end`, or until this process dies.
 
-    A stopped process cannot see that its parent is gone. So a shell waits at the end of a pipe, and wakes them when
-    nobody holds the other end any more.
+    A stopped process cannot notice that its parent is gone. So a shell waits at the end of a pipe, and wakes them when
+    the other end is closed.
     """
 
     def __init__(self, pids: Sequence[int]) -> None:
         self._guard = subprocess.Popen(
             ["sh", "-c", 'read -r _; kill -CONT "$@" 2>/dev/null', "sh", *map(str, pids)],
             stdin=subprocess.PIPE,
-            start_new_session=True,  # Ctrl-C is not for it
+            start_new_session=True,  # keeps Ctrl-C away from it
         )
-        for pid in pids:  # the peer before its children, which it would otherwise miss
+        for pid in pids:  # the peer before its children, whose stop it would otherwise notice
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGSTOP)
 
     def end(self) -> None:
-        """Let them go on; returns once they have been told."""
+        """Let the processes continue; returns once they have been signalled."""
         self._guard.communicate(timeout=WAKE_SECONDS_MAX)
 
 
 def family(pid: int) -> list[int]:
-    """A process and everything it has started that lives, parents before children."""
+    """Return a process and its living descendants, parents before children."""
     children: dict[int, list[int]] = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdecimal():
             with suppress(OSError):  # it has just ended
-                # the name, in brackets, may hold anything; state and parent follow it
+                # the name, in brackets, may contain anything; state and parent follow it
                 parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
                 children.setdefault(parent, []).append(int(entry.name))
     found = [pid]

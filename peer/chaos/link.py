@@ -1,10 +1,10 @@
-"""A narrow, long and lossy link for one machine on a bridge, in user space: netem is a part that many kernels lack.
+"""A narrow, long and lossy link for one machine on a bridge, in user space, because many kernels lack netem.
 
 `python link.py INTERFACE TAP`, as root, where the bridge is; INTERFACE is a name or a number. The bridge's end of the
-machine's cable is unplugged, a tap takes its place, and every frame between the two passes here. Each line on standard
-input is what the link is from then on, `BITS_PER_SECOND DELAY_SECONDS LOSS_SHARE` each way (0 bits: no limit), answered
-with `ready`; at the end of input everything is put back. The sender's kernel may hand over up to 64 KB at once, which
-then is one frame, delayed or lost whole. Nothing but the standard library: it has to start quickly.
+machine's cable is unplugged, a tap takes its place, and every frame between the two passes through here. Each line on
+standard input sets the link, `BITS_PER_SECOND DELAY_SECONDS LOSS_SHARE` each way (0 bits: no limit), and is answered
+with `ready`. At the end of input everything is restored. The sender's kernel may hand over up to 64 KB at once, which
+then is one frame, delayed or lost as a whole. Only the standard library is used, so that it starts quickly.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from dataclasses import dataclass, field
 SEED = 1
 QUEUE_SECONDS = 0.2  # how long a frame may wait for the line
 FRAME_BYTES_MAX = 10 + 65536 + 64  # sending kernels cut large segments last; the header says where
-FRAMES_AT_ONCE = 16  # from one side before the other is looked at
+FRAMES_AT_ONCE = 16  # from one side before the other side's turn
 BUFFER_BYTES = 1 << 25
 LINE_BYTES_MAX = 200
-NICENESS = -10  # a network card waits for nobody
+NICENESS = -10  # a network card does not wait for other processes either
 TUNSETIFF, TUNSETOFFLOAD = 0x400454CA, 0x400454D0  # linux/if_tun.h
 IFF_TAP, IFF_NO_PI, IFF_VNET_HDR = 0x2, 0x1000, 0x4000
 LARGE_SEGMENTS = 0x1 | 0x2 | 0x4  # TUN_F_CSUM, _TSO4, _TSO6
@@ -50,7 +50,7 @@ class LinkDirection:
     _under_way: list[tuple[float, int, bytes]] = field(default_factory=list)  # due, tie-breaker, frame
 
     def take(self, frame: bytes, now: float) -> None:
-        """A frame enters; it is lost if it would have to wait too long, or by chance."""
+        """Accept a frame; drop it if it would wait too long, or by chance."""
         sent_at = max(now, self._free_at)
         if self.bytes_per_second:
             sent_at += len(frame) / self.bytes_per_second
@@ -61,11 +61,11 @@ class LinkDirection:
         heapq.heappush(self._under_way, (sent_at + self.delay_seconds, self._count, frame))
 
     def next_due(self) -> float | None:
-        """When the next frame arrives; None if none is under way."""
+        """Return when the next frame arrives; None if none is on its way."""
         return self._under_way[0][0] if self._under_way else None
 
     def arrived(self, now: float) -> list[bytes]:
-        """The frames that have arrived since it was asked last."""
+        """Return the frames that have arrived since the last call."""
         frames = []
         while self._under_way and self._under_way[0][0] <= now:
             frames.append(heapq.heappop(self._under_way)[2])
@@ -73,7 +73,7 @@ class LinkDirection:
 
 
 def main(interface: str, tap_name: str) -> None:
-    """Be the link until the end of standard input."""
+    """Run the link until the end of standard input."""
     if interface.isdecimal():
         interface = socket.if_indextoname(int(interface))
     with suppress(PermissionError):
@@ -99,7 +99,7 @@ def main(interface: str, tap_name: str) -> None:
 
 
 def _replug(control: socket.socket, old: str, new: str) -> None:
-    """Put one interface in the other's place on its bridge, whichever that is by now."""
+    """Put one interface in the other's place on its present bridge."""
     bridge = os.path.basename(os.readlink(f"/sys/class/net/{old}/master"))
     for request, name in ((SIOCBRDELIF, old), (SIOCBRADDIF, new)):
         fcntl.ioctl(control, request, struct.pack("16si20x", bridge.encode(), socket.if_nametoindex(name)))
@@ -119,7 +119,7 @@ def _pass_frames(cable: int, tap: int) -> None:
             if source in ready:
                 _take_in(source, line)
             for frame in line.arrived(time.monotonic()):
-                with suppress(OSError):  # a full queue, or a cable that is being pulled: the frame is lost
+                with suppress(OSError):  # a full queue, or a cable being pulled: the frame is lost
                     os.write(sink, frame)
 
 
@@ -131,7 +131,7 @@ def _take_in(source: int, line: LinkDirection) -> None:
 
 
 def _obey(order: bytes, lines: list[LinkDirection]) -> bool:
-    """Change the link as told; False at the end of all orders."""
+    """Change the link as ordered; returns False at the end of all orders."""
     if not order:
         return False
     bits, delay, loss = map(float, order.split())

@@ -1,4 +1,4 @@
-"""The report of a chaos run: the swarm's own, and what the faults have cost."""
+"""The report of a chaos run: the swarm's own report, and the cost of the faults."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from peer.chaos.record import ChaosWatch
 from peer.chaos.score import Window
 from peer.observer.seen_certificates import Seen
 
-DIED = "died"  # in a timeline: a process ended, and nobody had planned it
+DIED = "died"  # in a timeline: a process ended without a plan
 
 
 @dataclass(frozen=True, slots=True)
 class UndisturbedPace:
-    """What a learner does undisturbed; `step_seconds` is 0 if it is held to no pace."""
+    """The pace of a learner without faults; `step_seconds` is 0 if it is unlimited."""
 
     tokens_per_step: int
     step_seconds: float
 
     def tokens_in(self, seconds: float) -> float:
-        """Tokens of one learner in this time; 0 if nobody knows."""
+        """Return the tokens of one learner in this time; 0 if unknown."""
         return seconds / self.step_seconds * self.tokens_per_step if self.step_seconds else 0.0
 
 
 class FaultFreeReport(BaseModel):
-    """What of a chaos report without faults others are compared with."""
+    """The part of a chaos report without faults that serves as baseline."""
 
     model_config = ConfigDict(frozen=True, extra="ignore", from_attributes=True)
 
@@ -43,7 +43,7 @@ class FaultFreeReport(BaseModel):
 
 
 def chaos_report(swarm: SwarmReport, watch: ChaosWatch, window: Window, pace: UndisturbedPace) -> ChaosReport:
-    """Everything but goodput, which needs a run without faults (`against`)."""
+    """Return everything but goodput, which needs a run without faults (`against`)."""
     lineage = watch.certificates.lineage(watch.heads())
     fragments = max(1, len(watch.heads()))
     inside = [one for one in lineage if one.seconds in window]
@@ -79,14 +79,14 @@ def chaos_report(swarm: SwarmReport, watch: ChaosWatch, window: Window, pace: Un
 
 
 def against(report: ChaosReport, baseline: FaultFreeReport) -> ChaosReport:
-    """The report with its goodput: certified tokens per second over those of a run without faults."""
+    """Return the report with its goodput: certified tokens per second, divided by those of a run without faults."""
     usual = baseline.measured_tokens_certified / baseline.measured_seconds
     own = report.measured_tokens_certified / report.measured_seconds
     return report.model_copy(update={"goodput": own / usual if usual else None})
 
 
 def load_baseline(path: Path, peers: int, step_seconds: float) -> FaultFreeReport:
-    """From the report of a run without faults of as many peers at the same pace; raises UsageError."""
+    """Read the report of a run without faults with as many peers and the same pace; raises UsageError."""
     try:
         report = FaultFreeReport.model_validate_json(path.read_bytes())
     except FileNotFoundError:
@@ -102,12 +102,12 @@ def load_baseline(path: Path, peers: int, step_seconds: float) -> FaultFreeRepor
 
 
 def _tokens(certificates: Sequence[Seen]) -> int:
-    """Summed over fragments: every token trains all of them, so each fragment counts it once."""
+    """Return the sum over fragments: every token trains all of them, so each fragment counts it once."""
     return sum(one.certificate.tokens for one in certificates)
 
 
 def _events(swarm: SwarmReport, watch: ChaosWatch) -> dict[str, int]:
-    """The swarm's events, with the deaths that were in no plan instead of all deaths."""
+    """Return the swarm's events, with unplanned deaths in place of all deaths."""
     events = {name: count for name, count in swarm.events.items() if not name.startswith(f"{DIED} ")}
     for one in watch.accidents:
         events[f"{DIED} {one.name}"] = events.get(f"{DIED} {one.name}", 0) + 1

@@ -1,8 +1,8 @@
-"""Peers in network namespaces of their own, on a switch that can be cut in two: partitions, bad links (needs root).
+"""Peers in network namespaces of their own, on a switch that can be divided: partitions, bad links (needs root).
 
-Bridges and the far ends of all cables lie in one more namespace, so nothing on the machine's own network changes,
-no firewall of its own interferes, and removing the namespaces removes everything. Their names carry the process id of
-their maker: the next run sweeps away what a killed one has left.
+Bridges and the far ends of all cables lie in one more namespace. So the machine's own network does not change, its
+firewall does not interfere, and removing the namespaces removes everything. Their names contain the process id of
+their creator: the next run removes those of a killed one.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from peer.swarm.processes import PeerProcess
 PREFIX = "muster-"
 PACKAGES = {"ip": "iproute2", "tc": "iproute2"}  # Debian's
 COMMAND_SECONDS_MAX = 10.0
-NETWORK = "10.77.0.0/16"  # of the switch; nobody else is in it
+NETWORK = "10.77.0.0/16"  # of the switch, which is connected to nothing else
 TRIALS = frozenset({"--attack", "--skew-file"})
 UPLINK = "uplink"  # a peer's end of its cable
 QUEUE_SECONDS = 0.2  # how long a packet may wait for a narrow line
@@ -37,7 +37,7 @@ _OWNED = re.compile(PREFIX + r"(\d+)-\S+")
 
 
 class Namespaces(Loopback):
-    """As on loopback, but every peer is a machine of its own in the eyes of the network."""
+    """Processes as on loopback, but to the network every peer is a machine of its own."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -45,10 +45,10 @@ class Namespaces(Loopback):
         self._addresses: dict[str, str] = {}
         self._bridges = 0
         self._user_links: dict[str, UserLink] = {}
-        self._disciplines: set[str] = set()  # that this kernel has
+        self._disciplines: set[str] = set()  # those this kernel has
 
     def open(self, names: Sequence[str]) -> None:
-        """A namespace for each, all on one switch."""
+        """Create a namespace for each name, all on one switch."""
         if os.geteuid() != 0:
             raise UsageError("network namespaces are for root; use sudo, or leave --netns out")
         for command, package in PACKAGES.items():
@@ -79,11 +79,11 @@ class Namespaces(Loopback):
         return PeerProcess.start(name, data_directory, placed, temporary, self.inside(name))
 
     def inside(self, name: str, *command: str) -> list[str]:
-        """The command as this machine runs it."""
+        """Return the command that runs `command` inside this machine."""
         return ["ip", "netns", "exec", self._space(name), *command]
 
     def address(self, name: str) -> str:
-        """Where others reach this machine."""
+        """Return the address where others reach this machine."""
         return self._addresses[name]
 
     def partition(self, sides: Sequence[Collection[str]]) -> None:
@@ -95,7 +95,7 @@ class Namespaces(Loopback):
             self._switch("ip", "link", "set", plugged, "master", f"side{side}")
 
     def shape(self, name: str, link: LinkFault) -> None:
-        """By the kernel if it has what this takes, else by a process that every frame passes through."""
+        """Shape the link in the kernel if that has the parts, else with a process that passes on every frame."""
         words = discipline(link)
         in_kernel = not words or words[0] in self._disciplines
         if in_kernel and name in self._user_links:
@@ -145,7 +145,7 @@ class Namespaces(Loopback):
             _run("ip", "-n", space, "link", "set", interface, "up")
 
     def _knows(self, link: LinkFault) -> bool:
-        """Whether this kernel has the discipline for such a link, tried out where it hurts nobody."""
+        """Whether this kernel has the discipline for such a link, tried where it does no harm."""
         try:
             self._switch("tc", "qdisc", "add", "dev", "lo", "root", *discipline(link))
             self._switch("tc", "qdisc", "del", "dev", "lo", "root")
@@ -158,7 +158,7 @@ _PROBES = {"netem": LinkFault(delay_seconds=0.001), "tbf": LinkFault(bits_per_se
 
 
 def discipline(link: LinkFault) -> tuple[str, ...]:
-    """What makes an interface send as badly as this, in the words of tc(8); empty for a good link."""
+    """Return the arguments of tc(8) that make an interface send as badly as this; empty for a good link."""
     words: list[str] = []
     if link.delay_seconds:
         words += ["delay", f"{link.delay_seconds * 1e6:.0f}us"]
@@ -174,7 +174,7 @@ def discipline(link: LinkFault) -> tuple[str, ...]:
 
 
 def sweep() -> None:
-    """Remove the namespaces of runs whose process is gone, and what still lives in them."""
+    """Remove the namespaces of runs whose process is gone, and the processes still in them."""
     names = (line.split()[0] for line in _run("ip", "netns", "list").splitlines() if line)
     owned = ((name, match) for name in names if (match := _OWNED.fullmatch(name)))
     _remove(name for name, match in owned if not Path(f"/proc/{match[1]}").exists())
@@ -190,7 +190,7 @@ def _remove(spaces: Iterable[str]) -> None:
 
 
 def _run(*words: str) -> str:
-    """The output of a command; raises LocalError with what it says."""
+    """Return the output of a command; raises LocalError with its message."""
     try:
         done = subprocess.run(words, capture_output=True, text=True, timeout=COMMAND_SECONDS_MAX, check=True)
     except subprocess.CalledProcessError as error:

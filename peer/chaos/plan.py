@@ -1,4 +1,4 @@
-"""What is to go wrong in a chaos run, and when: from a TOML file, checked, in words if it is no plan."""
+"""The plan of a chaos run: its faults and their times, read from a TOML file and checked, with readable errors."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Kind = Literal[
     "restart", "continue", "heal", "clear", "disk_free", "clock_right", "honest",
 ]  # fmt: skip
 MENDING: frozenset[Kind] = frozenset({"restart", "continue", "heal", "clear", "disk_free", "clock_right", "honest"})
-"""These repair; all other kinds are faults."""
+"""Kinds that repair; all others are faults."""
 UNDONE_BY: dict[Kind, Kind] = {
     "kill": "restart",
     "stop": "continue",
@@ -34,14 +34,14 @@ UNDONE_BY: dict[Kind, Kind] = {
 }
 LINK_VALUES: dict[Kind, str] = {"delay": "delay_seconds", "loss": "loss_share", "bandwidth": "bits_per_second"}
 VALUES: dict[Kind, str] = {**LINK_VALUES, "clock_skew": "skew_seconds", "attacker": "attack"}
-"""The key that says how much, or what, where there is one."""
+"""The key with the strength or kind of the fault, for kinds that have one."""
 OF_LEARNERS: frozenset[Kind] = frozenset({"clock_skew", "clock_right", "attacker", "honest"})
-"""Nobody does these to the host."""
+"""Kinds that are never done to the host."""
 HOST: Literal["host"] = "host"
 EVENTS_MAX = 10_000
 PEERS_MAX = 64
 SECONDS_MAX = 7 * DAY_SECONDS
-REPEATED_SECONDS_MIN = 0.5  # times are good to about so much
+REPEATED_SECONDS_MIN = 0.5  # times are accurate to about this
 MINUTES_DEFAULT = 5.0
 PEERS_DEFAULT = 4
 
@@ -54,9 +54,9 @@ class _Strict(BaseModel):
 
 
 class Event(_Strict):
-    """One thing to do: at a time since measuring began, or when a peer comes to a point of the protocol.
+    """One event: at a time since measuring began, or when a peer reaches a point of the protocol.
 
-    `for_seconds` has it undone that long after it really happened.
+    With `for_seconds`, it is undone that long after it really happened.
     """
 
     do: Kind
@@ -107,36 +107,36 @@ class Event(_Strict):
 
     @property
     def target(self) -> str:
-        """The process that it is done to; empty for what is done to all."""
+        """Name of the process that it is done to; empty for an event that concerns all."""
         return "" if self.peer is None else name_of(self.peer)
 
     @property
     def waits_for(self) -> str:
-        """The process that has to come to the point; empty if it is for a time."""
+        """Name of the process that has to reach the point; empty for an event at a time."""
         who = self.peer if self.at_peer is None else self.at_peer
         return "" if self.at_point is None or who is None else name_of(who)
 
     @property
     def dies_there(self) -> bool:
-        """Whether a process that comes to the point dies there by itself, between two instructions."""
+        """Whether the process that reaches the point dies there by itself, between two instructions."""
         return self.do in ("kill", "attacker") and self.waits_for == self.target
 
     @property
     def name(self) -> str:
-        """As reports count it."""
+        """Name under which reports count it."""
         return "host_kill" if (self.do, self.peer) == ("kill", HOST) else self.do
 
     def groups(self) -> tuple[frozenset[str], ...]:
-        """The sides of a partition, by process; processes on none of them stay on the first."""
+        """Return the sides of a partition, by process; processes on none of them stay on the first."""
         return tuple(frozenset(map(name_of, side)) for side in self.sides)
 
     def undoing(self) -> Event:
-        """What undoes it after `for_seconds`, as planned."""
+        """Return the event that undoes it after `for_seconds`, as planned."""
         at_seconds = (self.at_seconds or 0.0) + (self.for_seconds or 0.0)
         return Event(do=UNDONE_BY[self.do], at_seconds=at_seconds, peer=self.peer)
 
     def detail(self) -> str:
-        """What a reader of the timeline wants to know beside kind and peer."""
+        """Return the detail for a timeline, beside kind and peer."""
         sides = " | ".join(" ".join(sorted(group)) for group in self.groups())
         value = getattr(self, VALUES[self.do]) if self.do in VALUES else ""
         words = sides or (value if isinstance(value, str) else f"{value:g}")
@@ -145,14 +145,14 @@ class Event(_Strict):
 
 
 class Repeated(_Strict):
-    """A fault that comes again and again, to peers drawn at random."""
+    """A fault that recurs for peers drawn at random."""
 
     every_seconds: float = Field(ge=REPEATED_SECONDS_MIN, le=SECONDS_MAX, description="on average, between two of them")
     for_seconds: float = Field(ge=REPEATED_SECONDS_MIN, le=SECONDS_MAX)
 
 
 class ChaosPlanFile(_Strict):
-    """A plan as somebody writes it. The command line may choose other numbers of peers and minutes."""
+    """A plan as its author writes it. The command line may set other numbers of peers and minutes."""
 
     peers: int | None = Field(None, ge=1, le=PEERS_MAX)
     minutes: float | None = Field(None, gt=0, le=SECONDS_MAX / 60)
@@ -163,7 +163,7 @@ class ChaosPlanFile(_Strict):
 
     @classmethod
     def load(cls, path: Path) -> ChaosPlanFile:
-        """Read a plan; raises UsageError with one sentence that names what is wrong."""
+        """Read a plan; raises UsageError with one sentence that names the mistake."""
         return cls.parse(read_text(path, "plan"), str(path))
 
     @classmethod
@@ -177,7 +177,7 @@ class ChaosPlanFile(_Strict):
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is to happen to so many peers in so many seconds; events at a time come first, in order of time."""
+    """The events of a run with `peers` peers and `seconds` seconds; events at a time come first, in order of time."""
 
     peers: int
     seconds: float
@@ -185,7 +185,7 @@ class Plan:
 
     @classmethod
     def of(cls, peers: int, seconds: float, events: tuple[Event, ...]) -> Plan:
-        """Sort and check; raises UsageError if an event names who or when there is nobody."""
+        """Sort and check; raises UsageError if an event names a peer or a time outside the run."""
         for event in events:
             _check(event, peers, seconds)
         waiting = [event.waits_for for event in events if event.at_point is not None]
@@ -200,7 +200,7 @@ class Plan:
 
     @property
     def point_faults(self) -> dict[int, str]:
-        """For the `--fault` of each peer that is to die at a point, or to stand still there until it is done."""
+        """The `--fault` of each peer that is to die at a point, or to wait there for its event."""
         waiting = (event for event in self.events if event.at_point is not None)
         return {
             int(number_of(event.waits_for)): f"{'kill' if event.dies_there else 'wait'}:{event.at_point}"
@@ -209,13 +209,13 @@ class Plan:
 
 
 def _check_attack(text: str) -> None:
-    """Raises ValueError if no peer can attack like that."""
+    """Raise ValueError if no peer can attack like that."""
     from peer.attacks.protocol import is_process_attack
 
     name, colon, _ = text.partition(":")
     try:
         if not is_process_attack(name):
-            from peer.attacks.zoo import AttackChoice  # imports torch, which most plans do without
+            from peer.attacks.zoo import AttackChoice  # imports torch, which most plans do not need
 
             AttackChoice.parse(text)
         elif colon:
@@ -225,12 +225,12 @@ def _check_attack(text: str) -> None:
 
 
 def name_of(peer: PeerNumber) -> str:
-    """The process' name in the swarm."""
+    """Return the process's name in the swarm."""
     return peer if isinstance(peer, str) else f"peer-{peer}"
 
 
 def number_of(name: str) -> PeerNumber:
-    """What `name_of` names."""
+    """Return the peer that `name_of` names."""
     return HOST if name == HOST else int(name.removeprefix("peer-"))
 
 
@@ -247,10 +247,10 @@ def _check(event: Event, peers: int, seconds: float) -> None:
 
 
 def _fault(error: ValidationError) -> str:
-    """The first thing that is wrong, in words."""
+    """Return the first mistake, in words."""
     first = error.errors()[0]
     place = ".".join(str(part) for part in first["loc"] if part != "int" and not str(part).startswith("literal"))
-    if first["type"] == "value_error":  # one of our own
+    if first["type"] == "value_error":  # raised by our own checks
         return f"{place}: {first['ctx']['error']}"
     if first["type"] == "extra_forbidden":
         return f"{place} is not a known key"

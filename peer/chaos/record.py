@@ -1,4 +1,4 @@
-"""What really happened in a chaos run. All times are seconds of one monotonic clock."""
+"""The record of a chaos run's real events. All times are seconds of one monotonic clock."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from peer.swarm.watch import SwarmWatch
 
 @dataclass(frozen=True, slots=True)
 class Happening:
-    """An event that fired, or could not: then `refusal` says why."""
+    """An event that fired, or could not: then `refusal` is the reason."""
 
     event: Event
     seconds: float
@@ -19,13 +19,13 @@ class Happening:
 
     @property
     def is_fault(self) -> bool:
-        """Whether something was broken by it."""
+        """Whether it broke something."""
         return self.refusal is None and self.event.do not in MENDING
 
 
 @dataclass(slots=True)
 class Life:
-    """One process of a learner: when it was seen to have made further steps, and to have contributed."""
+    """One process of a learner: when further steps, and the first contribution, were observed."""
 
     pid: int
     stepped_at: list[float] = field(default_factory=list)
@@ -34,7 +34,7 @@ class Life:
 
 @dataclass(frozen=True, slots=True)
 class Accident:
-    """A process ended, and nobody had planned it."""
+    """An unplanned end of a process."""
 
     name: str
     words: str
@@ -43,14 +43,14 @@ class Accident:
 
 @dataclass
 class ChaosWatch(SwarmWatch):
-    """A swarm's watch that also remembers each life of each peer and every fault."""
+    """A swarm's watch that also records each life of each peer, and every fault."""
 
     lives_of: dict[str, list[Life]] = field(default_factory=dict)
     happenings: list[Happening] = field(default_factory=list)
     accidents: list[Accident] = field(default_factory=list)
 
     def note(self, name: str, snapshot: PeerSnapshot, now: float) -> None:
-        """A process told about itself."""
+        """Record a process's snapshot of itself."""
         steps_before = self.latest[name].steps if name in self.latest else None
         super().note(name, snapshot, now)
         if name != self.host:
@@ -66,19 +66,19 @@ class ChaosWatch(SwarmWatch):
 
     @property
     def everyone_trains(self) -> bool:
-        """Whether every honest learner trains, and every fragment has had a certificate."""
+        """Whether every honest learner trains, and every fragment has a certificate."""
         snapshots = [self.latest.get(name) for name in self.learners if name not in self.hostile]
         training = all(one is not None and one.state == "training" for one in snapshots)
         return training and all(version for version, _ in self.heads().values())
 
     @property
     def everyone_is_back(self) -> bool:
-        """Whether every living honest process answers and holds what it knows of."""
+        """Whether every living honest process answers and is neither starting nor catching up."""
         snapshots = [self.latest.get(name) for name in self.living_honest]
         return all(one is not None and one.state not in ("starting", "catching up") for one in snapshots)
 
     def heads(self) -> dict[int, tuple[int, str]]:
-        """Version and digest of each fragment where the honest are; the highest version, if they differ."""
+        """Return version and digest of each fragment at the honest peers; the highest version if they differ."""
         newest: dict[int, tuple[int, str]] = {}
         for name in self.living_honest:
             for index, part in enumerate(self.latest[name].fragments if name in self.latest else ()):

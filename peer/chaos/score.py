@@ -1,4 +1,4 @@
-"""The figures of a chaos run from what happened in it (docs/how-to/chaos.md). Seconds of one monotonic clock."""
+"""The figures of a chaos run, from its recorded events (docs/how-to/chaos.md). Seconds of one monotonic clock."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from itertools import pairwise
 
 from peer.chaos.record import Happening, Life
 
-STEP_PAUSES_MAX = 3.0  # a learner that makes a step this many step times after the last one never stood still
-STEP_PAUSE_SECONDS_MIN = 3.0  # peers are asked twice a second, and late on busy cores
+STEP_PAUSES_MAX = 3.0  # step times from one step to the next, within which a learner counts as busy
+STEP_PAUSE_SECONDS_MIN = 3.0  # peers are polled twice a second, and late on busy cores
 
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """The time that is measured."""
+    """The measured time."""
 
     start: float
     end: float
@@ -25,7 +25,7 @@ class Window:
         return self.end - self.start
 
     def overlap(self, start: float, end: float) -> float:
-        """How much of this span lies inside."""
+        """Return how much of this span lies inside."""
         return max(0.0, min(end, self.end) - max(start, self.start))
 
     def __contains__(self, seconds: float) -> bool:
@@ -33,10 +33,10 @@ class Window:
 
 
 def alive_seconds(happenings: Iterable[Happening], learners: Sequence[str], window: Window) -> float:
-    """Peer-seconds that the plan left to the learners: all but from a kill to the restart, from a stop to its end.
+    """Return the peer-seconds that the plan left to the learners.
 
-    A peer that is slow to start again, or that died without being told to, is not excused; nor is one that attacks or
-    whose clock is wrong: what the others lose by that is what is to be measured.
+    The time from a kill to the restart, and from a stop to its end, is excluded. Slow restarts and unplanned deaths
+    are not excluded. Nor are attackers and wrong clocks: the run measures the loss that they cause to others.
     """
     away_since: dict[str, float] = {}
     away = 0.0
@@ -53,7 +53,7 @@ def alive_seconds(happenings: Iterable[Happening], learners: Sequence[str], wind
 
 
 def uptime(lives: Mapping[str, Sequence[Life]], peers: int, window: Window, step_seconds: float) -> float:
-    """Share of all peers' time in which their learners made steps."""
+    """Return the share of all peers' time in which their learners made steps."""
     pause = max(STEP_PAUSE_SECONDS_MIN, STEP_PAUSES_MAX * step_seconds)
     stretches = (pair for of_peer in lives.values() for life in of_peer for pair in pairwise(life.stepped_at))
     busy = sum(window.overlap(before, after) for before, after in stretches if after - before <= pause)
@@ -61,7 +61,7 @@ def uptime(lives: Mapping[str, Sequence[Life]], peers: int, window: Window, step
 
 
 def longest_gap_seconds(certified_at: Iterable[float], window: Window) -> float:
-    """The longest time in which nothing was certified, also before the first certificate and after the last."""
+    """Return the longest time without a certificate, including before the first and after the last one."""
     times = sorted(one for one in certified_at if one in window)
     return max(after - before for before, after in pairwise([window.start, *times, window.end]))
 
@@ -69,7 +69,7 @@ def longest_gap_seconds(certified_at: Iterable[float], window: Window) -> float:
 def recoveries(
     happenings: Iterable[Happening], lives: Mapping[str, Sequence[Life]], window: Window
 ) -> tuple[list[float], int]:
-    """Seconds from each restart to the peer's next certified contribution, and how many restarts led to none.
+    """Return seconds from each restart to the peer's next certified contribution, and how many restarts had none.
 
     A peer that was hit again before it could contribute counts as neither.
     """
@@ -92,12 +92,12 @@ def recoveries(
 
 
 def spread(seconds: Sequence[float]) -> dict[str, float]:
-    """Median and maximum; empty if there is nothing."""
+    """Return median and maximum; empty if there are no values."""
     return {"median": statistics.median(seconds), "max": max(seconds)} if seconds else {}
 
 
 def counts(happenings: Iterable[Happening]) -> dict[str, int]:
-    """How often each fault fired."""
+    """Return how often each fault fired."""
     found: dict[str, int] = {}
     for one in happenings:
         if one.is_fault:

@@ -1,6 +1,6 @@
-"""A swarm to which a plan is done (`muster chaos`): started, warmed up, broken, repaired, drained, measured.
+"""A swarm for a chaos run (`muster chaos`): started, warmed up, broken, repaired, drained, measured.
 
-It asks every process, so it goes on measuring when any of them dies, the host included.
+It polls every process, so it continues to measure when any of them dies, the host included.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from peer.swarm.run import HOST, Display, Swarm, SwarmOptions
 
 WARM_UP_SECONDS_MAX = 300.0
 RETURN_SECONDS_MAX = 90.0  # for the process that was hit last
-VERSIONS_SPARE = 1.5  # more versions than a run without faults could certify: the plan ends it, not the manifest
+VERSIONS_SPARE = 1.5  # more versions than a run without faults could certify, so that the plan ends first
 
 
 @dataclass(frozen=True, slots=True)
 class ChaosOptions:
-    """What to start, what to do to it, and where."""
+    """The swarm to start, the plan to carry out, and the place."""
 
-    swarm: SwarmOptions  # its minutes and faults are the plan's
+    swarm: SwarmOptions  # the plan overrides its minutes and faults
     plan: Plan
     executor: Executor
 
@@ -57,7 +57,7 @@ class ChaosSwarm(Swarm):
         self._window: Window | None = None
 
     async def measure(self) -> ChaosReport:
-        """As `run`, with what is measured. Raises LocalError also if the peers never came to train."""
+        """Run the swarm and return the measurements; raises LocalError as `run`, and if peers never came to train."""
         try:
             self._executor.open(self.watch.names)
             report = await self.run()
@@ -81,7 +81,7 @@ class ChaosSwarm(Swarm):
         await self._until("returning", lambda: watch.everyone_is_back, RETURN_SECONDS_MAX, self._leave)
 
     def _is_warm(self) -> bool:
-        self._conductor.advance(time.monotonic())  # what died at a point comes back before anything is measured
+        self._conductor.advance(time.monotonic())  # peers that died at a point return before measuring begins
         return self.watch.everyone_trains
 
     def _is_over(self) -> bool:
@@ -100,9 +100,9 @@ class ChaosSwarm(Swarm):
         self._processes[name] = self._executor.start(name, self._arguments[name][0], words, temporary)
 
     def _restart(self, name: str, attack: str | None) -> None:
-        """The same command line as its user typed it the first time, invite included; but it dies at no point.
+        """Start a process again with its first command line, invite included, but without a fault point.
 
-        A peer that attacks once is not believed any more, nor expected to hold what the others hold: a ban lasts.
+        A peer that attacks once is no longer believed, nor expected to hold the others' states: a ban lasts.
         """
         _, words = self._arguments[name]
         if "--fault" in words:
@@ -111,7 +111,7 @@ class ChaosSwarm(Swarm):
         if attack is not None:
             words = (*words, "--attack", attack)
             self.watch.hostile |= {name}
-        self._processes[name].has_ended(KILLED_SECONDS_MAX)  # and has given up its folder
+        self._processes[name].has_ended(KILLED_SECONDS_MAX)  # so that it has released its folder
         self._run_process(name, words)
         self.watch.note_restart(name)
         self._processes[name].tell(self._invite_text)
@@ -119,7 +119,7 @@ class ChaosSwarm(Swarm):
 
     def _note_end(self, peer: PeerProcess) -> None:
         if self._processes[peer.name] is not peer:
-            return  # another one is there already
+            return  # it has been replaced already
         super()._note_end(peer)
         if not self._conductor.note_death(peer.name, peer.exit_code, time.monotonic()):
             self.watch.accidents.append(Accident(peer.name, peer.last_words(), time.monotonic()))
@@ -129,7 +129,7 @@ class ChaosSwarm(Swarm):
 
 
 def long_enough(config: RunConfig, step_seconds: float, seconds: float) -> RunConfig:
-    """The run, with more versions if a paced swarm could otherwise reach its end before the plan does."""
+    """Return the run, with more versions if a paced swarm could otherwise finish before the plan does."""
     if not step_seconds:
         return config
     pace = config.pace

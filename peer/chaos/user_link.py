@@ -1,4 +1,4 @@
-"""The process that is somebody's bad link (`peer.chaos.link`), as executors start, change and end it."""
+"""The process that emulates a bad link (`peer.chaos.link`), as executors start, change and end it."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from typing import Self
 from dht.errors import LocalError
 from peer.chaos.executor import LinkFault
 
-START_SECONDS_MAX = 60.0  # in a container, say, on busy cores
+START_SECONDS_MAX = 60.0  # as in a container on busy cores
 END_SECONDS_MAX = 10.0
 
 
 class UserLink:
-    """It ends when this process does: that is the end of its orders."""
+    """A link process; it ends when this process does, because its orders end."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self._process = process
 
     @classmethod
     def start(cls, command: Sequence[str]) -> Self:
-        """`command` is `link.py` with its arguments, wherever that has to run. Raises LocalError."""
+        """Start `command`, which is `link.py` with its arguments in the right place. Raises LocalError."""
         try:
             process = subprocess.Popen(
                 command,
@@ -31,14 +31,14 @@ class UserLink:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 text=True,
-                start_new_session=True,  # Ctrl-C is not for it
+                start_new_session=True,  # keeps Ctrl-C away from it
             )
         except OSError as error:
             raise LocalError(f"{command[0]} cannot be started: {error.strerror}") from None
         return cls(process)
 
     def shape(self, link: LinkFault) -> None:
-        """Returns once the link is like that; raises LocalError, and is ended, if it cannot be."""
+        """Change the link, and return once it is changed; if that fails, end the process and raise LocalError."""
         orders, answers = self._process.stdin, self._process.stdout
         assert orders is not None
         assert answers is not None
@@ -51,7 +51,7 @@ class UserLink:
         raise LocalError(f"the link cannot be made: {self.end() or 'it does not answer'}")
 
     def end(self) -> str:
-        """The link is a good one again. Returns the last line of what it had to complain of."""
+        """End the process, which restores the link; returns the last line of its errors."""
         try:
             _, complaint = self._process.communicate(timeout=END_SECONDS_MAX)
         except subprocess.TimeoutExpired:

@@ -1,4 +1,4 @@
-"""What people see of a chaos run beside the swarm itself: each event as it happens, and the figures at the end."""
+"""The display of a chaos run beside the swarm's own: each event as it happens, and the figures at the end."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from peer.swarm.watch import SwarmWatch
 
 
 class ChaosDisplay:
-    """Says every event once, then shows the swarm as ever."""
+    """A display that prints every event once, then shows the swarm as usual."""
 
     def __init__(self, swarm: Display, say: Callable[[str], None]) -> None:
         self._swarm = swarm
@@ -33,14 +33,14 @@ class ChaosDisplay:
 
 
 def line(happening: Happening) -> str:
-    """An event in one line."""
+    """Return an event in one line."""
     event = happening.event
     words = " ".join(word for word in (event.do, event.target, event.detail()) if word)
     return words if happening.refusal is None else f"{words}: did not happen, {happening.refusal}"
 
 
 def chaos_summary(report: ChaosReport) -> RenderableType:
-    """The figures that faults have to do with."""
+    """Return the figures that concern faults."""
     recovery = report.recovery_seconds
     lines = [
         ("faults", ", ".join(f"{count} × {name}" for name, count in report.faults.items()) or "none"),
