@@ -1,1 +1,1 @@
-"""Answers before anybody is invited: what failures cost, and what links are needed."""
+"""Answers before a run starts: the cost of failures, and the links needed."""

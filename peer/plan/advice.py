@@ -1,4 +1,4 @@
-"""What to set for a swarm: H, P, K, γ, group size, codec and deadline, each with the reason."""
+"""Recommended settings for a swarm: H, P, K, γ, group size, codec and deadline, each with its reason."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from peer.plan.cost import CODEC_BITS, Members, RoundCost, Workload, round_cost,
 from peer.plan.population import Population
 from peer.plan.risk import tiers
 
-SLOW_QUANTILE = 0.1  # the peers that settings are made for: all but the slowest tenth
-LINE_SHARE = 0.5  # of such a line that the rounds of one cycle may fill, so that a lost attempt can be made up for
+SLOW_QUANTILE = 0.1  # the settings suit all peers but the slowest tenth
+LINE_SHARE = 0.5  # of such a line for the rounds of one cycle, so that a lost attempt can be repeated
 PERIODS = (24, 48, 100, 200, 500, 1000)
 PERIODS_TOLD = "H = 24 is the paper's, 100 Streaming DiLoCo's, 500 DiLoCo's: each costs a little quality"
 CODECS = ("int8", "int4")
 FRAGMENTS_LEAST = 8
-STATEMENTS_SHARE = 0.1  # of a slow line that statements may fill
+STATEMENTS_SHARE = 0.1  # of a slow line for statements
 GROUP_LEAST = 4
 DEADLINE_ROOM = 1.5
 ROUND_SECONDS_MIN = 8.0
@@ -28,7 +28,7 @@ ROUND_SECONDS_MIN = 8.0
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """Settings and reasons, in the order of a run file; `fits` is False if no setting known here keeps up."""
+    """Settings and reasons, in the order of a run file; `fits` is False if no known setting keeps up."""
 
     work: Workload
     fits: bool
@@ -36,9 +36,9 @@ class Advice:
 
 
 def advise(work: Workload, people: Population, present: float) -> Advice:
-    """The smallest period and the finest codec with which all but the slowest tenth keep up.
+    """Return the smallest period and the finest codec with which all but the slowest tenth keep up.
 
-    `present`: how many are there at a time.
+    `present` is the number of peers present at a time.
     """
     group = _group_size(work, people)
     members = typical_members(people, group, work.pace.overlap)
@@ -57,7 +57,7 @@ def advise(work: Workload, people: Population, present: float) -> Advice:
 
 
 def typical_members(people: Population, group_max: int, rounds: int) -> Members:
-    """A group that stands for all: lines at equal quantiles of the swarm's, shared by so many rounds at once."""
+    """Return a typical group: lines at equal quantiles of the swarm's, each shared by `rounds` rounds at once."""
     n = min(group_max, len(people))
     at, step = (np.arange(n) + 0.5) / n, 1 / float(np.median(people.steps_per_second))
     return Members(
@@ -65,17 +65,17 @@ def typical_members(people: Population, group_max: int, rounds: int) -> Members:
         np.quantile(people.down, at) / rounds,
         np.full(n, float(np.median(people.latency_seconds))),
         np.full(n, step / 2),
-        np.arange(n) < max(1, round(n * float(people.dialable.mean()))),  # slow lines reduce, to be on the safe side
+        np.arange(n) < max(1, round(n * float(people.dialable.mean()))),  # slow lines reduce, as the worst case
     )
 
 
 def keeps_up(work: Workload, people: Population, present: float) -> bool:
-    """Whether a slow line carries a cycle in its share of the time, and τ rounds at once are over soon enough."""
+    """Whether a slow line carries a cycle in its share of the time, and τ concurrent rounds end in time."""
     pace = work.pace
     members = typical_members(people, work.group_max, pace.overlap)
     cost = round_cost(work, members)
     cells = present > work.group_max
-    levels = 1 + (tiers(present) if cells else 0)  # each commits, scatters and merges
+    levels = 1 + (tiers(present) if cells else 0)  # each tier commits, scatters and merges
     gathering = GATHER_SHARE * _deadline_seconds(cost, people) if cells else 0.0
     period = pace.steps_per_version / float(np.median(people.steps_per_second))
     up, down = cost.sent_bits * pace.fragments / members.up, cost.received_bits * pace.fragments / members.down
@@ -93,7 +93,7 @@ def _with(work: Workload, period: int, codec: str, group: int, present: float) -
 
 
 def _group_size(work: Workload, people: Population) -> int:
-    """The largest group whose statements, which grow with its square, are a small part of a slow line."""
+    """Return the largest group whose statements, which grow with its square, take a small part of a slow line."""
     between = work.pace.steps_per_version / work.pace.fragments / float(np.median(people.steps_per_second))
     line = float(np.quantile(people.up, SLOW_QUANTILE)) * between
     sizes = range(min(PEERS_PER_GROUP_MAX, len(people)), GROUP_LEAST, -1)
@@ -101,18 +101,18 @@ def _group_size(work: Workload, people: Population) -> int:
 
 
 def _deadline_seconds(cost: RoundCost, people: Population) -> float:
-    """Enough for nine tenths to deliver their parts in time, and to commit after a step that had just begun."""
+    """Return a deadline for nine tenths to deliver their parts, and to commit after a step that had just begun."""
     delivered, committed = _nine_tenths(cost) / INPUTS_SHARE, _slow_step_seconds(people) / BUNDLE_SHARE
     return float(math.ceil(max(ROUND_SECONDS_MIN, DEADLINE_ROOM * delivered, committed)))
 
 
 def _slow_step_seconds(people: Population) -> float:
-    """Nine tenths make a step in so long."""
+    """Return the seconds within which nine tenths make a step."""
     return 1 / float(np.quantile(people.steps_per_second, SLOW_QUANTILE))
 
 
 def _nine_tenths(cost: RoundCost) -> float:
-    """When so many have their parts at the reducers."""
+    """Return the seconds until nine tenths have their parts at the reducers."""
     return float(np.quantile(cost.inputs_at, 1 - SLOW_QUANTILE))
 
 

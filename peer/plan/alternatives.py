@@ -1,12 +1,12 @@
-"""What other ways to train together would get out of the same peers: closed forms, each with what it leaves out.
+"""Other methods of joint training for the same peers: closed forms, each with its omissions.
 
 * data-parallel: gradients of the whole model at every step, around a ring with one connection to each neighbour, as
-  gloo has it; the slowest peer and line set the pace, and
-  whenever somebody leaves or comes back all of them start again. Nothing overlaps.
-* hivemind-style: H local steps, then everybody stops and averages the whole model in groups of 16 with fp16, as
-  OpenDiLoCo does; a peer that leaves meanwhile costs its group the time-out and the round.
-* hub, as gradientmail has it: fragments through an object store, one peer merges. Learners never wait; the line of
-  the merging peer carries everybody's fragments, and everybody has to believe it.
+  in gloo. The slowest peer and line set the pace, and whenever a peer leaves or comes back all start again. Nothing
+  overlaps.
+* hivemind-style: H local steps, then all peers stop and average the whole model in groups of 16 with fp16, as
+  OpenDiLoCo does. A peer that leaves meanwhile costs its group the time-out and the round.
+* hub, as in gradientmail: fragments go through an object store, and one peer merges. Learners never wait. The merging
+  peer's line carries all fragments, and all peers must trust it.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from peer.plan.cost import CODEC_BITS, Workload, transfer_seconds
 from peer.plan.population import Floats, Population, Timetable
 
 HIVEMIND_GROUP = 16
-HIVEMIND_TIMEOUT_SECONDS = 15.0  # an `allreduce_timeout` with which a frozen peer ends in an error, not in a hang
-REFORM_SECONDS = 30.0  # to notice that a member of a data-parallel job is gone and to begin again without it
+HIVEMIND_TIMEOUT_SECONDS = 15.0  # an `allreduce_timeout` after which a frozen peer causes an error rather than a hang
+REFORM_SECONDS = 30.0  # to notice a lost member of a data-parallel job and to begin again without it
 
 
 @dataclass(frozen=True, slots=True)
 class Alternative:
-    """One other method: useful tokens per second of all peers, bytes one peer sends a day, and whom one must trust."""
+    """One other method: useful tokens per second of all peers, bytes one peer sends a day, and the parties to trust."""
 
     name: str
     tokens_per_second: float
@@ -36,7 +36,7 @@ class Alternative:
 
 @dataclass(frozen=True, slots=True)
 class Surface:
-    """What the closed forms need to know of a scenario: who is there on average, and how often somebody leaves."""
+    """A scenario's inputs to the closed forms: the peers present on average, and how often one leaves."""
 
     work: Workload
     people: Population
@@ -51,7 +51,7 @@ class Surface:
 
     @property
     def present(self) -> float:
-        """Peers that are there at a time."""
+        """Number of peers present at a time."""
         return max(1.0, len(self.people) * self.present_share)
 
     @property
@@ -68,12 +68,12 @@ class Surface:
 
 
 def alternatives(surface: Surface) -> tuple[Alternative, ...]:
-    """All of them, data-parallel with two kinds of gradient."""
+    """Return all methods, data-parallel with two kinds of gradient."""
     return (data_parallel(surface, 32), data_parallel(surface, 16), hivemind(surface), hub(surface))
 
 
 def data_parallel(surface: Surface, bits: int) -> Alternative:
-    """Synchronous, gradients of so many bits."""
+    """Return the seconds with a learner stepping, from `start` to `end`, that each run adds; shape [runs]."""
     n, work = surface.present, surface.work
     sent = work.parameters * bits * 2 * (n - 1) / n
     rtt = 2 * surface.hop_seconds
@@ -90,7 +90,7 @@ def data_parallel(surface: Surface, bits: int) -> Alternative:
 
 
 def hivemind(surface: Surface) -> Alternative:
-    """H steps, then a pause in which groups average the whole model."""
+    """Return training by H steps, then a pause in which groups average the whole model."""
     n, work = surface.present, surface.work
     group = min(float(HIVEMIND_GROUP), n)
     sent = work.parameters * 16 * 2 * (group - 1) / group
@@ -104,12 +104,12 @@ def hivemind(surface: Surface) -> Alternative:
 
 
 def hub(surface: Surface) -> Alternative:
-    """One merging peer, the one with the best line; learners beyond what it can take in are left out."""
+    """Return training with one merging peer, the one with the best line; learners beyond its capacity are left out."""
     n, work = surface.present, surface.work
     bits = CODEC_BITS[work.outer.contribution_codec]
     rate = float(np.median(surface.people.steps_per_second))
     best = float(np.minimum(surface.people.down, surface.people.up).max())
-    seconds = n * work.parameters * bits / best  # to take in everybody's model once
+    seconds = n * work.parameters * bits / best  # to receive every peer's model once
     taken = min(1.0, work.pace.steps_per_version / rate / seconds)
     own = min(1.0, float(np.median(surface.people.up)) * work.pace.steps_per_version / rate / (work.parameters * bits))
     tokens = n * work.tokens_per_step * float(surface.people.steps_per_second.mean()) * min(taken, own)

@@ -1,4 +1,4 @@
-"""One attempt of a simulated swarm: who is in it, when it starts, and the round that comes of it."""
+"""One attempt of a simulated swarm: its roster, its start, and the resulting round."""
 
 from __future__ import annotations
 
@@ -17,50 +17,50 @@ NOBODY = np.zeros(0, dtype=np.intp)
 
 @dataclass(frozen=True, slots=True)
 class PlannedAttempt:
-    """A roster that is fixed at `start`. `brought`: what its heads bring from their cells; None: everybody its own."""
+    """A roster fixed at `start`. `brought` is the work its heads bring from their cells; None: all bring their own."""
 
     fragment: int
     roster: Peers
     begun: float
     start: float
     minor: bool
-    snapshot_seconds: Floats  # from the start until each of the roster has what it brings
+    snapshot_seconds: Floats  # from the start until each member has its work ready
     brought: Brought | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """A round in flight that will be certified. It began when its fragment was due, or with cells with their roster."""
+    """A round in flight that will be certified. It began when its fragment was due, or in cells with their roster."""
 
     fragment: int
     roster: Peers
-    included: Peers  # whose work it holds
+    included: Peers  # members whose work it holds
     snapshots: Floats  # steps made by then, of `included`
     begun: float
     started: float  # with its roster
     minor: bool
     wards: Peers  # those of `included` whose work came through a cell
-    supplied_seconds: Floats  # from the certificate until each of them has the step
+    supplied_seconds: Floats  # from the certificate until each ward has the step
 
 
 @dataclass(frozen=True, slots=True)
 class Void:
-    """A round in flight from which nothing will come."""
+    """A round in flight that will not be certified."""
 
     fragment: int
 
 
 @dataclass(frozen=True, slots=True)
 class Closing:
-    """When a leader closes its roster: after the grace window, and not before a full version can come of it."""
+    """The rule by which a leader closes its roster: after the grace window, and once a full version is possible."""
 
     active: Flags  # of the whole swarm
-    needed: float  # more than so many of the active have to be there
+    needed: float  # more than this many of the active must be present
     quorum: int
     grace_seconds: float
 
     def seconds(self, roster: Peers, ready: Floats) -> float:
-        """`ready`: when each of the roster joins."""
+        """Return when the leader closes; `ready` is when each member of the roster joins."""
         order = np.argsort(ready)
         enough = np.cumsum(self.active[roster][order]) > self.needed
         first = order[int(np.argmax(enough))] if enough.any() else order[0]
@@ -70,9 +70,9 @@ class Closing:
 def in_cells(
     attempt: PlannedAttempt, cells: CellRound, closing: Closing, joined: Peers, newest: Peers, rng: np.random.Generator
 ) -> PlannedAttempt:
-    """Everybody else's work through those of the roster that had a seat before; who is too late drops out.
+    """Return the attempt with all other peers' work, brought by members that had a seat before; late members drop out.
 
-    A new seat's work goes through a head, too, and its peer asks into the group when its cell is over.
+    A new seat's work goes through a head, too, and its peer asks into the group once its cell is done.
     """
     roster, leads = attempt.roster, np.isin(attempt.roster, newest)
     brought = cells.play(roster[leads], joined[~np.isin(joined, roster[leads])], rng)
@@ -84,7 +84,7 @@ def in_cells(
 
 
 def round_of(attempt: PlannedAttempt, present: Flags, attendance: Attendance) -> Round:
-    """What will be certified of these members of the roster, and of who brought its work through them."""
+    """Return the round of the present members, and of the wards whose work they bring."""
     members, ahead = attempt.roster[present], attempt.start - attendance.now + attempt.snapshot_seconds[present]
     begun, wards, supplied = attempt.start, NOBODY, np.zeros(0)
     if attempt.brought is not None:
@@ -100,6 +100,6 @@ def round_of(attempt: PlannedAttempt, present: Flags, attendance: Attendance) ->
 
 
 def slow_reducers(cost: RoundCost, deadline: float) -> bool:
-    """Whether some, but no more than a third, are too late for the first check (design §6.2 step 8)."""
+    """Whether some reducers, but at most a third, are too late for the first check (design §6.2 step 8)."""
     late = int((cost.results_at > CHECK_SHARE * deadline).sum())
     return 0 < 3 * late <= len(cost.results_at)

@@ -1,4 +1,4 @@
-"""Who of a simulated swarm is there, whom the others can reach, and how many inner steps everybody has made."""
+"""The peers present in a simulated swarm, their reachability, and their inner steps so far."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ CHECKPOINT_SECONDS = 30.0  # between two checkpoints of a peer (`peer.node.check
 
 
 class TimetableChange(NamedTuple):
-    """Something in the timetable that happens at one moment."""
+    """A change in the timetable at one moment."""
 
     at_seconds: float
     kind: str  # away, back, cut or heal
@@ -25,7 +25,7 @@ class TimetableChange(NamedTuple):
 
 @dataclass(slots=True)
 class Attendance:
-    """State of all peers. `hidden_at`: since when a peer is unreachable and nobody was told; infinity if it is not."""
+    """The state of all peers. `hidden_at`: since when a peer is unreachable without notice; infinity if it is not."""
 
     population: Population
     rng: np.random.Generator
@@ -46,7 +46,7 @@ class Attendance:
         self._absences = [deque() for _ in range(peers)]
 
     def begin(self, timetable: Timetable) -> list[TimetableChange]:
-        """The first changes; each `apply` gives those that follow."""
+        """Return the first changes; each `apply` returns those that follow."""
         for one in timetable.absences:
             self._absences[one.peer].append(one)
         changes = [change for peer in range(len(self.population)) for change in self._next_absence(peer)]
@@ -60,17 +60,17 @@ class Attendance:
         return [TimetableChange(queue[0].start_seconds, "away", queue.popleft())] if queue else []
 
     def advance(self, to: float) -> None:
-        """Learners step; nothing else takes time."""
+        """Let learners step until `to`; nothing else takes time."""
         self.made += np.where(self.alive, self.population.steps_per_second * (to - self.now), 0.0)
         self.now = to
 
     def reach(self) -> Flags:
-        """Peers that can take part in the branch that counts: the side with more live peers."""
+        """Return the peers that can take part in the branch that counts: the side with more live peers."""
         here, there = self.alive & ~self.side, self.alive & self.side
         return here if here.sum() >= there.sum() else there
 
     def apply(self, change: TimetableChange) -> list[TimetableChange]:
-        """Let it happen; what a killed peer loses and who fetches what is the caller's business."""
+        """Apply a change and return those that follow; the caller handles lost steps and fetched states."""
         if isinstance(change.what, Cut):
             self.side[list(change.what.side)] = change.kind == "cut"
             hidden = self.alive & ~self.reach()
@@ -79,22 +79,22 @@ class Attendance:
         peer, absence = change.what.peer, change.what
         if change.kind == "away":
             self.alive[peer] = False
-            self.hidden_at[peer] = math.inf if absence.kills else self.now  # a killed process' connections are reset
+            self.hidden_at[peer] = math.inf if absence.kills else self.now  # a killed process's connections are reset
             return [TimetableChange(absence.back_seconds, "back", absence)]
         self.alive[peer], self.hidden_at[peer] = True, math.inf
         self.back_at[peer] = absence.start_seconds + absence.excused_seconds
         return self._next_absence(peer)
 
     def believed(self, lifetime_seconds: float) -> Flags:
-        """Peers that the others believe to be there although they cannot reach them."""
+        """Return the peers that others believe present but cannot reach."""
         return np.asarray(self.now - self.hidden_at <= lifetime_seconds) & np.isfinite(self.hidden_at)
 
     def lost_steps(self, peer: int) -> float:
-        """What a killed peer has made since its last checkpoint."""
+        """Return the steps a killed peer has made since its last checkpoint."""
         return float(self.rng.random() * CHECKPOINT_SECONDS * self.population.steps_per_second[peer])
 
     def recovered(self, included: npt.NDArray[np.intp], since: float) -> list[float]:
-        """Seconds since they came back, for peers that contribute for the first time since then."""
+        """Return seconds since their return, for peers that contribute for the first time since then."""
         back = self.back_at[included]
         self.back_at[included] = -math.inf
         return [float(self.now - one) for one in back if one >= since]

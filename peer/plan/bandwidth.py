@@ -1,8 +1,8 @@
-"""What link a run needs for a wanted compute utilisation, and what utilisation a given link allows.
+"""The link a run needs for a given compute utilisation, and the utilisation a given link allows.
 
 Compute utilisation is compute time over compute plus exposed communication time (DiLoCo 2604.21428 App. E.4). Both
-closed forms are ours, found by fitting the paper's Table 13; `docs/how-to/plan.md` shows every cell. What they leave
-out: lost packets, congestion, other people's traffic, and processors that are busy coding.
+closed forms are ours, found by fitting the paper's Table 13; `docs/how-to/plan.md` shows every cell. They leave out
+lost packets, congestion, other traffic, and CPUs busy with coding.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from dht.errors import UsageError
 
 LinkKind = Literal["ring", "butterfly", "home"]
 BACKWARD_SHARE = 2 / 3  # of a step; data-parallel training sends its gradients meanwhile
-HIDDEN_LESS_STEPS = 0.5  # fitted: with an overlap of τ steps a fragment travels unnoticed for τ - 0.5 steps
+HIDDEN_LESS_STEPS = 0.5  # fitted: with an overlap of τ steps, τ - 0.5 steps of a fragment's transfer cost no time
 # Fitted: Table 13 counts 1 % of the model per step with H = 24, so the whole model once in 100 / 24 periods.
 PAPER_PERIODS_PER_MODEL = 100 / 24
 HOME_GROUP = 16
-HOME_USABLE_SHARE = 0.8  # of a home's uplink; the rest is for those who live there
+HOME_USABLE_SHARE = 0.8  # of a home's uplink; the rest is for its residents
 BITS_PER_GBIT = 1e9
 
 
@@ -30,7 +30,7 @@ def _require(holds: bool, sentence: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class SiteLink:
-    """The wires between the sites. Rates are of one direction of one site's own line: for a home, its uplink.
+    """The lines between the sites. Rates are of one direction of one site's own line: for a home, its uplink.
 
     `ring` passes every part around all sites twice. `butterfly` has every site reduce one part and send it to all:
     the same bytes in two hops. `home` is a butterfly in groups of at most `home_group`, on a part of each uplink.
@@ -49,7 +49,7 @@ class SiteLink:
 
     @property
     def members(self) -> int:
-        """Sites that reduce together."""
+        """Number of sites that reduce together."""
         return min(self.sites, self.home_group) if self.kind == "home" else self.sites
 
     @property
@@ -66,13 +66,13 @@ class SiteLink:
 
     @property
     def usable_share(self) -> float:
-        """Share of the line that training may take."""
+        """Share of the line that training may use."""
         return HOME_USABLE_SHARE if self.kind == "home" else 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class TrafficWorkload:
-    """What is trained: parameters, seconds of compute per step, and bits sent per parameter."""
+    """The training: parameters, seconds of compute per step, and bits sent per parameter."""
 
     params: float
     step_seconds: float
@@ -86,7 +86,7 @@ class TrafficWorkload:
 
 @dataclass(frozen=True, slots=True)
 class Fragments:
-    """How Decoupled spreads its traffic: P fragments, each sent once in a period of H steps, with an overlap of τ."""
+    """The traffic pattern of Decoupled: P fragments, each sent once in a period of H steps, with an overlap of τ."""
 
     period_steps: float = 24
     count: int = 24
@@ -98,7 +98,7 @@ class Fragments:
         _require(0 <= self.overlap_steps < math.inf, "the overlap cannot be less than 0 steps")
 
     def as_the_paper_counts(self) -> Fragments:
-        """The period in which a whole model crosses the links in the paper's Table 13."""
+        """Return the fragments with the period in which a whole model crosses the links in the paper's Table 13."""
         return Fragments(self.period_steps * PAPER_PERIODS_PER_MODEL, self.count, self.overlap_steps)
 
 
@@ -111,7 +111,7 @@ class Rhythm:
     hidden_steps: float  # of one message
 
     def free_seconds(self, step_seconds: float, hop_seconds: float) -> float:
-        """Time of sending that nobody waits for in one crossing: never more than all of it, for links carry bits once.
+        """Return the hidden seconds of sending in one crossing: at most all of them, as links carry bits once.
 
         Negative if latency alone makes the learners wait.
         """
@@ -119,17 +119,20 @@ class Rhythm:
 
 
 def data_parallel() -> Rhythm:
-    """Gradients of the whole model at every step, hidden behind the backward pass."""
+    """Return the rhythm of gradients of the whole model at every step, hidden behind the backward pass."""
     return Rhythm(1, 1, BACKWARD_SHARE)
 
 
 def decoupled(fragments: Fragments) -> Rhythm:
-    """The whole model once in a period, fragment by fragment, each hidden behind the overlap."""
+    """Return the rhythm of the whole model once in a period, fragment by fragment, each hidden behind the overlap."""
     return Rhythm(fragments.period_steps, fragments.count, max(0.0, fragments.overlap_steps - HIDDEN_LESS_STEPS))
 
 
 def gbit_per_second(work: TrafficWorkload, rhythm: Rhythm, link: SiteLink, utilisation: float) -> float:
-    """The rate of each site's line at which compute is this share of the time; raises UsageError if none is enough."""
+    """Return the rate of each site's line for which compute takes this share of the time.
+
+    Raises UsageError if no rate is enough.
+    """
     _require(0 < utilisation <= 1, "utilisation lies above 0 and is at most 1")
     waiting_seconds = rhythm.steps * work.step_seconds * (1 / utilisation - 1)
     seconds = waiting_seconds + rhythm.free_seconds(work.step_seconds, link.hop_seconds)
@@ -138,7 +141,7 @@ def gbit_per_second(work: TrafficWorkload, rhythm: Rhythm, link: SiteLink, utili
 
 
 def utilisation(work: TrafficWorkload, rhythm: Rhythm, link: SiteLink, gbit: float) -> float:
-    """The share of time that is compute when each site's line carries this many Gbit/s: the inverse of the above."""
+    """Return the compute share of the time with lines of this many Gbit/s: the inverse of `gbit_per_second`."""
     _require(0 < gbit < math.inf, "a line carries more than 0 Gbit/s")
     sending_seconds = work.params * work.bits * link.traffic_factor / (gbit * BITS_PER_GBIT * link.usable_share)
     waiting_seconds = max(0.0, sending_seconds - rhythm.free_seconds(work.step_seconds, link.hop_seconds))

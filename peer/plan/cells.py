@@ -1,7 +1,7 @@
-"""Cells below a group (docs/adr/0011): through whom everybody's work comes, how long that takes, what it costs.
+"""Cells below a group (docs/adr/0011): the path of every peer's work, its time, and its cost.
 
-All cells of a round at once, as flat arrays: heads and wards are drawn and dealt out as the protocol does, then every
-tier commits, scatters, merges and is looked into. Left out: a cell whose leader or reducers die in the middle.
+All cells of a round are computed at once, as flat arrays. Heads and wards are drawn and assigned as in the protocol,
+then every tier commits, scatters, merges and is spot-checked. Left out: cells whose leader or reducers die meanwhile.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from peer.plan.cost import (
 )
 from peer.plan.population import Flags, Floats, Population
 
-LOOKS = 2  # hops of opening a few leaves: a question and an answer
+LOOKS = 2  # to open a few leaves: a request and an answer
 
 
 @dataclass(frozen=True, slots=True)
 class Tier:
-    """Cells of one height. `member[i]` is in cell `cell[i]`, the leader too; cells are numbered from 0."""
+    """Cells of one height. `member[i]` is in cell `cell[i]`, the leader included; cells are numbered from 0."""
 
     leader: Peers
     member: Peers
@@ -40,32 +40,32 @@ class Tier:
 
     @property
     def members(self) -> Peers:
-        """How many each cell has."""
+        """Number of members of each cell."""
         return np.bincount(self.cell, minlength=len(self.leader))
 
 
 @dataclass(frozen=True, slots=True)
 class Brought:
-    """What heads bring. Seconds count from when the fragment was due; bits are of all peers of the swarm."""
+    """The work that heads bring. Seconds count from when the fragment was due; bits are those of every peer."""
 
     heads: Peers
     ready_seconds: Floats  # per head, until it asks into the group
-    wards: Peers  # whose work is in it
+    wards: Peers  # those whose work is included
     head: Peers  # of each ward
     snapshot_seconds: Floats  # of each ward, until its snapshot
-    supplied_seconds: Floats  # of each ward, from the certificate until the step has come down to it
+    supplied_seconds: Floats  # of each ward, from the certificate until it has the step
     sent_bits: Floats
     received_bits: Floats
 
     def through(self, heads: Peers) -> Brought:
-        """What comes through these heads; the others have spent their bits in vain."""
+        """Return the work that these heads bring; the other heads have spent their bits in vain."""
         here = np.isin(self.head, heads)
         parts = self.wards[here], self.head[here], self.snapshot_seconds[here], self.supplied_seconds[here]
         return Brought(self.heads, self.ready_seconds, *parts, self.sent_bits, self.received_bits)
 
 
 def deal(heads: Peers, wards: Peers, rng: np.random.Generator) -> tuple[Tier, Tier, Peers]:
-    """The cells of heads and, below those that have many, of wards; and every ward's head, as an index, −1: no room."""
+    """Return the cells of heads and, below heads with many wards, of wards; also each ward's head index or −1."""
     drawn = rng.integers(0, len(heads), len(wards))
     head_of, own, below = np.full(len(wards), -1), [], []
     for index, head in enumerate(heads):
@@ -81,7 +81,7 @@ def deal(heads: Peers, wards: Peers, rng: np.random.Generator) -> tuple[Tier, Ti
 
 
 def _tier(cells: Sequence[Peers]) -> Tier:
-    """Each cell's first member leads it."""
+    """Return the tier of these cells; each cell's first member leads it."""
     flat = np.concatenate(cells) if cells else np.zeros(0)
     sizes = np.array([len(one) for one in cells], dtype=np.intp)
     leaders = np.array([one[0] for one in cells], dtype=np.intp)
@@ -89,15 +89,15 @@ def _tier(cells: Sequence[Peers]) -> Tier:
 
 
 class CellRound:
-    """The cells of one round: `play` them."""
+    """The cells of one round: call `play`."""
 
     def __init__(self, work: Workload, people: Population, share: float, until: Floats) -> None:
-        """`share` of every line is this round's; `until`: seconds from now at which each peer goes away."""
+        """`share` of every line is this round's; `until` is the seconds from now until each peer leaves."""
         self.work, self.people, self.share, self.until = work, people, share, until
         self.sent, self.received = np.zeros(len(people)), np.zeros(len(people))
 
     def play(self, heads: Peers, wards: Peers, rng: np.random.Generator) -> Brought:
-        """Gather, deal out, and merge what comes."""
+        """Gather, assign and merge the wards' work."""
         own, below, head_of = deal(heads, wards, rng)
         begins = GATHER_SHARE * self.work.pace.round_seconds
         steps = rng.random(len(self.people)) / self.people.steps_per_second
@@ -127,10 +127,10 @@ class CellRound:
     def _tier_seconds(
         self, tier: Tier, encoded: Floats, absent: Flags, begins: float, height: int
     ) -> tuple[Floats, Flags]:
-        """When each cell is merged and looked into, and which members' work is in it."""
+        """Return when each cell is merged and checked, and which members' work is included."""
         people, work, cell = self.people, self.work, tier.cell
         hop = people.latency_seconds[tier.member] + people.latency_seconds[tier.leader[cell]]
-        committed = encoded[tier.member] + 2 * hop + HANDLE_SECONDS  # the roster has to come first
+        committed = encoded[tier.member] + 2 * hop + HANDLE_SECONDS  # the roster comes first
         patient_until = self._patience(tier, committed, begins, height)
         here = ~absent[tier.member] & (committed <= patient_until[cell])
         bundled = _most(cell, np.where(here, committed, 0.0), len(tier.leader))
@@ -143,7 +143,7 @@ class CellRound:
         return bundled + merged + self._returned(tier, own, hop), here
 
     def _patience(self, tier: Tier, committed: Floats, begins: float, height: int) -> Floats:
-        """Until when the leader waits for who is silent (`coordinator.cells.cell.Cell.commit_by`)."""
+        """Return until when each leader waits for silent members (`coordinator.cells.cell.Cell.commit_by`)."""
         whole = self.work.pace.round_seconds
         order = np.lexsort((committed, tier.cell))
         first = np.concatenate([[0], np.cumsum(tier.members)[:-1]])
@@ -153,7 +153,7 @@ class CellRound:
         return np.minimum(patient, begins + (BUNDLE_SHARE + RECHECK_SHARE * (height - 1)) * whole)
 
     def _scattered(self, tier: Tier, here: Flags) -> tuple[tuple[Floats, Floats, Floats], Floats]:
-        """Per member: how many inputs, bits sent and received as parts; and the share of a fragment that it reduces."""
+        """Return each member's inputs, bits of parts sent and received, and the share of a fragment that it reduces."""
         cells, bits = len(tier.leader), self.work.contribution_bits
         count = np.bincount(tier.cell, weights=here, minlength=cells).astype(float)[tier.cell]
         reduces = here & self.people.dialable[tier.member]
@@ -163,11 +163,11 @@ class CellRound:
         statements = 8 * (STATEMENT_BYTES + PER_ROOT_BYTES * reducers)
         np.add.at(self.sent, tier.member, up + statements)
         np.add.at(self.received, tier.member, down + count * statements)
-        np.add.at(self.sent, tier.leader, np.bincount(tier.cell, count * statements, cells))  # to all, what all said
+        np.add.at(self.sent, tier.leader, np.bincount(tier.cell, count * statements, cells))  # all get all statements
         return (count, up, down), own
 
     def _returned(self, tier: Tier, own: Floats, hop: Floats) -> Floats:
-        """Per cell: results to the leader, and its look into them."""
+        """Return, per cell, the seconds for results to reach the leader, and for its spot check."""
         bits, leads = self.work.result_bits, tier.member == tier.leader[tier.cell]
         up, down = np.where(leads, 0.0, own * bits), np.where(leads, (1 - own) * bits, 0.0)
         np.add.at(self.sent, tier.member, up)
@@ -176,7 +176,7 @@ class CellRound:
         return _most(tier.cell, sending + (1 + LOOKS) * (hop + HANDLE_SECONDS), len(tier.leader))
 
     def _supply(self, own: Tier, below: Tier) -> Floats:
-        """Seconds from the certificate until each peer has the step: leaders give it to all their members at once."""
+        """Return seconds from the certificate until each peer has the step: leaders send it to all members at once."""
         seconds = np.zeros(len(self.people))
         for tier in (own, below):
             others = tier.member != tier.leader[tier.cell]
@@ -191,14 +191,14 @@ class CellRound:
         return seconds
 
     def _seconds(self, member: Peers, up: Floats, down: Floats, hop: Floats, inputs: Floats | Peers) -> Floats:
-        """Seconds for sending and receiving so much at once, over a connection to each other member."""
+        """Return seconds for sending and receiving at once, over a connection to each other member."""
         others = np.maximum(inputs - 1, 1)
         sending = transfer_seconds(up, self.people.up[member] * self.share, 2 * hop, others)
         return np.maximum(sending, transfer_seconds(down, self.people.down[member] * self.share, 2 * hop, others))
 
 
 def _most(cell: Peers, values: Floats, cells: int) -> Floats:
-    """The largest value of each cell."""
+    """Return the largest value of each cell."""
     found = np.zeros(cells)
     np.maximum.at(found, cell, values)
     return found

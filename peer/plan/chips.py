@@ -1,4 +1,4 @@
-"""The machines of a planned run: chips that fail, slices that leave and come back, learners made of them."""
+"""The machines of a planned run: chips that fail, slices that leave and return, and learners made of them."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from dht.units import DAY_SECONDS
 SECONDS_PER_YEAR = 365.25 * DAY_SECONDS
 CHIPS_MAX = 100_000_000
 LEARNERS_MAX = 4096
-ABSENCE_SHAPE, ABSENCE_EXPONENT = 1.0, 2.0  # ours: the paper names the family only
+ABSENCE_SHAPE, ABSENCE_EXPONENT = 1.0, 2.0  # ours: the paper names only the family
 ABSENCE_MEAN_SECONDS = 75.0
-MEAN_POINTS = 4096  # quantiles behind the mean of a distribution that has no simple one
+MEAN_POINTS = 4096  # quantiles to compute the mean of a distribution that has no closed form
 
 Floats = npt.NDArray[np.float64]
 Method = Literal["decoupled", "elastic", "rigid"]
@@ -44,17 +44,17 @@ class ExponentiatedWeibull:
 
     @classmethod
     def with_mean(cls, mean_seconds: float, shape: float, exponent: float) -> ExponentiatedWeibull:
-        """The distribution of this form with this mean."""
+        """Return the distribution of this form with this mean."""
         return cls(mean_seconds / cls(1.0, shape, exponent).mean_seconds(), shape, exponent)
 
     def quantile(self, probability: Floats) -> Floats:
-        """The delays in seconds that are not exceeded with these probabilities, each in [0, 1)."""
+        """Return the delays in seconds that are not exceeded with these probabilities, each in [0, 1)."""
         hazard: Floats = -np.log1p(-(probability ** (1.0 / self.exponent)))
         delays: Floats = self.scale_seconds * hazard ** (1.0 / self.shape)
         return delays
 
     def mean_seconds(self) -> float:
-        """The mean delay, to about one part in a thousand."""
+        """Return the mean delay, to about one part in a thousand."""
         return float(self.quantile((np.arange(MEAN_POINTS) + 0.5) / MEAN_POINTS).mean())
 
 
@@ -63,11 +63,11 @@ ABSENCE = ExponentiatedWeibull.with_mean(ABSENCE_MEAN_SECONDS, ABSENCE_SHAPE, AB
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """What takes how long. The paper publishes none of this; the defaults fit its Table 1 (docs/how-to/plan.md)."""
+    """Durations. The paper publishes none of them; the defaults fit its Table 1 (docs/how-to/plan.md)."""
 
     step_seconds: float = 10.0
-    down_seconds: float = 13.0  # a learner's pause to go on without a slice
-    up_seconds: float = 13.0  # and to take one in again
+    down_seconds: float = 13.0  # a learner's pause to continue without a slice
+    up_seconds: float = 13.0  # and to add one again
     absence: ExponentiatedWeibull = ABSENCE
     slice_chips: int = 1024
 
@@ -82,10 +82,10 @@ class Timing:
 
 @dataclass(frozen=True, slots=True)
 class Speeds:
-    """How unequal the learners are; spreads are relative standard deviations of log-normal step times with mean 1."""
+    """Differences in speed; spreads are relative standard deviations of log-normal step times with mean 1."""
 
     slowdowns: tuple[float, ...] = ()  # step time of the first learners, as a multiple of the others'
-    chip_spread: float = 0.0  # among chips, for good: a learner is as slow as its slowest chip
+    chip_spread: float = 0.0  # among chips, permanently: a learner is as slow as its slowest chip
     jitter: float = 0.0  # of a learner from one step to the next
 
     def __post_init__(self) -> None:
@@ -114,8 +114,8 @@ class Sync:
 class Cluster:
     """Equal learners that share all chips. `elastic` and `rigid` data-parallel are one learner each.
 
-    A rigid learner waits until every slice is there; the others go on with those that are left. Raises UsageError if
-    the numbers cannot be.
+    A rigid learner waits until every slice is present; the others continue with the slices left. Raises UsageError if
+    the numbers are impossible.
     """
 
     chips: int
@@ -137,12 +137,12 @@ class Cluster:
 
     @property
     def slices(self) -> int:
-        """Slices of one learner: as close to `slice_chips` chips each as equal slices allow."""
+        """Number of slices of one learner: as close to `slice_chips` chips each as equal slices allow."""
         return max(1, round(self.chips / self.learners / self.timing.slice_chips))
 
     @property
     def slices_needed(self) -> int:
-        """With fewer slices than this a learner stands still."""
+        """Number of slices without which a learner stands still."""
         return self.slices if self.method == "rigid" else 1
 
     @property
@@ -151,7 +151,7 @@ class Cluster:
         return self.chips / (self.learners * self.slices) / (self.mtbi_years * SECONDS_PER_YEAR)
 
     def step_seconds(self, rng: np.random.Generator) -> Floats:
-        """Time of a step of each learner, shape [learners]; a learner is as slow as its slowest chip."""
+        """Return the step time of each learner, shape [learners]; a learner is as slow as its slowest chip."""
         seconds = np.full(self.learners, float(self.timing.step_seconds))
         seconds[: len(self.speeds.slowdowns)] *= self.speeds.slowdowns
         spread = self.speeds.chip_spread
@@ -162,5 +162,5 @@ class Cluster:
 
 
 def log_normal(spread: float, count: int, rng: np.random.Generator) -> Floats:
-    """`count` factors with mean 1 and, for small spreads, this standard deviation."""
+    """Return `count` factors with mean 1 and, for small spreads, this standard deviation."""
     return rng.lognormal(-0.5 * spread * spread, spread, count)

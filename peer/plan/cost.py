@@ -1,7 +1,7 @@
-"""What one round costs its members in bytes and seconds (design §6.2): who sends what to whom, over which line.
+"""The cost of one round for its members in bytes and seconds (design §6.2), by sender, receiver and line.
 
 A round is seven messages that wait for each other and two transfers. Times are those of the slowest member that the
-others wait for. What it leaves out: lost packets, other people's traffic, and processors busy with something else.
+others wait for. Left out: lost packets, other traffic, and CPUs busy with other work.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from coordinator.run.manifest import PEERS_PER_GROUP_MAX, OuterSpec, PaceSpec
 from peer.plan.population import Flags, Floats, Population
 
 CODEC_BITS = {"fp32": 32.0, "fp16": 16.0, "bf16": 16.0, "int8": 8.25, "int4": 4.25, "e3m0": 4.25, "int2": 2.25}
-ANCHOR_BITS = 32.0  # of a state, and as many for a momentum where there is one
-HANDLE_SECONDS = 0.02  # from a message's arrival to the answer's departure, at a peer whose processor also trains
+ANCHOR_BITS = 32.0  # of a state, and as many for its momentum, if it has one
+HANDLE_SECONDS = 0.02  # from a message's arrival to the answer's departure, at a peer whose CPU also trains
 ENCODED_PER_SECOND = 1e8  # elements encoded and hashed on one core (docs/research/experiments.md: codecs)
 MERGED_PER_SECOND = 4e7  # elements × members of the default merge on one core (design §7: 0.4 s for 16 × 2²⁰)
 APPLIED_PER_SECOND = 5e7  # elements decoded, stepped, and hashed as anchor and momentum, on one core
 FIRST_FLIGHT_BYTES = 14_480  # ten segments: what TCP sends before the first acknowledgement (RFC 6928)
-WINDOW_BYTES = 3 << 20  # half of Linux' largest receive buffer: what one connection keeps in flight
+WINDOW_BYTES = 3 << 20  # half of Linux's largest receive buffer: one connection's bytes in flight
 STATEMENT_BYTES = 330  # context, sender, signature, small body; measured on the simulator's messages
 VOTE_BYTES = 300
 PER_ROOT_BYTES = 34  # one more digest in a commitment, check or proposal
@@ -31,20 +31,20 @@ Peers = npt.NDArray[np.intp]
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """What a peer keeps, in bytes per parameter: as a default run does, with fragments of one size.
+    """The bytes per parameter that a peer keeps; the defaults are those of a default run, with fragments of one size.
 
-    `largest_share`: of the model that is in one tensor, which no number of fragments makes smaller.
+    `largest_share` is the largest tensor's share of the model, which more fragments do not reduce.
     """
 
-    learner_bytes: float = 4 + 4 + 1.1  # value, gradient, and the state of the optimizer; without activations
-    rounding_bytes: float = 0.0  # beside the learner, of what bfloat16 cuts off
+    learner_bytes: float = 4 + 4 + 1.1  # value, gradient, and the optimizer's state; without activations
+    rounding_bytes: float = 0.0  # beside the learner, for the remainders of bfloat16 rounding
     disk_bytes: float = 2 * (4 + 4 + 1.1) + 1
     largest_share: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """What is trained, and how it is cut and encoded. `parameters` of the whole model, beside a base of an adapter."""
+    """The training, its fragments and codecs. `parameters` are the whole model's, without an adapter's base."""
 
     parameters: float
     tokens_per_step: int
@@ -56,7 +56,7 @@ class Workload:
 
     @property
     def elements(self) -> float:
-        """Elements of one fragment."""
+        """Number of elements of one fragment."""
         return self.parameters / self.pace.fragments
 
     @property
@@ -77,9 +77,9 @@ class Workload:
 def transfer_seconds(
     bits: Floats | float, bits_per_second: Floats | float, rtt_seconds: Floats | float, connections: Floats | int = 1
 ) -> Floats:
-    """Time of sending over connections that were idle: slow start, then the line or the windows, whichever is less.
+    """Return the seconds to send over idle connections: slow start, then the line or the windows, whichever is slower.
 
-    Every round trip doubles what is in flight until the line is full; until then a share of the line stays empty.
+    Every round trip doubles the bytes in flight until the line is full; until then a share of the line stays empty.
     """
     flight, window = FIRST_FLIGHT_BYTES * connections, WINDOW_BYTES * connections
     size, rtt = np.asarray(bits, dtype=float) / 8, np.asarray(rtt_seconds, dtype=float)
@@ -96,12 +96,12 @@ def transfer_seconds(
 
 @dataclass(frozen=True, slots=True)
 class Members:
-    """The members of one round, as arrays; rates are what the line leaves to this round."""
+    """The members of one round, as arrays; rates are the share of the line for this round."""
 
     up: Floats
     down: Floats
     latency_seconds: Floats
-    snapshot_seconds: Floats  # until each one's next step boundary
+    snapshot_seconds: Floats  # until each member's next step boundary
     reduces: Flags
 
     def __len__(self) -> int:
@@ -109,7 +109,7 @@ class Members:
 
     @classmethod
     def of(cls, people: Population, roster: Peers, snapshot_seconds: Floats, share: float) -> Members:
-        """These peers, with this share of their lines; if none can be dialled, any of them reduces."""
+        """Return these peers as members, with this share of their lines; if none can be dialled, all reduce."""
         dialable = people.dialable[roster]
         return cls(
             people.up[roster] * share,
@@ -120,14 +120,14 @@ class Members:
         )
 
     def only(self, chosen: Flags) -> Members:
-        """Some of them."""
+        """Return the chosen members."""
         lines = self.up[chosen], self.down[chosen], self.latency_seconds[chosen]
         return Members(*lines, self.snapshot_seconds[chosen], self.reduces[chosen])
 
 
 @dataclass(frozen=True, slots=True)
 class RoundCost:
-    """Seconds since the roster went out, per member (its inputs at the reducers, its results) and for all."""
+    """Seconds since the roster was sent: of each member's inputs at the reducers, of its results, and for all."""
 
     inputs_at: Floats
     results_at: Floats
@@ -137,15 +137,15 @@ class RoundCost:
 
     @property
     def seconds(self) -> float:
-        """From the roster to the certificate."""
+        """Seconds from the roster to the certificate."""
         return float(self.results_at.max()) + self.voted_after_seconds
 
 
 def round_cost(work: Workload, members: Members) -> RoundCost:
-    """One round of these members (steps 4–9); the reducers are those of `members.reduces`, each with an equal part."""
+    """Return the cost of one round (steps 4–9); the reducers are `members.reduces`, each with an equal part."""
     n, reducers = len(members), max(int(members.reduces.sum()), 1)
     hop = members.latency_seconds + np.median(members.latency_seconds)  # to a typical other member, one way
-    own = members.reduces / reducers  # share of the fragment that a member keeps or makes itself
+    own = members.reduces / reducers  # share of the fragment that a member keeps or computes itself
     up_parts, down_parts = (1 - own) * work.contribution_bits, own * (n - 1) * work.contribution_bits
     up_results, down_results = own * (n - 1) * work.result_bits, (1 - own) * work.result_bits
     statements_up, statements_down = statement_bits(n, reducers)
@@ -165,16 +165,16 @@ def round_cost(work: Workload, members: Members) -> RoundCost:
 
 
 def _both(members: Members, up: Floats, down: Floats, hop: Floats) -> Floats:
-    """Seconds of sending and receiving so much at once."""
+    """Return seconds for sending and receiving at once."""
     others = max(len(members) - 1, 1)
     sending = transfer_seconds(up, members.up, 2 * hop, others)
     return np.maximum(sending, transfer_seconds(down, members.down, 2 * hop, others))
 
 
 def statement_bits(members: int, reducers: int) -> tuple[float, float]:
-    """What a member sends and gets beside parts and results: join, roster, commitments, checks, proposal, votes."""
+    """Return a member's bits sent and received beside parts and results: join, roster, commitments, checks, votes."""
     each = STATEMENT_BYTES + PER_ROOT_BYTES * reducers
-    leaders = members * members * (STATEMENT_BYTES + 2 * each)  # roster, bundle and proposal hold everybody's
+    leaders = members * members * (STATEMENT_BYTES + 2 * each)  # roster, bundle and proposal contain all statements
     small = 3 * STATEMENT_BYTES + 2 * each + members * (VOTE_BYTES + STATEMENT_BYTES)
     received = members * (2 * VOTE_BYTES + STATEMENT_BYTES + 2 * each)
     return 8 * (leaders / members + small), 8.0 * (received + STATEMENT_BYTES)

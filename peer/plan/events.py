@@ -1,8 +1,8 @@
-"""The discrete-event simulator: learners that step, lose slices, pause, and wait for merges, many clusters abreast.
+"""The discrete-event simulator: learners that step, lose slices, pause, and wait for merges, many clusters at once.
 
-Time is cut into independent `stretches`, each one cluster from its start. Only a merge ties learners together, so
-with a quorum of one and no grace window, where no merge ever makes anybody wait, all learners of all stretches take
-their next event at once; otherwise all stretches do, in the order of their own clocks.
+Time is cut into independent `stretches`, each one cluster from its start. Only merges connect learners. With a quorum
+of one and no grace window no merge makes a learner wait, so all learners of all stretches take their next event at
+once. Otherwise all stretches do, in the order of their own clocks.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy.typing as npt
 from peer.plan.chips import Cluster, Floats, log_normal
 
 STEPPING, PAUSED, WAITING = 0, 1, 2
-ABSENT_START = 4  # room for slices that are away, per learner; doubled when it is too little
+ABSENT_START = 4  # capacity for absent slices, per learner; doubled when full
 
 Integers = npt.NDArray[np.int64]
 
@@ -32,8 +32,8 @@ class Runs:
 class Stretches:
     """`count` independent copies of a cluster, each from time 0 with every slice present.
 
-    After `play(until)`, `useful_seconds` holds for each stretch the learners' stepping time between `count_from` and
-    `until`, weighted by the share of slices that took part, and `runs()` says when who stepped.
+    After `play(until)`, `useful_seconds` holds the learners' stepping time of each stretch between `count_from` and
+    `until`, weighted by the share of slices that took part. `runs()` then returns the spells of stepping.
     """
 
     def __init__(self, cluster: Cluster, count: int, count_from: float, rng: np.random.Generator) -> None:
@@ -49,7 +49,7 @@ class Stretches:
         self._ahead = np.zeros(shape, dtype=np.int64)  # steps reported and not merged yet
         self._missing = np.zeros(shape, dtype=np.int64)  # slices left out
         self._return_at = np.full((*shape, ABSENT_START), np.inf)
-        self._since = np.zeros(shape)  # start of the present run of steps
+        self._since = np.zeros(shape)  # start of the current run of steps
         self._runs: list[tuple[Integers, Floats, Floats]] = []
         self.useful_seconds = np.zeros(count)
         self.merges = 0
@@ -74,12 +74,12 @@ class Stretches:
         self._end_runs(lanes, learners, np.full(lanes.size, until))
 
     def runs(self) -> Runs:
-        """Every spell of uninterrupted stepping, in no order; the last ones end at `until`."""
+        """Return every spell of uninterrupted stepping, in no order; the last ones end at `until`."""
         stretch, start, end = (np.concatenate(column) for column in zip(*self._runs, strict=True))
         return Runs(stretch, start, end)
 
     def _reach_boundary(self, lanes: Integers, learners: Integers) -> None:
-        """A step or a pause of these learners ends: count what failed and what came back, then go on."""
+        """End a step or a pause of these learners: count failed and returned slices, then continue."""
         now = self._next[lanes, learners]
         stepped = self._phase[lanes, learners] == STEPPING
         self._ahead[lanes, learners] += stepped
@@ -115,7 +115,7 @@ class Stretches:
         self._next[lanes, learners] = end
 
     def _fail(self, lanes: Integers, learners: Integers, stepped: npt.NDArray[np.bool_]) -> Integers:
-        """How many slices of each learner lost a chip in the step that ends; draws when they come back.
+        """Return how many slices of each learner lost a chip in the step that ends; draws their return times.
 
         The paper's chips fail per step, so a learner that pauses loses nothing more (DiLoCo 2604.21428 §3.3).
         """
@@ -134,7 +134,7 @@ class Stretches:
         return failed
 
     def _take_back(self, lanes: Integers, learners: Integers, now: Floats) -> Integers:
-        """How many slices of each learner are back by now."""
+        """Return how many slices of each learner are back by now."""
         back = self._return_at[lanes, learners] <= now[:, None]
         which, slot = np.nonzero(back)
         self._return_at[lanes[which], learners[which], slot] = np.inf
@@ -142,7 +142,7 @@ class Stretches:
         return returned
 
     def _until_enough(self, lanes: Integers, learners: Integers) -> Floats:
-        """When enough slices are back: all of a rigid learner's, the first one of another's."""
+        """Return when enough slices are back: all of a rigid learner's, otherwise the first one."""
         times = self._return_at[lanes, learners]
         if self._cluster.method == "rigid":
             times = np.where(np.isfinite(times), times, -np.inf)
@@ -150,7 +150,7 @@ class Stretches:
         return np.asarray(times.min(axis=1))
 
     def _call_merges(self, now: Floats) -> None:
-        """Where a quorum has reported, set the time of the merge: after the grace window, or now if nobody is left."""
+        """Set the merge time where a quorum has reported: after the grace window, or now if all have reported."""
         sync = self._cluster.sync
         reported = (self._ahead > 0).sum(axis=1)
         grace_seconds = sync.grace_steps * self._cluster.timing.step_seconds
@@ -160,7 +160,7 @@ class Stretches:
         self._merge_at = np.where(complete, np.minimum(self._merge_at, now), self._merge_at)
 
     def _merge(self, lanes: Integers) -> None:
-        """Close the round of these stretches, and let go all that waited for it."""
+        """Close the round of these stretches, and release all learners that waited for it."""
         ahead = self._ahead[lanes]
         self.merges += lanes.size
         self.reports_merged += int((ahead > 0).sum())

@@ -1,4 +1,4 @@
-"""How much of a cluster's time trains the model although chips fail: goodput and uptime, simulated."""
+"""The share of a cluster's time that trains the model despite failing chips: goodput and uptime, simulated."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ STEPS_MAX = 200_000_000  # minutes of work; more is a mistake in the numbers
 STRETCHES_MAX = 4096
 WARMUP_ABSENCES = 5.0  # mean absences after which the number of missing slices has settled
 WARMUP_STEPS = 20.0
-STRETCH_WARMUPS = 5.0  # a stretch is at least this long, so that warming up stays a small part of the work
+STRETCH_WARMUPS = 5.0  # least length of a stretch, so that warming up stays a small part of the work
 
 
 @dataclass(frozen=True, slots=True)
 class Availability:
-    """Outcome of a simulation (definitions of DiLoCo 2604.21428 §3.3).
+    """The outcome of a simulation (definitions of DiLoCo 2604.21428 §3.3).
 
-    `goodput` is the share of all learners' time in useful steps, a step with missing slices counted in proportion;
+    `goodput` is the share of all learners' time in useful steps, where a step with missing slices counts in proportion.
     `uptime` is the share of time in which at least one learner steps.
     """
 
@@ -35,9 +35,9 @@ class Availability:
 
 
 def simulate(cluster: Cluster, days: float, seed: int) -> Availability:
-    """Simulate this many days, as independent stretches of at least five warm-ups, which are left out of the count.
+    """Simulate this many days, as independent stretches of at least five warm-ups, which are not counted.
 
-    The same arguments give the same answer. Raises UsageError if that is too much or nothing to simulate.
+    The same arguments give the same result. Raises UsageError if that is too much or nothing to simulate.
     """
     if not 0 < days < float("inf"):
         raise UsageError("simulate more than 0 days")
@@ -63,9 +63,9 @@ def simulate(cluster: Cluster, days: float, seed: int) -> Availability:
 
 
 def scavenged_time(extra_share: float, flops_share: float = 0.5) -> float:
-    """Training time relative to none, when this share of more learners helps for a share of the work, at no loss.
+    """Return the training time with this share of extra learners for a share of the work, at no loss, relative to none.
 
-    The bound that Decoupled reaches in DiLoCo 2604.21428 Table 4.
+    It is the bound that Decoupled reaches in DiLoCo 2604.21428 Table 4.
     """
     if not (0 <= extra_share < float("inf") and 0 <= flops_share <= 1):
         raise UsageError("extra learners are a share above 0, and help for a share of the work between 0 and 1")
@@ -73,7 +73,7 @@ def scavenged_time(extra_share: float, flops_share: float = 0.5) -> float:
 
 
 def covered_seconds(runs: Runs, start: float, end: float) -> Floats:
-    """What each run adds to its stretch's time with somebody stepping, between two times; seconds, shape [runs]."""
+    """Return the seconds with a learner stepping, from `start` to `end`, that each run adds; shape [runs]."""
     length = end - start
     # Laid one behind another, the stretches' runs need a single sweep.
     begin = np.clip(runs.start - start, 0.0, length) + runs.stretch * length

@@ -1,4 +1,4 @@
-"""What the paper prints (DiLoCo 2604.21428), to lay our numbers beside; read off its tables, nothing computed."""
+"""The paper's printed numbers (DiLoCo 2604.21428), for comparison with ours; copied from its tables, not computed."""
 
 from __future__ import annotations
 

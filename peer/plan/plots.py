@@ -1,4 +1,4 @@
-"""Plots of the planner: pages (.html, which take the script that draws them from the web) and pictures (.png)."""
+"""Plots of the planner: pages (.html, which load their drawing script from the web) and pictures (.png)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dht.errors import LocalError, UsageError
 from peer.plan.tables import Table
 
 WIDTH, HEIGHT = 560, 320
-COLOURS = (  # twelve that can be told from white and from each other: Table 13 has so many rows
+COLOURS = (  # twelve that differ from white and from each other: Table 13 has as many rows
     *("#4c78a8", "#f58518", "#e45756", "#72b7b2", "#54a24b", "#eeca3b"),
     *("#b279a2", "#ff9da6", "#9d755d", "#bab0ac", "#1b1b1b", "#2c2c9e"),
 )
@@ -20,7 +20,7 @@ NO_PICTURES = "pictures need vl-convert-python: pip install vl-convert-python, o
 
 
 def table_plot(tables: Sequence[Table], log: bool, path: Path) -> None:
-    """Tables below each other: our numbers as lines, the paper's as circles. Raises UsageError or LocalError."""
+    """Plot tables one below another: our numbers as lines, the paper's as circles. Raises UsageError or LocalError."""
     import altair
 
     charts = []
@@ -51,7 +51,7 @@ def _points(row: str, column: str, ours: str, paper: str | None) -> list[dict[st
 
 
 def lines_plot(rows: Sequence[dict[str, object]], title: str, path: Path) -> None:
-    """Useful compute against line speed, one line per method. Raises UsageError or LocalError."""
+    """Plot useful compute against line speed, one line per method. Raises UsageError or LocalError."""
     import altair
 
     chart = (
@@ -67,7 +67,7 @@ def lines_plot(rows: Sequence[dict[str, object]], title: str, path: Path) -> Non
 
 
 def check_format(path: Path) -> None:
-    """Raises UsageError for a format that cannot be made here; to be asked before there is anything to lose."""
+    """Raise UsageError for a format that cannot be written here; call it before long work begins."""
     if path.suffix not in (".html", ".png"):
         raise UsageError(f"a plot is a .html or a .png file, not {path.name}")
     if path.suffix == ".png" and find_spec("vl_convert") is None:
@@ -75,7 +75,7 @@ def check_format(path: Path) -> None:
 
 
 def write(chart: Any, path: Path) -> None:
-    """Save a chart; raises UsageError for a format that cannot be made here, LocalError if the disk refuses."""
+    """Save a chart; raises UsageError for a format that cannot be written here, LocalError if the disk refuses."""
     check_format(path)
     try:
         chart.save(str(path))

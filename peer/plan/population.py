@@ -1,4 +1,4 @@
-"""The peers of a planned swarm: their lines, their speed, and when each of them is there."""
+"""The peers of a planned swarm: their lines, their speeds, and their times of presence."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ Flags = npt.NDArray[np.bool_]
 Rng = np.random.Generator
 
 SESSIONS_MAX = 4096  # of one peer in one simulation
-EPOCH_SECONDS = 0.0  # when a simulation begins
+EPOCH_SECONDS = 0.0  # start of a simulation
 
 
 class Absence(NamedTuple):
-    """One peer away. It steps again from `back_seconds` on; `kills`: it lost what its last checkpoint does not hold."""
+    """One absence of a peer. It steps again from `back_seconds` on; `kills`: it lost all since its last checkpoint."""
 
     peer: int
     start_seconds: float
     back_seconds: float
     kills: bool
-    excused_seconds: float  # of it: planned; what is more (starting again) counts as time that a peer should have used
+    excused_seconds: float  # the planned part; the rest, such as a restart, counts as time lost
 
 
 class Cut(NamedTuple):
@@ -38,13 +38,13 @@ class Cut(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Timetable:
-    """Who is away when, and when the network is cut; a pure function of a plan and its seed."""
+    """The absences of peers and cuts of the network; a pure function of a plan and its seed."""
 
     absences: tuple[Absence, ...] = ()
     cuts: tuple[Cut, ...] = ()
 
     def away_seconds(self, peers: int, seconds: float) -> tuple[Floats, Floats]:
-        """Per peer: seconds away before the end, and those of them that were planned."""
+        """Return, per peer, the seconds away before the end, and the planned part of them."""
         away, excused = np.zeros(peers), np.zeros(peers)
         for one in self.absences:
             left = max(0.0, seconds - one.start_seconds)
@@ -55,7 +55,7 @@ class Timetable:
 
 @dataclass(frozen=True, slots=True)
 class Population:
-    """Peers as arrays of one length. Rates of lines in bit/s, latency one way to the middle of the network."""
+    """The peers as arrays of one length. Rates of lines in bit/s, latency one way to the middle of the network."""
 
     up: Floats
     down: Floats
@@ -69,7 +69,7 @@ class Population:
 
 @dataclass(frozen=True, slots=True)
 class Lines:
-    """One kind of access line: a share of all peers, medians, and how far single lines differ (lognormal sigma)."""
+    """One kind of access line: a share of all peers, medians, and the spread of single lines (lognormal sigma)."""
 
     share: float
     down_mbit: float
@@ -80,12 +80,12 @@ class Lines:
 
 @dataclass(frozen=True, slots=True)
 class Sessions:
-    """How long peers stay and stay away: Weibull, the same shape for both; infinite sessions if the mean is 0."""
+    """Lengths of sessions and absences: Weibull, with one shape for both; sessions never end if the mean is 0."""
 
     mean_seconds: float = 0.0
     on_share: float = 1.0
     shape: float = 1.0
-    kill_share: float = 0.0  # of endings; the other peers drain, and lose nothing
+    kill_share: float = 0.0  # of endings; other peers drain, and lose nothing
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +101,7 @@ class Crowd:
     sessions: Sessions = field(default_factory=Sessions)
 
     def draw(self, rng: Rng) -> Population:
-        """So many peers of this crowd."""
+        """Draw the peers of this crowd."""
         shares = np.array([one.share for one in self.lines])
         kind = rng.choice(len(self.lines), self.peers, p=shares / shares.sum())
         spread = np.exp(np.array([one.sigma for one in self.lines])[kind] * rng.standard_normal(self.peers))
@@ -116,7 +116,7 @@ class Crowd:
         )
 
     def absences(self, rng: Rng, seconds: float) -> tuple[Absence, ...]:
-        """Who is away when: every peer's sessions, begun long before, cut out of one long life."""
+        """Draw all absences: every peer's sessions, begun long before the start, cut out of one long life."""
         plan = self.sessions
         if plan.mean_seconds <= 0 or plan.on_share >= 1:
             return ()
@@ -142,7 +142,7 @@ def _weibull(rng: Rng, mean: float, shape: float) -> float:
 
 
 def _without_overlap(absences: Sequence[Absence]) -> tuple[Absence, ...]:
-    """A peer that is away while it still comes back just stays away longer."""
+    """Merge absences that overlap: a peer that leaves again before it is back is absent longer."""
     found: list[Absence] = []
     for one in sorted(absences, key=lambda one: (one.peer, one.start_seconds)):
         last = found[-1] if found and found[-1].peer == one.peer else None

@@ -1,4 +1,4 @@
-"""What `muster plan swarm` predicts for one workload and scenario."""
+"""The prediction of `muster plan swarm` for one workload and scenario."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from peer.plan.risk import Capture, CellCapture, capture, capture_cells
 from peer.plan.scenario import Scenario
 from peer.plan.swarm import PlannedSwarm
 
-WARMUP_PERIODS = 3.0  # H-step periods that are not counted: in the first, fragments are not due all at once
+WARMUP_PERIODS = 3.0  # uncounted H-step periods: in the first, fragments are not due all at once
 ROUNDS_MAX = 20_000
 SLOT_BYTES = 12.0  # per parameter of a fragment in flight, shared with the learner (`peer.learner.memory_estimate`)
-STEPS_HELD = 1  # in memory of every fragment, for those who missed one
+STEPS_HELD = 1  # of every fragment in memory, for peers that missed one
 
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """Everything about one set-up. Times in seconds, shares 0…1; bytes are of the mean peer.
+    """The prediction for one set-up. Times in seconds, shares 0…1; bytes are those of the mean peer.
 
-    With cells a round begins when heads gather their wards, and `group_size` counts all whose work is in a version.
+    With cells, a round begins when heads gather their wards, and `group_size` counts all peers with work in a version.
     """
 
     simulated_seconds: float
@@ -36,10 +36,10 @@ class Prediction:
     versions_per_hour: float
     void_per_hour: float
     minor_share: float
-    utilisation: float  # of the time that peers are there, spent in inner steps
+    utilisation: float  # share of the peers' presence spent in inner steps
     uptime: float
     certified_share: float  # of all inner steps made
-    goodput_ideal: float  # certified against what the peers could make when nothing but planned absence took them
+    goodput_ideal: float  # certified steps, relative to those possible with planned absences only
     tokens_per_second: float
     tokens_per_day: float
     group_size: float
@@ -55,12 +55,12 @@ class Prediction:
     alternatives: tuple[Alternative, ...]
 
     def as_json(self) -> dict[str, Any]:
-        """Plain values."""
+        """Return plain values for JSON."""
         return asdict(self)
 
 
 def warmup_seconds(work: Workload, step_seconds: float) -> float:
-    """What a simulation leaves out at its start."""
+    """Return the seconds at the start that a simulation does not count."""
     return WARMUP_PERIODS * work.pace.steps_per_version * step_seconds
 
 
@@ -112,13 +112,13 @@ def predict(
 
 
 def _steps_possible(people: Population, scenario: Scenario, until: float) -> float:
-    """Inner steps that all learners make by then, those lost with a kill included."""
+    """Return the inner steps that all learners make by then, including those lost with a kill."""
     away, _ = scenario.timetable.away_seconds(len(people), until)
     return float((people.steps_per_second * (until - away)).sum())
 
 
 def host_bytes(work: Workload) -> float:
-    """Memory beside the learner's: state of the whole model, and what rounds in flight hold of their fragments."""
+    """Return the bytes beside the learner's: state of the whole model, and the fragments of rounds in flight."""
     sent, returned = (CODEC_BITS[codec] / 8 for codec in (work.outer.contribution_codec, work.outer.result_codec))
     state = 8.0 if work.outer.momentum else 4.0
     in_flight = SLOT_BYTES + 8.0 + 3 * state + 2 * (2 * sent + returned)
@@ -128,6 +128,6 @@ def host_bytes(work: Workload) -> float:
 
 
 def scaled(scenario: Scenario, factor: float) -> Scenario:
-    """The same peers with lines this much faster."""
+    """Return the same peers with lines this much faster."""
     people = replace(scenario.population, up=scenario.population.up * factor, down=scenario.population.down * factor)
     return replace(scenario, population=people)

@@ -1,13 +1,13 @@
-"""Crowds that somebody has measured, with where the numbers come from; what nobody has measured is marked as ours.
+"""Measured crowds, with the sources of their numbers; numbers that were not measured are marked as ours.
 
 Lines: Ookla's medians for the United States at the end of 2022, all fixed lines 193.7 Mbit/s down, 22.6 up, 14 ms;
-June 2022 by provider: fibre about 112 Mbit/s up and 8 ms, cable 10.6 to 18.9 up and 11 to 16 ms. Which share has which
-is ours, so that the median of the mixture is Ookla's.
+June 2022 by provider: fibre about 112 Mbit/s up and 8 ms, cable 10.6 to 18.9 up and 11 to 16 ms. The shares are ours,
+chosen so that the median of the mixture is Ookla's.
 Reachability: at least 52.19 % of IPFS peers sit behind a NAT (Henningsen et al., arXiv 2002.07747); hole punching
 succeeds for 70 % (Trautwein et al., arXiv 2510.27500), so 16 % of homes cannot be dialled.
-Presence: BOINC runs 81 % of the time, of that connected 83 %, allowed to compute 84 % (Anderson and Fedak, CCGrid
-2006): together 56 %. Of 230,000 traces of SETI@home 21 % fit a random process, by several families (Javadi et al.,
-IEEE TPDS 22(11), 2011): mean length, shape and how many end by force are ours.
+Presence: BOINC runs 81 % of the time, is connected for 83 % of that, and allowed to compute for 84 % (Anderson and
+Fedak, CCGrid 2006): together 56 %. Of 230,000 traces of SETI@home 21 % fit a random process, by several families
+(Javadi et al., IEEE TPDS 22(11), 2011): mean length, shape and the share that end by force are ours.
 Data centres: 2 to 5 Gbit/s between regions (announcement of Decoupled DiLoCo).
 """
 

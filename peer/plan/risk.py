@@ -1,4 +1,4 @@
-"""How likely a group drawn at random is captured by hostile peers (design §9): exact, no simulation."""
+"""The probability that hostile peers capture a group drawn at random (design §9): exact, without simulation."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ class Capture:
 
 @dataclass(frozen=True, slots=True)
 class CellCapture:
-    """With cells below the group, the probability that hostile peers steer what comes of it.
+    """The probabilities that hostile peers steer the result, with cells below the group.
 
-    Of one cell: at least half of its inputs are theirs. Of a head: it is one of them, or its cell is steered. Of the
-    group: so are at least half of its heads. Votes stay the group's own (`Capture.third`).
+    A cell is steered if at least half of its inputs are hostile. A head is if it is hostile or its cell is steered. The
+    group is if at least half of its heads are. Votes stay the group's own (`Capture.third`).
     """
 
     cell: float
@@ -34,12 +34,12 @@ class CellCapture:
 
 
 def tiers(peers: float) -> int:
-    """Tiers of cells below the heads of so many peers, on average."""
+    """Return the average tiers of cells below the heads of this many peers."""
     return 2 if peers > HEADS * (1 + WARDS_PER_CELL_MAX) else 1
 
 
 def capture_cells(peers: int, hostile_share: float) -> CellCapture:
-    """For a swarm of so many, dealt out evenly; each cell is drawn by itself."""
+    """Return the probabilities for a swarm of `peers`, assigned evenly; each cell is drawn independently."""
     wards = max(1, math.ceil(peers / HEADS) - 1)
     lowest = min(CELL_PEERS if tiers(peers) > 1 else 1 + wards, PEERS_PER_GROUP_MAX)
     cell = capture(lowest, hostile_share).half
@@ -51,7 +51,7 @@ def capture_cells(peers: int, hostile_share: float) -> CellCapture:
 
 
 def capture(members: int, hostile_share: float, peers: int | None = None) -> Capture:
-    """For a group of `members` out of `peers` of which a share is hostile; out of ever so many if `peers` is None."""
+    """Return the probabilities for `members` drawn from `peers` with a hostile share; from infinitely many if None."""
     return Capture(
         at_least(members, -(-members // 3), hostile_share, peers),
         at_least(members, -(-members // 2), hostile_share, peers),
@@ -59,7 +59,7 @@ def capture(members: int, hostile_share: float, peers: int | None = None) -> Cap
 
 
 def at_least(members: int, hostile: int, share: float, peers: int | None = None) -> float:
-    """Probability of at least so many hostile members: hypergeometric, or binomial without `peers`."""
+    """Return the probability of at least `hostile` hostile members: hypergeometric, or binomial without `peers`."""
     if peers is None:
         chances = [math.comb(members, k) * share**k * (1 - share) ** (members - k) for k in range(hostile, members + 1)]
         return math.fsum(chances)

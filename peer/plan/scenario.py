@@ -1,4 +1,4 @@
-"""From a plan file to peers and a timetable: drawn from a crowd, or exactly as a local set-up has them."""
+"""From a plan file to peers and a timetable: drawn from a crowd, or exactly those of a local set-up."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SIMULATED = frozenset({"kill", "stop", "partition"})
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """Who is there, when, and how long it is looked at. `left_out`: what of a chaos plan is not simulated."""
+    """The peers, their timetable, and the simulated seconds. `left_out`: faults in a chaos plan that are not played."""
 
     population: Population
     timetable: Timetable
@@ -32,7 +32,7 @@ class Scenario:
 
 
 def scenario_of(plan: PlanFile, path: Path, rng: np.random.Generator, warmup_seconds: float) -> Scenario:
-    """The scenario of a plan; everything in it happens after the warm-up."""
+    """Return the scenario of a plan; all of its events happen after the warm-up."""
     if plan.local is not None:
         return _local(plan, plan.local, path, warmup_seconds)
     assert plan.swarm is not None
@@ -87,7 +87,7 @@ def _local(plan: PlanFile, part: LocalPart, path: Path, warmup_seconds: float) -
 
 
 def _absences(events: Sequence[Event], part: LocalPart, offset: float) -> tuple[Absence, ...]:
-    """Every kill and stop of a learner; one without an end lasts."""
+    """Return every kill and stop of a learner; one without an end lasts."""
     found = []
     for event in events:
         if event.do not in ("kill", "stop") or event.peer == HOST or event.at_seconds is None:

@@ -1,9 +1,9 @@
-"""A volunteer swarm in virtual time, round by round: what is certified, what is lost, what the lines carry.
+"""A volunteer swarm in virtual time, round by round: certified and lost work, and the load of the lines.
 
-The rules are the protocol's (design §6): a fragment is due when its active set has made H steps, at most τ rounds are
-in flight, a roster takes at most 32 of the peers that are there, a certificate needs two thirds of it and more than
-`min_share` of the active set, learners never wait. What a round costs is `peer.plan.cost`. numpy works on all peers at
-once, a heap on rounds and absences one after the other; all randomness comes from one generator.
+The rules are the protocol's (design §6). A fragment is due when its active set has made H steps. At most τ rounds are
+in flight, and a roster takes at most 32 of the peers present. A certificate needs two thirds of the roster and more
+than `min_share` of the active set. Learners never wait. `peer.plan.cost` has the cost of a round. numpy computes all
+peers at once; a heap orders rounds and absences. All randomness comes from one generator.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from peer.plan.cost import Members, Peers, Workload, round_cost
 from peer.plan.population import Absence, Cut, Flags, Floats, Population, Timetable
 
 NEW_SEATS_SHARE = NEW_SEATS / PEERS_PER_GROUP_MAX
-STATES_SHARE = 0.5  # of all uplinks, for states that others fetch
+STATES_SHARE = 0.5  # of all uplinks, for states that other peers fetch
 
 
 @dataclass(slots=True)
 class PlanTally:
-    """What was counted since the warm-up."""
+    """Counts since the warm-up."""
 
     since: float
     versions: int = 0
@@ -60,7 +60,7 @@ class PlannedSwarm:
         self.attendance, self.tally = Attendance(population, rng), PlanTally(0.0)
         self.counted: Floats = np.zeros((fragments, peers))  # steps that some version holds
         self.counted_version = np.zeros((fragments, peers), dtype=np.int64)
-        self.ready_at: Floats = np.zeros((fragments, peers))  # has the newest state from then on
+        self.ready_at: Floats = np.zeros((fragments, peers))  # each peer has the newest state from then on
         self.version = np.zeros(fragments, dtype=np.int64)
         self.counted_from: Floats = np.zeros(fragments)
         self.full_at: Floats = np.zeros(fragments)
@@ -69,7 +69,7 @@ class PlannedSwarm:
         self.rosters: list[deque[Peers]] = [deque(maxlen=ACTIVE_CERTIFICATES) for _ in range(fragments)]
         self.in_flight: set[int] = set()
         self.opened_at, self.wake_at = -math.inf, math.inf
-        self.served_until = 0.0  # states that somebody waits for are on their way until then
+        self.served_until = 0.0  # until then, states are being sent to peers that wait
         self.estimates = GraceEstimates()
         self.sent_bits, self.received_bits = np.zeros(peers), np.zeros(peers)
         self._heap: list[tuple[float, int, TimetableChange | Round | Void | str]] = []
@@ -86,7 +86,7 @@ class PlannedSwarm:
     # -- time
 
     def run(self, seconds: float, warmup_seconds: float, rounds_max: int) -> float:
-        """Simulate; returns the seconds counted, fewer than asked for if `rounds_max` rounds came first."""
+        """Simulate; returns the counted seconds, fewer than requested if `rounds_max` rounds came first."""
         self._push(warmup_seconds, "count")
         self._open()
         rounds = 0
@@ -105,7 +105,7 @@ class PlannedSwarm:
         heapq.heappush(self._heap, (at, self._pushed, what))
 
     def _wake(self, at: float) -> None:
-        """Look again at this time, unless we shall do so before."""
+        """Check again at this time, unless a check is due before."""
         if at < self.wake_at or self.wake_at <= self.now:
             self.wake_at = at
             self._push(at, "wake")
@@ -139,7 +139,7 @@ class PlannedSwarm:
         return self.attendance.made - self.counted
 
     def _heal(self, cut: Cut) -> None:
-        """The smaller side certified on its own once three intervals had passed; what it did is dropped (design §8)."""
+        """End a partition; drop the work that the smaller side certified alone, after three intervals (design §8)."""
         peers = len(self.population)
         small = sorted(cut.side if 2 * len(cut.side) <= peers else set(range(peers)) - cut.side)
         alone = self.now - cut.start_seconds - MINOR_INTERVALS * self._interval_seconds()
@@ -149,7 +149,7 @@ class PlannedSwarm:
         self._fetch(np.array(small, dtype=np.intp), range(self.work.pace.fragments), self.work.state_bits)
 
     def _fetch(self, peers: Peers, fragments: range, bits: float) -> None:
-        """These peers get the newest states or steps, one after the other, from everybody else who is there."""
+        """Send these peers the newest states or steps, one after another, from all others present."""
         alive, live = self.attendance.alive, max(int(self.attendance.alive.sum()), 1)
         given = STATES_SHARE * float(self.population.up[alive].sum())
         taken = bits / self.population.down[peers] + 4 * self.population.latency_seconds[peers]
@@ -165,14 +165,14 @@ class PlannedSwarm:
         return self.work.pace.steps_per_version / float(np.median(self.population.steps_per_second))
 
     def _active(self, fragment: int) -> Flags:
-        """The fragment's active set; at version 0 the founders."""
+        """Return the fragment's active set; at version 0 the founders."""
         active = np.zeros(len(self.population), dtype=bool)
         for roster in self.rosters[fragment] or (self.founders,):
             active[roster] = True
         return active
 
     def _open(self) -> None:
-        """Open what is due; else wake when the next fragment is."""
+        """Open all rounds that are due; else wake when the next fragment is."""
         pace = self.work.pace
         while len(self.in_flight) < pace.overlap:
             reach = self.attendance.reach()
@@ -191,7 +191,7 @@ class PlannedSwarm:
             self._begin(int(ready[np.argmin(self.version[ready])]), reach)
 
     def _begin(self, fragment: int, reach: Flags) -> None:
-        """Gather a roster; a leader that cannot answer, or too few that could vote, make the attempt void."""
+        """Gather a roster; an unreachable leader, or too few possible voters, make the attempt void."""
         pace, active = self.work.pace, self._active(fragment)
         self.opened_at = self.now
         self.in_flight.add(fragment)
@@ -217,26 +217,26 @@ class PlannedSwarm:
         self._play(attempt)
 
     def _grace(self, reach: Flags) -> float:
-        """How long a leader waits for somebody who is listed as there and does not join."""
+        """Return how long a leader waits for a peer that is listed as present and does not join."""
         step_seconds = 1 / float(np.median(self.population.steps_per_second[reach]))
         waits = grace_seconds(self.work.pace, step_seconds, self.estimates)
         return min(waits, GRACE_SHARE_MAX * self.work.pace.round_seconds)
 
     def _play(self, attempt: PlannedAttempt) -> None:
-        """The attempt, from its roster on: who delivers in time, who is gone before the votes, when it is over."""
+        """Play the attempt from its roster on: who delivers in time, who is gone before the votes, and when it ends."""
         fragment, roster, start = attempt.fragment, attempt.roster, attempt.start
         deadline = self.work.pace.round_seconds * 2.0 ** min(int(self.voids[fragment]), DEADLINE_DOUBLINGS_MAX)
         members = Members.of(self.population, roster, attempt.snapshot_seconds, share=1 / len(self.in_flight))
         cost = round_cost(self.work, members)
-        if self.attendance.next_away[roster[0]] < start + cost.inputs_at.min():  # its leader
+        if self.attendance.next_away[roster[0]] < start + cost.inputs_at.min():  # the leader's departure
             self._push(start + GONE_SHARE * deadline, Void(fragment))
             return
         end, late = start + cost.seconds, 0.0
         present = (self.attendance.next_away[roster] > end) & (cost.inputs_at <= INPUTS_SHARE * deadline)
-        if present.any() and not present.all():  # the others go on as soon as they know
+        if present.any() and not present.all():  # the others continue once they know
             cost, late = round_cost(self.work, members.only(present)), GONE_SHARE * deadline
             end = start + cost.seconds + late
-        if slow_reducers(cost, deadline):  # the next in order do their part again
+        if slow_reducers(cost, deadline):  # the next in order compute their part again
             end = start + RECHECK_SHARE * deadline + cost.voted_after_seconds
         if end > start + deadline or not self._certifies(fragment, roster, roster[present], attempt.minor):
             self._push(start + deadline, Void(fragment))
@@ -261,7 +261,7 @@ class PlannedSwarm:
         self.not_before[fragment] = self.now + VOID_BACKOFF_SHARE * self.work.pace.round_seconds
 
     def _certify(self, done: Round) -> None:
-        """A version exists: count what it holds; peers that were not there fetch it."""
+        """Certify a version: count the work in it; absent peers fetch it."""
         fragment, included, pace = done.fragment, done.included, self.work.pace
         pending = np.maximum(done.snapshots - self.counted[fragment, included], 0.0)
         stale = self.version[fragment] - self.counted_version[fragment, included] > pace.max_stale
@@ -270,7 +270,7 @@ class PlannedSwarm:
         self.counted[fragment, included] += pending
         self.version[fragment] += 1
         self.counted_version[fragment, included] = self.version[fragment]
-        self.counted_from[fragment] = self.now if len(done.wards) else done.begun  # in cells from the certificate on
+        self.counted_from[fragment] = self.now if len(done.wards) else done.begun  # in cells, from the certificate on
         self.voids[fragment] = 0
         if done.minor:
             self.rosters[fragment].clear()
@@ -298,9 +298,9 @@ class PlannedSwarm:
 
 
 def choose(joined: Peers, newest: Peers, limit: int, rng: np.random.Generator) -> Peers:
-    """A roster of peers that joined, in random order: everybody, or as many as a group takes.
+    """Return a roster of joined peers, in random order: all, or as many as a group takes.
 
-    Then seven eighths are from the newest roster, so that enough of the active set is there to certify.
+    In the latter case seven eighths are from the newest roster, so that enough of the active set is present to certify.
     """
     order = rng.permutation(joined)
     if len(order) <= limit:

@@ -1,4 +1,4 @@
-"""What somebody wants to know about a swarm that does not exist yet: a TOML file, checked, in words if it is wrong."""
+"""A plan file for a swarm that does not exist yet: TOML, checked, with readable errors."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class _Strict(BaseModel):
 
 
 class CrowdPart(_Strict):
-    """Volunteers: a preset says what their lines and sessions are like, the other keys replace parts of it."""
+    """Volunteers: a preset describes their lines and sessions, the other keys replace parts of it."""
 
     peers: int = Field(ge=1, le=PEERS_MAX)
     step_seconds: float = Field(gt=0, le=1e6, description="of the median peer")
@@ -43,7 +43,7 @@ class CrowdPart(_Strict):
 
 
 class LocalPart(_Strict):
-    """Machines that are all alike, as `muster chaos` and the shaped-link benchmark have them."""
+    """Machines that are all alike, as in `muster chaos` and the shaped-link benchmark."""
 
     peers: int = Field(ge=1, le=PEERS_MAX)
     step_seconds: float = Field(gt=0, le=1e6)
@@ -77,14 +77,14 @@ class PlanFile(_Strict):
 
     @classmethod
     def load(cls, path: Path) -> PlanFile:
-        """Read a plan; raises UsageError with one sentence that names what is wrong."""
+        """Read a plan; raises UsageError with one sentence that names the mistake."""
         try:
             return cls.model_validate(_toml(path))
         except ValidationError as error:
             raise UsageError(f"{path}: {fault_of(error, cls)}; see docs/how-to/plan.md") from None
 
     def workload(self, path: Path) -> Workload:
-        """What is trained; `path` is where this file lies. Raises UsageError."""
+        """Return the workload; `path` is the path of this file. Raises UsageError."""
         source = path if self.run is None else path.parent / self.run
         sections = {} if self.run is None else _toml(source)
         for name, part in (("pace", self.pace), ("outer", self.outer)):
@@ -101,7 +101,7 @@ class PlanFile(_Strict):
 
 
 def _sizes(config: RunConfig) -> tuple[float, float, Kept]:
-    """How many parameters are trained, what the base beside them takes, and what a peer keeps of each."""
+    """Return the number of trained parameters, the bytes of the base, and the bytes a peer keeps per parameter."""
     from peer.learner.memory_estimate import (
         disk_bytes_per_parameter,
         kept_bytes_per_parameter,

@@ -1,4 +1,4 @@
-"""A prediction as people read it, as scripts read it, and as a plot."""
+"""A prediction as text for people, as JSON for scripts, and as a plot."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from peer.plan.prediction import Prediction, predict, scaled, warmup_seconds
 from peer.plan.scenario import Scenario, scenario_of
 from peer.plan.swarm_plan import PlanFile
 
-SLOWER_BY = 1.25  # versions that come this much later than H steps: rounds do not keep up
+SLOWER_BY = 1.25  # rounds do not keep up if versions take this many times H steps
 FACTORS = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
 SWEEP_SECONDS_MAX = 4 * HOUR_SECONDS
 
 
 @dataclass(frozen=True, slots=True)
 class PlanReport:
-    """One plan: as it is configured, and with what we would set."""
+    """One plan: as configured, and with our recommended settings."""
 
     name: str
     work: Workload
@@ -58,7 +58,7 @@ def _predicted(plan: PlanFile, path: Path, work: Workload) -> tuple[Scenario, Pr
 
 
 def as_json(report: PlanReport) -> dict[str, Any]:
-    """One object; `recommended` holds the settings, the reasons and what they lead to."""
+    """Return one object; `recommended` holds the settings, the reasons and the prediction with them."""
     return {
         "plan": report.name,
         "peers": len(report.scenario.population),
@@ -91,7 +91,7 @@ def _settings(work: Workload) -> dict[str, Any]:
 
 
 def text(report: PlanReport) -> str:
-    """The report for people."""
+    """Return the report for people."""
     people, work = report.scenario.population, report.work
     up = np.quantile(people.up, [0.1, 0.5, 0.9]) / 1e6
     lines = [
@@ -188,7 +188,7 @@ def _beside(report: PlanReport) -> list[str]:
 
 
 def sweep(report: PlanReport, factors: Sequence[float] = FACTORS) -> list[dict[str, object]]:
-    """Useful tokens against what the same peers could make, with lines this many times as fast; one row per method."""
+    """Return useful tokens relative to the possible ones, with lines scaled by each factor; one row per method."""
     part = replace(report.scenario, seconds=min(report.scenario.seconds, SWEEP_SECONDS_MAX))
     people = part.population
     median = float(np.median(people.up)) / 1e6
@@ -210,7 +210,7 @@ def sweep(report: PlanReport, factors: Sequence[float] = FACTORS) -> list[dict[s
 
 
 def lines_table(plan: PlanFile, path: Path, speeds: Sequence[float]) -> list[dict[str, float]]:
-    """The same machines on lines of so many Mbit/s: Muster beside data-parallel. Raises UsageError without [local]."""
+    """Compare Muster with data-parallel on lines of these Mbit/s, for plans with [local]; else raises UsageError."""
     if plan.local is None:
         raise UsageError("--mbit is for plans with [local]; others draw their lines")
     rows = []
@@ -237,12 +237,12 @@ def lines_table(plan: PlanFile, path: Path, speeds: Sequence[float]) -> list[dic
 
 
 def as_markdown(rows: Sequence[dict[str, float]]) -> str:
-    """Rows of `lines_table` as a Markdown table."""
+    """Return rows of `lines_table` as a Markdown table."""
     head = [name.replace("_", " ") for name in rows[0]]
     lines = [f"| {' | '.join(head)} |", "| --- " * len(head) + "|"]
     return "\n".join([*lines, *(f"| {' | '.join(f'{value:.4g}' for value in row.values())} |" for row in rows)])
 
 
 def write_plot(report: PlanReport, path: Path) -> None:
-    """The sweep as a web page or a picture; raises UsageError or LocalError."""
+    """Plot the sweep as a web page or a picture; raises UsageError or LocalError."""
     lines_plot(sweep(report), report.name, path)

@@ -11,12 +11,12 @@ from peer.plan.chips import Cluster, ExponentiatedWeibull, Method, Speeds, Sync,
 from peer.plan.goodput import Availability, scavenged_time, simulate
 
 NEVER_YEARS = 1e9
-STRAGGLER_DAYS = 0.05  # 4,320 steps; a longer time in which nothing fails says no more
+STRAGGLER_DAYS = 0.05  # 4,320 steps; a longer time without failures adds no information
 AT_ONCE = ExponentiatedWeibull(1e-6, 1.0, 1.0)
 
 
 class TableCell(NamedTuple):
-    """One number of ours, as text to show, and the paper's, if it prints one."""
+    """One number of ours, as text, and the paper's, if it prints one."""
 
     row: str
     column: str
@@ -26,14 +26,14 @@ class TableCell(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Cells by row, then by column, in the order to show them. `across` says what the columns are."""
+    """A table's cells by row, then by column, in display order. `across` describes the columns."""
 
     title: str
     across: str
     cells: tuple[TableCell, ...]
 
     def markdown(self) -> str:
-        """The table as Markdown; every cell says `ours (paper)`."""
+        """Return the table as Markdown; every cell is `ours (paper)`."""
         columns = list(dict.fromkeys(cell.column for cell in self.cells))
         lines = [f"| {self.title} | {' | '.join(columns)} |", "| --- |" + " --- |" * len(columns)]
         for row in dict.fromkeys(cell.row for cell in self.cells):
@@ -43,7 +43,7 @@ class Table:
 
 
 def availability(days: float, seed: int) -> dict[tuple[str, int], tuple[Availability, ...]]:
-    """All of Table 1, simulated: a row for each method and number of learners, a column for each of `paper.CHIPS`."""
+    """Simulate all of Table 1: a row for each method and number of learners, a column for each of `paper.CHIPS`."""
     return {
         (method, learners): tuple(
             simulate(Cluster(chips, learners, cast(Method, method)), days, seed) for chips in paper.CHIPS
@@ -53,7 +53,7 @@ def availability(days: float, seed: int) -> dict[tuple[str, int], tuple[Availabi
 
 
 def availability_tables(days: float, seed: int) -> tuple[Table, ...]:
-    """Table 1 a and b, in percent."""
+    """Return Table 1 a and b, in percent."""
     simulated = availability(days, seed)
 
     def cells(field: str) -> Iterable[TableCell]:
@@ -67,7 +67,7 @@ def availability_tables(days: float, seed: int) -> tuple[Table, ...]:
 
 
 def straggler(slow: int, sync: Sync, jitter: float, seed: int) -> Availability:
-    """Eight learners of which the first `slow` need 18 % more time per step, and nothing fails (Table 5)."""
+    """Simulate eight learners, the first `slow` with 18 % more time per step, without failures (Table 5)."""
     speeds = Speeds((paper.STRAGGLER_SLOWDOWN,) * slow, jitter=jitter)
     timing = Timing(step_seconds=1.0, down_seconds=0.0, up_seconds=0.0, absence=AT_ONCE)
     cluster = Cluster(1024, 8, mtbi_years=NEVER_YEARS, timing=timing, speeds=speeds, sync=sync)
@@ -75,7 +75,7 @@ def straggler(slow: int, sync: Sync, jitter: float, seed: int) -> Availability:
 
 
 def straggler_tables(seed: int) -> tuple[Table, ...]:
-    """Goodput of Table 5, in percent: what waiting for a slow learner costs."""
+    """Return the goodput of Table 5, in percent: the cost of waiting for a slow learner."""
     syncs = {"K = M": Sync(quorum=8), "K = 1": Sync(), "K = 1 with grace": Sync(grace_steps=0.5)}
     variants = {
         "1 of 8 learners slow": (1, 2, 0.0),
@@ -93,7 +93,7 @@ def straggler_tables(seed: int) -> tuple[Table, ...]:
 
 
 def scavenging_tables() -> tuple[Table, ...]:
-    """Table 4: training time with extra learners for half of the FLOPs, relative to none."""
+    """Return Table 4: training time with extra learners for half of the FLOPs, relative to none."""
     cells = []
     for method, printed in paper.SCAVENGING.items():
         for extra, theirs in zip(paper.EXTRA_LEARNERS, printed, strict=True):
@@ -106,7 +106,7 @@ def scavenging_tables() -> tuple[Table, ...]:
 
 
 def table_13(setting: paper.Setting, utilisation: float) -> float:
-    """Our Gbit/s for one cell of Table 13, counted as the paper counts."""
+    """Return our Gbit/s for one cell of Table 13, counted as in the paper."""
     if setting.method == "dp":
         rhythm = bandwidth.data_parallel()
     else:
@@ -115,7 +115,7 @@ def table_13(setting: paper.Setting, utilisation: float) -> float:
 
 
 def bandwidth_tables() -> tuple[Table, ...]:
-    """Table 13 in Gbit/s, and below it what the same settings need if the whole model is sent once in H = 24 steps."""
+    """Return Table 13 in Gbit/s, and the same settings' needs if the whole model is sent once in H = 24 steps."""
     counted, whole = [], []
     honest = bandwidth.decoupled(bandwidth.Fragments())
     for setting, printed in paper.BANDWIDTH.items():
