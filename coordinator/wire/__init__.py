@@ -1,1 +1,1 @@
-"""What peers say to each other: messages, openings, Merkle trees, presence, committed inputs."""
+"""Everything that peers send each other: messages, openings, Merkle trees, presence, committed inputs."""

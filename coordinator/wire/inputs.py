@@ -1,4 +1,4 @@
-"""What the members of a group have committed to, as inputs of a merge: roots, norms, and what each weighs."""
+"""The committed contributions of a group's members as inputs of a merge: roots, norms and weights."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from dht.statement import Statement
 
 
 def bundle_of(members: Sequence[PeerId], expected: int, commits: Mapping[PeerId, Statement]) -> Bundle:
-    """What a leader says of a group: the commitments that have come, in the order of its members."""
+    """Make a leader's bundle of the commitments that have arrived, in the order of the group's members."""
     return Bundle(commits=tuple(commits[peer] for peer in members if peer in commits), members=expected)
 
 
 @dataclass(frozen=True, slots=True)
 class ReduceInput:
-    """One member's partition as the reducer may use it."""
+    """One member's input to a partition's reduction."""
 
     member: int  # index into the input set
     root: bytes
@@ -27,7 +27,10 @@ class ReduceInput:
 
 
 def weighed(claimed: Iterable[ReduceInput], merged: Collection[int], members: int) -> tuple[ReduceInput, ...]:
-    """Those at the places `merged`, of a group of so many members, weighted for a sum of just these (docs/adr/0046)."""
+    """Return the inputs at the places `merged` in a group of `members`, weighted for a sum of just these.
+
+    See docs/adr/0046.
+    """
     counted = [one for one in claimed if one.member in merged]
     limit = limit_of([one.weight for one in counted], members)
     return tuple(replace(one, weight=min(one.weight, limit)) for one in counted)
@@ -42,21 +45,21 @@ class Committed:
 
     @classmethod
     def of(cls, bundle: Bundle) -> Committed:
-        """As its leader says; raises PeerError if a commitment cannot be read. Nobody's signature is looked at."""
+        """Read a leader's bundle; raises PeerError if a commitment cannot be read. Verifies no signatures."""
         return cls(tuple(commit.read(Commit) for commit in bundle.commits), bundle.members)
 
     def whole(self) -> tuple[ReduceInput, ...]:
-        """Everybody's, without the bytes of any partition, each with all the weight that it claims."""
+        """Return every member's input with its full claimed weight, without the root of any partition."""
         return tuple(
             ReduceInput(place, b"", _claim(commit), commit.squared_norms) for place, commit in enumerate(self.commits)
         )
 
     def partition(self, partition: int, merged: Collection[int]) -> tuple[ReduceInput, ...]:
-        """What these committed for one partition, in order, weighted for a sum of just these."""
+        """Return the inputs at `merged` to one partition, in order, weighted for a sum of just these."""
         return weighed(self.claimed(partition, merged), merged, self.members)
 
     def claimed(self, partition: int, places: Collection[int]) -> tuple[ReduceInput, ...]:
-        """What these committed for one partition, in order, each with all the weight that it claims."""
+        """Return the inputs at `places` to one partition, in order, each with its full claimed weight."""
         chosen = [(place, self.commits[place]) for place in sorted(places)]
         return tuple(
             ReduceInput(place, commit.part_roots[partition], _claim(commit), commit.squared_norms)

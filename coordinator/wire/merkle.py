@@ -1,12 +1,12 @@
-"""Merkle trees: one digest stands for many pieces, and each piece proves itself (design §6.1, §6.2).
+"""Merkle trees: one digest covers many pieces, and each piece can be verified alone (design §6.1, §6.2).
 
 Leaves are consecutive pieces of `leaf_bytes` (the last may be shorter); empty data is one empty leaf. With H for
 SHA-256, a leaf hashes as `H(0x00 ‖ piece)` and an inner node as `H(0x01 ‖ left ‖ right)`, so that neither can pass for
 the other. A node without a sibling moves up one level unchanged. (This is the tree of RFC 6962 §2.1.)
 
 A tree whose leaves may be longer than `SHORT_LEAF_BYTES_MAX` hashes them by BLAKE3 instead, in a context of its own.
-It takes a fifth of the time there, and more than SHA-256 for short leaves (docs/adr/0072). The root says neither how
-many leaves there are nor how long they may be: the verifier knows that from the layout.
+That takes a fifth of the time for long leaves, but more time than SHA-256 for short ones (docs/adr/0072). The root
+tells neither the number of leaves nor their length: the verifier knows both from the layout.
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ class MerkleTree:
 
     @property
     def leaves(self) -> tuple[bytes, ...]:
-        """The leaf digests in order; with the root such a list can be checked by `root_of_leaves`."""
+        """The leaf digests in order; `root_of_leaves` checks such a list against the root."""
         return self.levels[0]
 
     @property
     def nodes(self) -> int:
-        """How many digests it holds."""
+        """Number of digests in the tree."""
         return sum(map(len, self.levels))
 
     def path(self, index: int) -> tuple[bytes, ...]:
-        """The siblings from leaf `index` up to the root; raises IndexError if there is no such leaf."""
+        """Return the siblings from leaf `index` up to the root; raises IndexError if there is no such leaf."""
         if not 0 <= index < len(self.leaves):
             raise IndexError(f"leaf {index} of {len(self.leaves)}")
         siblings: list[bytes] = []
@@ -59,12 +59,12 @@ class MerkleTree:
 
 
 def merkle_tree(data: bytes | memoryview, leaf_bytes: int) -> MerkleTree:
-    """The whole tree over `data` cut into leaves of `leaf_bytes`."""
+    """Build the whole tree over `data` cut into leaves of `leaf_bytes`."""
     return tree_of_leaves(leaf_digests(data, leaf_bytes))
 
 
 def leaf_digests(data: bytes | memoryview, leaf_bytes: int) -> list[bytes]:
-    """Those of `data` cut into leaves of `leaf_bytes`, in order."""
+    """Return the digests of the leaves of `leaf_bytes` into which `data` is cut, in order."""
     if leaf_bytes < 1:
         raise ValueError("a leaf has at least one byte")
     view = memoryview(data).cast("B")
@@ -74,24 +74,24 @@ def leaf_digests(data: bytes | memoryview, leaf_bytes: int) -> list[bytes]:
 
 
 def root_of_leaves(digests: Sequence[bytes]) -> bytes:
-    """The root over leaf digests, as `MerkleTree.leaves` lists them; needs at least one."""
+    """Return the root over leaf digests, as `MerkleTree.leaves` lists them; needs at least one."""
     return tree_of_leaves(digests).root
 
 
 def leaf_count(data_bytes: int, leaf_bytes: int) -> int:
-    """How many leaves a tree over `data_bytes` has."""
+    """Return how many leaves a tree over `data_bytes` has."""
     return max(1, -(-data_bytes // leaf_bytes))
 
 
 def leaf_digest(piece: bytes | memoryview) -> bytes:
-    """The digest of one leaf, in a tree of short ones."""
-    hashed = _LEAF_BEGUN.copy()  # and updated, the piece need not be copied behind its prefix
+    """Return the digest of one leaf in a tree of short leaves."""
+    hashed = _LEAF_BEGUN.copy()  # starts with the prefix, so that the piece need not be copied behind it
     hashed.update(piece)
     return hashed.digest()
 
 
 def long_leaf_digest(piece: bytes | memoryview) -> bytes:
-    """The digest of one leaf, in a tree whose leaves may be long."""
+    """Return the digest of one leaf in a tree whose leaves may be long."""
     return blake3(piece, derive_key_context=_LONG_LEAF).digest()
 
 
@@ -113,12 +113,12 @@ def verify_leaf(root: bytes, piece: bytes | memoryview, index: int, leaves: int,
 
 
 def node_digest(left: bytes, right: bytes) -> bytes:
-    """The digest of an inner node."""
+    """Return the digest of an inner node."""
     return hashlib.sha256(_NODE + left + right).digest()
 
 
 def tree_of_leaves(leaves: Sequence[bytes]) -> MerkleTree:
-    """The whole tree over leaf digests, of which there is at least one."""
+    """Build the whole tree over leaf digests; raises ValueError if there are none."""
     if not leaves:
         raise ValueError("a tree has at least one leaf")
     levels = [tuple(leaves)]

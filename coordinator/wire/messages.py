@@ -1,8 +1,8 @@
-"""What peers say to each other in a round (design §6.2), in the order in which it is said.
+"""The messages that peers send each other in a round (design §6.2), in the order in which they are sent.
 
-Statements are signed bodies in a context (`dht.statement`). Notes are unsigned: requests, and things that prove
-themselves (certificates) or are proven by somebody's signed commitment (parts). Tensor bytes travel beside a message
-as its payload and are named by their Merkle root.
+Statements are signed bodies in a context (`dht.statement`). Notes are unsigned: requests, certificates, which prove
+themselves, and parts, which a signed commitment proves. Tensor bytes travel beside a message as its payload and are
+named by their Merkle root.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ FragmentIndex = Annotated[int, Field(ge=0, lt=FRAGMENTS_MAX)]
 
 
 class Join(Wire):
-    """«I hold this base and want to take part.» Goes to the first leaders in order; its context's group is the base."""
+    """Asks to take part, as a holder of the base that the context names. Goes to the first leaders in order."""
 
     OMITS_NONE: ClassVar[bool] = True
 
@@ -59,24 +59,24 @@ class Join(Wire):
     dialable: bool
     contributes: bool  # False for a witness: it votes, but brings no outer gradient
     expires_unix_seconds: Count
-    networks: tuple[Network, ...] = Field((), max_length=NETWORKS_MAX)  # public ones from which it calls
-    admission: bytes | None = Field(None, max_length=PASS_BYTES_MAX)  # a `Pass`, where the run asks for one
+    networks: tuple[Network, ...] = Field((), max_length=NETWORKS_MAX)  # the public ones from which it calls
+    admission: bytes | None = Field(None, max_length=PASS_BYTES_MAX)  # a `Pass`, if the run asks for one
 
 
 class Roster(Wire):
-    """The leader's list of members, about the base in its context. Its digest names the roster in later contexts."""
+    """The leader's list of members for the base in its context. Its digest names the roster in later contexts."""
 
     attempt: Attempt
     revision: int = Field(ge=0, le=8)
     joins: tuple[Statement, ...] = Field(min_length=1, max_length=PEERS_PER_GROUP_MAX)
     convictions: tuple[Conviction, ...] = Field(
         (), max_length=CONVICTIONS_MAX
-    )  # why some of the active set are not in it
-    voids: Attempt | None = None  # void groups that the leader was in: all members double the deadline as often
+    )  # reasons why members of the active set are left out
+    voids: Attempt | None = None  # void groups that the leader was in: members double the deadline so many times
 
 
 class Commit(Wire):
-    """A member's contribution, fixed before anybody sees anybody else's (step 4)."""
+    """A member's commitment to its contribution, made before it sees any other (step 4)."""
 
     OMITS_NONE: ClassVar[bool] = True
 
@@ -88,20 +88,20 @@ class Commit(Wire):
     part_roots: tuple[Digest, ...] = Field(min_length=1, max_length=PARTITIONS_MAX)
     squared_norms: tuple[SquaredNorm, ...] = Field(max_length=SEGMENTS_MAX)
     nonce_hashes: tuple[Digest, ...] = Field(min_length=2, max_length=2)
-    probation: bool = False  # the contribution has no weight; said here, so that evidence needs no chain to tell
-    cell: Digest | None = None  # of the `CellYield` that it brings; None: its own work
+    probation: bool = False  # the contribution has no weight; stated here so that evidence needs no chain
+    cell: Digest | None = None  # of the `CellYield` that it brings; None for its own work
 
     @property
     def tokens_counted(self) -> int:
-        """What gives the contribution its weight, and is credited."""
+        """Tokens that give the contribution its weight and are credited."""
         return 0 if self.probation else self.tokens
 
 
 class Bundle(Wire):
     """All commitments of a round, signed by the leader: the input set. Its digest names the group from here on.
 
-    `members`: how many the group would have if nobody of the active set were missing, so that what weighs how much can
-    be told from here alone (docs/adr/0046).
+    `members` is the size that the group would have if no peer of the active set were missing, so that all weights
+    follow from the bundle alone (docs/adr/0046).
     """
 
     commits: tuple[Statement, ...] = Field(min_length=1, max_length=PEERS_PER_GROUP_MAX)
@@ -119,8 +119,8 @@ class PartNote(Wire):
 class Result(Wire):
     """A reducer's merged partition; the payload is its encoded bytes (step 7).
 
-    `coefficients`: one α per included member, segment after segment; none if the rule has none or they are too many.
-    Everybody measures the bytes: nothing follows from the norms and the error that are told here (docs/adr/0038).
+    `coefficients` has one α per included member, segment after segment; it is empty if the rule has none or they are
+    too many. Every peer measures the bytes itself and decides nothing by the norms and error here (docs/adr/0038).
     """
 
     partition: Partition
@@ -133,10 +133,11 @@ class Result(Wire):
 
 
 class Check(Wire):
-    """What a member holds and what it misses (step 8): digests of result statements, which cover their roots.
+    """A member's report on the results (step 8): digests of the result statements it holds, None for each it lacks.
 
-    `phase` 1 answers a redo. Of partitions that it holds, a member says in which its committed input was left out
-    (`dropped`), of which it could not convince itself (`doubts`), and about which it has sent a refutation (`accused`).
+    The digests cover the results' roots. `phase` 1 answers a redo. Among the partitions it holds, `dropped` are those
+    that left out its committed input, `doubts` those that it could not verify, and `accused` those that it has sent a
+    refutation of.
     """
 
     phase: Turn
@@ -149,21 +150,21 @@ class Check(Wire):
 
 
 class Redo(Wire):
-    """The leader has these partitions reduced once more, by other reducers."""
+    """The leader's request that other reducers reduce these partitions once more."""
 
     partitions: tuple[Partition, ...] = Field(min_length=1, max_length=PARTITIONS_MAX)
     checks: tuple[Statement, ...] = Field(min_length=1, max_length=PEERS_PER_GROUP_MAX)
 
 
 class Proposal(Wire):
-    """The agreed results (None: void) and the checks they rest on (step 9). Voters recompute the outcome."""
+    """The agreed results, None for a void one, and the checks they rest on (step 9). Voters recompute the outcome."""
 
     results: tuple[Digest | None, ...] = Field(min_length=1, max_length=PARTITIONS_MAX)
     checks: tuple[Statement, ...] = Field(min_length=1, max_length=PEERS_PER_GROUP_MAX)
 
 
 class Abstain(Wire):
-    """«I will not vote in this group any more.»"""
+    """A member's promise not to vote in this group any more."""
 
     attempt: Attempt
 
@@ -178,16 +179,16 @@ class NeedNote(Wire):
 
 
 class Ward(Wire):
-    """«I hold this base and bring my work through this head.» Its context's group names both (docs/adr/0011)."""
+    """A peer's offer to bring its work on a base through a head; the context's group names both (docs/adr/0011)."""
 
     boot: Nonce
     dialable: bool
 
 
 class CellRoster(Wire):
-    """Who brings its work to `leader`, as their head has dealt them out. Its digest names the cell.
+    """The peers that bring their work to `leader`, as their head assigned them. Its digest names the cell.
 
-    With `height` 2 every member but the leader leads a cell itself, and brings what that has come to.
+    With `height` 2 every member but the leader leads a cell itself, and brings that cell's result.
     """
 
     leader: PeerIdText
@@ -196,16 +197,16 @@ class CellRoster(Wire):
 
 
 class AgainNote(Wire):
-    """The leader of a cell reduces these partitions itself: their results are missing or false."""
+    """Says that a cell's leader will reduce these partitions itself, as their results are missing or false."""
 
     group: Digest
     partitions: tuple[Partition, ...] = Field(min_length=1, max_length=PARTITIONS_MAX)
 
 
 class CellYield(Wire):
-    """Whose work is in what one cell brings, as its members committed it.
+    """The contributors whose work one cell brings, with the work as they committed it.
 
-    Its leader commits to its digest in the cell above or the group, so a certificate stands for the names of all.
+    The cell's leader commits to this digest in the cell above or in the group, so a certificate covers all names.
     """
 
     contributors: tuple[Contributor, ...] = Field(min_length=1, max_length=PEERS_PER_GROUP_MAX)
@@ -216,14 +217,14 @@ class CellYield(Wire):
 
 
 class YieldNote(Wire):
-    """What this cell brings, then what the cell does into which its leader brought that; the last one is a head's."""
+    """The yield of a cell, then that of the cell to which its leader brought it; the last one is a head's."""
 
     group: Digest
     cells: tuple[CellYield, ...] = Field(min_length=1, max_length=CELL_HEIGHT_MAX)
 
 
 class CertificateNote(Wire):
-    """«This version exists.» Proves itself."""
+    """Says that a version exists; the certificate proves it."""
 
     certificate: Certificate
 
@@ -233,7 +234,7 @@ class CertificateNote(Wire):
 
 
 class AskChainNote(Wire):
-    """Asks for the certificates that follow what the asker holds; `known` are its newest digests, newest first."""
+    """Asks for the certificates that follow those the asker holds; `known` are its newest digests, newest first."""
 
     fragment: FragmentIndex
     version: Count
@@ -243,7 +244,7 @@ class AskChainNote(Wire):
 class ChainNote(Wire):
     """Consecutive certificates of one fragment, oldest first, after the newest one that both sides know.
 
-    Where there is none, `oldest` is the version from which on the sender could have helped.
+    If both sides know none, `oldest` is the first version from which the sender can help.
     """
 
     fragment: FragmentIndex
@@ -252,14 +253,14 @@ class ChainNote(Wire):
 
     @cached_property
     def encoded_bytes(self) -> int:
-        """Of very many answers with the same certificates, which are most of them, each is measured once."""
+        """Length of the encoding. Many answers share the long certificates, each of which is measured only once."""
         bare = self.model_copy(update={"certificates": ()}).to_wire()
-        count = 0 if len(self.certificates) <= COUNTED_IN_ONE_BYTE else 2  # bytes more, before an array
+        count = 0 if len(self.certificates) <= COUNTED_IN_ONE_BYTE else 2  # further bytes of the array's header
         return len(bare) + count + sum(one.encoded_bytes for one in self.certificates)
 
 
 class HeardNote(Wire):
-    """What the sender heard about a version: for each place, short digests of place and statement (`Equivocations`)."""
+    """What the sender heard about a version: for each slot, short digests of slot and statement (`Equivocations`)."""
 
     fragment: FragmentIndex
     version: Count
@@ -267,7 +268,7 @@ class HeardNote(Wire):
 
 
 class AskHeardNote(Wire):
-    """Asks for the statements that the other heard in these places; they come as they were signed."""
+    """Asks for the statements that the other peer heard in these slots; it sends them as they were signed."""
 
     fragment: FragmentIndex
     version: Count
@@ -275,7 +276,7 @@ class AskHeardNote(Wire):
 
 
 class ConvictionsNote(Wire):
-    """Keys of which the sender holds evidence, each with its digest."""
+    """The keys that the sender holds evidence against, each with the evidence's digest."""
 
     convictions: tuple[Conviction, ...] = Field(max_length=CONVICTIONS_MAX)
 
@@ -287,7 +288,7 @@ class AskEvidenceNote(Wire):
 
 
 class EvidenceNote(Wire):
-    """An encoded `coordinator.trust.evidence.Evidence`. Proves itself; costs its sender our ear if it does not."""
+    """An encoded `coordinator.trust.evidence.Evidence`. If it proves nothing, we stop listening to its sender."""
 
     evidence: bytes = Field(max_length=MESSAGE_BYTES_MAX)
 
@@ -301,19 +302,19 @@ BODY_BYTES_MAX: dict[str, int] = {
     "join": 1 << 10,
     "roster": 48 << 10,
     "ward": 1 << 10,
-    "commit": 28 << 10,  # a full group's fit into one bundle
+    "commit": 28 << 10,  # those of a full group fit into one bundle
     "result": 64 << 10,
-    "check": 3 << 9,  # a full group's fit into a redo or a proposal; the longest has 1251
+    "check": 3 << 9,  # those of a full group fit into a redo or a proposal; the longest has 1251
     "redo": 56 << 10,
     "proposal": 56 << 10,
-    "refutation": 512 << 10,  # one at a time: leaders hand it on alone
+    "refutation": 512 << 10,  # leaders forward each one alone
     "vote": VOTE_BODY_BYTES_MAX,
     "abstain": 1 << 8,
 }
-"""What members say may hold fields that we do not know, but must still fit, 32 times, into what leaders say.
+"""The longest encoded body of each kind. Members' bodies may hold unknown fields, but 32 must fit into a leader's.
 
-What leaders say is no longer than what is kept of it; of a bundle `coordinator.trust.length_limits` bounds what is
-not commitments.
+A leader's longest statement still fits the room in which `coordinator.trust.equivocation` keeps it. The part of a
+bundle that is not commitments is limited by `coordinator.trust.length_limits`.
 """
 
 STATEMENT_BODIES: dict[str, type[Wire]] = {
@@ -332,4 +333,4 @@ STATEMENT_BODIES: dict[str, type[Wire]] = {
 }
 
 SIGNED_BODIES: dict[str, type[Wire]] = {**STATEMENT_BODIES, "vote": Vote}
-"""With the votes, whose bodies certificates define."""
+"""The bodies above, and votes, which `coordinator.chain.certificate` defines."""

@@ -1,21 +1,20 @@
-"""Opened leaves: how a voter looks into a reducer's work, and what shows that it cheated (design §6.2 step 8).
+"""Opened leaves: how a voter checks a reducer's work, and how it proves that the reducer cheated (design §6.2 step 8).
 
-A voter that holds a signed result asks its reducer to open a few leaves: of every included input the leaves that the
-result's leaf was made of, with a Merkle proof to the part root that their owner committed. It recomputes combination
-and encoding of that leaf and compares bytes. Which leaves, follows from a seed that nobody else can know before the
-result is signed (`seed_of`). A reducer that does not open is passed over: contributors open what they committed.
+A voter that holds a signed result asks its reducer to open a few leaves. The reducer sends, for every included input,
+the leaves from which it made the result's leaf, with a Merkle proof to the part root that their owner committed. The
+voter recomputes combination and encoding of that leaf and compares bytes. A seed that no other peer can know before the
+result is signed draws the leaves (`seed_of`). If a reducer does not open them, the contributors open their own.
 
-A cheated leaf is shown by four things, which need no witness:
+Four things prove a false leaf, without a witness:
 
 1. the leader's signed *bundle*: it holds every contributor's signed commitment, and so the part roots;
 2. the reducer's signed *result* statement over that input set: its root, the inputs included, their coefficients;
 3. a `Refutation`: the leaf's index, for each included input, in order, its leaves and their proof (`OpenedInput`),
    and the result's own leaf with its proof, all hanging together as `is_opened` checks;
-4. the recomputation of that leaf from 3 with the coefficients of 2 and the norms and weights of 1, which anybody who
-   has the run's layout can repeat bit for bit (`peer.rounds.spot_checks`), and which gives other bytes than the
-   result's leaf.
+4. the recomputation of that leaf from 3 with the coefficients of 2 and the norms and weights of 1. Any peer with the
+   run's layout can repeat it bit for bit (`peer.rounds.spot_checks`), and it gives other bytes than the result's leaf.
 
-How many leaves a tree has, and which leaves of an input a leaf of the result covers, follows from layout and codecs.
+Layout and codecs determine how many leaves a tree has, and which leaves of an input a leaf of the result covers.
 """
 
 from __future__ import annotations
@@ -66,7 +65,7 @@ class OpenedInput(Wire):
 
 
 class OpeningNote(Wire):
-    """Answers OpenNote: the included inputs but the asker's own, which it has itself."""
+    """Answers OpenNote with the included inputs except the asker's own, which it has itself."""
 
     group: Digest
     partition: Partition
@@ -76,7 +75,7 @@ class OpeningNote(Wire):
 
 
 class Refutation(Wire):
-    """«Leaf `leaf` of this result is not what its inputs come to.» Every included input is opened, in order."""
+    """Shows that leaf `leaf` of a result does not follow from its inputs, all of which are opened, in order."""
 
     partition: Partition
     turn: Turn
@@ -88,14 +87,14 @@ class Refutation(Wire):
 
 
 def seed_of(nonce: bytes, partition: int, turn: int) -> bytes:
-    """What draws a voter's leaves of one partition: unknown to others while the nonce is, and open to all after it."""
+    """Return the seed that draws a voter's leaves of one partition; other peers know it once they know the nonce."""
     return digest_of(b"muster-openings", nonce, bytes([partition, turn]))
 
 
 def drawn_leaves(seed: bytes, leaves: int, count: int) -> tuple[int, ...]:
-    """`count` different leaves of `leaves` (all of them if there are no more), in ascending order.
+    """Draw `count` different leaves of `leaves` (all of them if there are no more), in ascending order.
 
-    Sampling without replacement after Floyd (Bentley and Floyd 1987), with SHA-256 of seed and step as its numbers.
+    It is Floyd's sampling without replacement (Bentley and Floyd 1987), with SHA-256 of seed and step as its numbers.
     """
     drawn: set[int] = set()
     for last in range(max(leaves - count, 0), leaves):
@@ -105,7 +104,7 @@ def drawn_leaves(seed: bytes, leaves: int, count: int) -> tuple[int, ...]:
 
 
 def sibling_places(indices: Sequence[int], leaves: int) -> list[Place]:
-    """The nodes that prove leaves `indices` of `leaves` together, level by level, none of them derivable."""
+    """Return the nodes that prove leaves `indices` of `leaves` together, level by level, none of them derivable."""
     places: list[Place] = []
     known, level, count = sorted(set(indices)), 0, leaves
     while count > 1:
@@ -118,7 +117,7 @@ def sibling_places(indices: Sequence[int], leaves: int) -> list[Place]:
 def known_nodes(
     pieces: Sequence[bytes], indices: Sequence[int], leaves: int, siblings: Sequence[bytes]
 ) -> dict[Place, bytes] | None:
-    """Every node that these leaves and siblings determine, the root last; None if they do not fit. Never raises."""
+    """Return all nodes that these leaves and siblings determine, root last; None if they do not fit. Never raises."""
     ordered = list(indices) == sorted(set(indices)) and all(0 <= index < leaves for index in indices)
     if not ordered or not indices or len(pieces) != len(indices):
         return None
@@ -146,28 +145,28 @@ def is_opened(
 
 
 def depth_of(leaves: int) -> int:
-    """The level of the root."""
+    """Return the level of the root in a tree of so many leaves."""
     return max(leaves - 1, 0).bit_length()
 
 
 def siblings_from(nodes: Mapping[Place, bytes], indices: Sequence[int], leaves: int) -> tuple[bytes, ...]:
-    """The proof of fewer leaves out of `known_nodes` of more."""
+    """Return the proof of leaves `indices`, taken from the `known_nodes` of more leaves."""
     return tuple(nodes[place] for place in sibling_places(indices, leaves))
 
 
-LOOKS_WANTED = 92  # 0.95^92 < 1 %: a reducer that touches a leaf in twenty is found in 99 rounds of 100
+LOOKS_WANTED = 92  # 0.95^92 < 1 %: a reducer that alters one leaf in twenty is found in 99 rounds of 100
 OPENING_BYTES_MAX = 512 << 10  # of one answer
-INPUT_BYTES_MIN = 64 << 10  # that one opened input may have, whatever an answer holds of all together
-CHECK_BYTES_MIN = 1 << 20  # that a voter may ask for in one round, however small the fragment is
-CHECK_SHARE_MAX = 0.14  # of what a plain butterfly sends: with all small messages, checks stay within 15 %
+INPUT_BYTES_MIN = 64 << 10  # always allowed for one opened input, whatever the limit on an answer allows
+CHECK_BYTES_MIN = 1 << 20  # a voter may always ask for this much in one round, however small the fragment is
+CHECK_SHARE_MAX = 0.14  # of the bytes of a plain butterfly: with all small messages, checks stay within 15 %
 
 
 def leaves_per_voter(voters: int, members: int, partitions: int, bytes_each: int, butterfly_bytes: int) -> int:
-    """How many leaves a voter opens in each partition, at least one (design §6.2 step 8).
+    """Return how many leaves a voter opens in each partition, at least one (design §6.2 step 8).
 
-    `LOOKS_WANTED` by voters who are neither the reducer nor its accomplices, if every tolerated one is; as far as it
-    costs no more than a share of the traffic. `bytes_each`: of one opened leaf in one input, with its proof. Inputs
-    are opened of all `members` but one, also where only one of them votes, as in a cell.
+    Together the honest voters open `LOOKS_WANTED`, even if as many as are tolerated are the reducer and its
+    accomplices; fewer if that exceeds a share of the traffic. `bytes_each` is the size of one opened leaf of one input,
+    with its proof. The inputs of all `members` but one are opened, even if only one of them votes, as in a cell.
     """
     lookers = max(voters - max(1, most_hostile(voters)), 1)
     per_leaf = max(members - 1, 1) * bytes_each
@@ -176,6 +175,6 @@ def leaves_per_voter(voters: int, members: int, partitions: int, bytes_each: int
 
 
 def is_long(opened: OpenedInput, members: int) -> bool:
-    """Whether no honest owner opens so much of its input: twice its part of an answer, for proofs share little."""
+    """Whether an opened input is longer than any honest one: twice its part of an answer, as proofs share little."""
     size = sum(map(len, opened.pieces)) + sum(map(len, opened.siblings))
     return size > max(INPUT_BYTES_MIN, 2 * OPENING_BYTES_MAX // max(members - 1, 1))

@@ -1,4 +1,7 @@
-"""Presence: who says to be here, and how fast. Helps to find and to time things, never decides (design §6.1)."""
+"""Presence: which peers say that they are here, and how fast they are (design §6.1).
+
+It helps to find peers and to time things, and never decides anything.
+"""
 
 from __future__ import annotations
 
@@ -18,19 +21,19 @@ from dht.wire import PROTOCOL_MAJOR, PROTOCOL_MINOR, Wire
 PEERS_KNOWN_MAX = 4096
 ADDRESSES_MAX = 8
 ADDRESS_CHARACTERS_MAX = 256
-HEAD_BYTES = 8  # of a version's digest, as presence carries it
+HEAD_BYTES = 8  # of a version's digest, in a presence record
 NAME_CHARACTERS_MAX = 32
 DEVICE_CHARACTERS_MAX = 64
 SOFTWARE_CHARACTERS_MAX = 32
 PRESENCE_BYTES_MAX = RECORD_KINDS["presence"].payload_bytes_max
-COMPLETE_SHARE = 2 / 3  # of a lifetime, which is three records' time (`PaceSpec.presence_lifetime_seconds`)
+COMPLETE_SHARE = 2 / 3  # of a lifetime, which is the time of three records (`PaceSpec.presence_lifetime_seconds`)
 FORGET_LIFETIMES = 20.0  # of silence, after which a peer makes room for others
 
 State = Literal["starting", "training", "catching up", "paused", "draining", "hosting"]
 
 
 class Presence(Wire):
-    """What a peer says of itself every few seconds; signed by the record that carries it."""
+    """A peer's report on itself every few seconds; the record that carries it is signed."""
 
     OMITS_NONE: ClassVar[bool] = True
 
@@ -47,18 +50,18 @@ class Presence(Wire):
     addresses: tuple[Annotated[str, Field(max_length=ADDRESS_CHARACTERS_MAX)], ...] = Field(max_length=ADDRESSES_MAX)
     dialable: bool = True
     software: str = Field("", max_length=SOFTWARE_CHARACTERS_MAX)
-    beat: int = Field(0, ge=0)  # another number every time, so that a peer at rest differs from an old record of it
-    # for people only, and only claims: nothing is decided by them
+    beat: int = Field(0, ge=0)  # another number every time, so that a resting peer's record differs from its last one
+    # claims for people only; nothing is decided by them
     name: str = Field("", max_length=NAME_CHARACTERS_MAX)
     device: str = Field("", max_length=DEVICE_CHARACTERS_MAX)
     bytes_sent: int = Field(0, ge=0)
     bytes_received: int = Field(0, ge=0)
-    rounds_void: int = Field(0, ge=0)  # own rounds of this life
+    rounds_void: int = Field(0, ge=0)  # rounds of its own since it started
     team: str = Field("", max_length=NAME_CHARACTERS_MAX)  # for people, and only a claim
-    shard_depth: int | None = Field(None, ge=1, le=DEPTH_MAX)  # beyond one place (coordinator.wire.shards)
+    shard_depth: int | None = Field(None, ge=1, le=DEPTH_MAX)  # None: only one place (coordinator.wire.shards)
 
     def fitting(self) -> Presence:
-        """This presence within the bytes of a record: what only people read goes first, then addresses, then heads."""
+        """Shorten this presence to fit a record: fields for people are dropped first, then addresses, then heads."""
         fitting = self
         shorter = (("device", ""), ("team", ""), ("name", ""), ("addresses", self.addresses[:1]), ("heads", ()))
         for field_name, value in shorter:
@@ -70,34 +73,34 @@ class Presence(Wire):
 
 @dataclass(slots=True)
 class Sighting:
-    """The newest presence of a peer, when it reached us, and since when it has been live (our monotonic clock)."""
+    """A peer's newest presence, when it reached us, and since when the peer has been live (our monotonic clock)."""
 
     presence: Presence
     seen_seconds: float
     since_seconds: float
-    counted: bool = False  # among those that train
+    counted: bool = False  # in the number of peers that train
 
 
 @dataclass(slots=True)
 class PresenceTable:
-    """Whom we believe to be there. Bounded; forgets peers that were silent for many lifetimes."""
+    """The peers that we believe to be there. Bounded; forgets peers that were silent for many lifetimes."""
 
     lifetime_seconds: float
     sightings: dict[PeerId, Sighting] = field(default_factory=dict)
     gone: set[PeerId] = field(default_factory=set)  # of `sightings`: lost by the transport
-    unheard: set[PeerId] = field(default_factory=set)  # of `sightings`: said nothing to us in a group, nor since
-    spoken: set[PeerId] = field(default_factory=set)  # of `sightings`: said something to us, and not only to the world
-    shunned: set[PeerId] = field(default_factory=set)  # banned: they may be there, but not for us
-    sampled_share: float = 1.0  # of all presence records that reach us; large swarms read a part of them (design §10)
-    revision: int = 0  # grows with every change, so that what is computed from the table knows when to do it again
+    unheard: set[PeerId] = field(default_factory=set)  # of `sightings`: sent us nothing in a group, nor since
+    spoken: set[PeerId] = field(default_factory=set)  # of `sightings`: sent us a message, not only records
+    shunned: set[PeerId] = field(default_factory=set)  # banned: they are not live for us
+    sampled_share: float = 1.0  # of all peers, whose records we read; in large swarms only a part (design §10)
+    revision: int = 0  # grows with every change, so that results computed from the table know when they are stale
 
     _population: tuple[tuple[int, int], int] | None = field(init=False, default=None)
-    # who trains is counted with every change: after each of many records that come at once, somebody asks
+    # training peers are counted with every change, since their number is asked for after each of many records
     _training: int = field(init=False, default=0)
-    _oldest_seconds: float = field(init=False, default=math.inf)  # none of these was seen before
+    _oldest_seconds: float = field(init=False, default=math.inf)  # no counted peer was last seen before this
 
     def see(self, peer: PeerId, presence: Presence, now: float) -> None:
-        """Note a presence record, unless it is the one that we know or there is no room."""
+        """Take up a presence record, unless it is the one that we know or there is no room."""
         known = self.sightings.get(peer)
         if known is None:
             if not self._has_room(now):
@@ -107,7 +110,7 @@ class PresenceTable:
             return  # the same record read again says nothing about now
         else:
             if known.presence.boot != presence.boot:
-                self.unheard.discard(peer)  # another life of it, which has had no occasion to say anything yet
+                self.unheard.discard(peer)  # it restarted, and has had no occasion to send anything yet
             if not self._is_live(peer, known, now):
                 known.since_seconds = now
             known.presence, known.seen_seconds = presence, now
@@ -121,7 +124,7 @@ class PresenceTable:
         return len(self.sightings) < PEERS_KNOWN_MAX
 
     def heard(self, peer: PeerId) -> None:
-        """Any message from a peer shows that the transport reaches it."""
+        """Record a message from a peer: any message shows that the transport reaches it."""
         self.unheard.discard(peer)
         if peer in self.sightings:
             self.spoken.add(peer)
@@ -131,27 +134,27 @@ class PresenceTable:
             self._count_again(peer)
 
     def miss(self, peers: Set[PeerId]) -> None:
-        """These have said nothing to us in a group that is over: we wait for none of them until they do.
+        """Record peers that sent us nothing in a group that is over; we do not wait for them until they do.
 
-        They may be well, and heard by others; so they stay live, and take part wherever they say something.
+        They may be well and reach others. So they stay live, and take part wherever they send something.
         """
         self.unheard = (self.unheard | peers) & self.sightings.keys()
 
     def lose(self, peer: PeerId) -> None:
-        """The transport lost a peer."""
+        """Record that the transport lost a peer."""
         if peer in self.sightings:
             self.revision += 1
             self.gone.add(peer)
             self._count_again(peer)
 
     def shun(self, peer: PeerId) -> None:
-        """This peer is not live for us any more, whatever it says."""
+        """Treat a peer as not live from now on, whatever it sends."""
         self.revision += 1
         self.shunned.add(peer)
         self._count_again(peer)
 
     def readmit(self, peer: PeerId) -> None:
-        """It may be live for us again."""
+        """Let a shunned peer be live for us again."""
         self.revision += 1
         self.shunned.discard(peer)
         self._count_again(peer)
@@ -166,24 +169,24 @@ class PresenceTable:
         return not lost and sighting.seen_seconds >= self._counted_from(now)
 
     def live(self, now: float) -> frozenset[PeerId]:
-        """Everyone who is live."""
+        """Return all live peers."""
         earliest = self._counted_from(now)
         seen = frozenset([peer for peer, one in self.sightings.items() if one.seen_seconds >= earliest])
         lost = self.gone | self.shunned
         return seen - lost if lost else seen
 
     def _counted_from(self, now: float) -> float:
-        """Who was last seen before this is not live any more."""
+        """Return the time since which a peer must have been seen to be live."""
         return now - self.lifetime_seconds
 
     def met_at(self, peers: Set[PeerId], now: float) -> float:
-        """Since when the one of these that is live longest has been so; now where nobody is."""
+        """Return since when the longest live of these peers has been live; now if none is."""
         return min((self.sightings[peer].since_seconds for peer in self.live(now) & peers), default=now)
 
     def is_complete(self, known: Set[PeerId], now: float) -> bool:
-        """Whether one of these, or where none is live anybody, has been live for two records' time.
+        """Whether one of `known`, or any peer if none of them is live, has been live for the time of two records.
 
-        By then we have heard of everybody who is there.
+        By then we have heard of every peer that is there.
         """
         live = self.live(now)
         return now - self.met_at(live & known or live, now) >= COMPLETE_SHARE * self.lifetime_seconds
@@ -193,27 +196,27 @@ class PresenceTable:
         return self.is_live(peer, now) and self.sightings[peer].presence.state == "training"
 
     def is_dialable(self, peer: PeerId) -> bool:
-        """Whether a peer says that others can call it; one of which we know nothing may be."""
+        """Whether a peer says that others can dial it; True for a peer we know nothing of."""
         sighting = self.sightings.get(peer)
         return sighting is None or sighting.presence.dialable
 
     def trainers(self, now: float) -> frozenset[PeerId]:
-        """Live peers whose learners are running."""
+        """Return the live peers whose learners are running."""
         self._expire(now)
         return frozenset([peer for peer, one in self.sightings.items() if one.counted])
 
     def heard_trainers(self, now: float) -> frozenset[PeerId]:
-        """Those of them that have not been silent towards us."""
+        """Return the trainers that have not been silent towards us."""
         return self.trainers(now) - self.unheard
 
     def sample(self, everybody: float, now: float) -> None:
-        """We read the records of a part of the swarm only: of `everybody`, those who are live for us."""
+        """Set the share of the swarm whose records we read: our live peers out of `everybody`."""
         self.sampled_share = min(1.0, max(len(self.live(now)), 1) / everybody)
 
     def population(self, now: float) -> float:
-        """How many peers train, as far as what we see tells; counted anew when that may have changed.
+        """Return how many peers train, judged by what we see; counted anew only when that may have changed.
 
-        Where we see a part of the swarm it is an estimate, and one a second is enough.
+        If we see only a part of the swarm, this is an estimate, and one a second is enough.
         """
         basis = (self.revision if self.sampled_share == 1.0 else 0, int(now))
         if self._population is None or self._population[0] != basis:
@@ -222,7 +225,10 @@ class PresenceTable:
         return self._population[1] / self.sampled_share
 
     def step_seconds(self, peers: Set[PeerId]) -> float:
-        """How long an inner step of the slowest of these takes, as far as they say; what they bring ends with one."""
+        """Return the seconds per inner step of the slowest of these peers, 0 if none says its rate.
+
+        A contribution ends with a whole step.
+        """
         rates = [self.sightings[peer].presence.steps_per_second for peer in peers & self.sightings.keys()]
         return max((1 / rate for rate in rates if rate > 0), default=0.0)
 
@@ -233,7 +239,7 @@ class PresenceTable:
         return fragment < len(heads) and heads[fragment] == digest[:HEAD_BYTES]
 
     def forget(self, now: float, lifetimes: float = FORGET_LIFETIMES) -> None:
-        """Forget peers that have been silent for so long."""
+        """Forget peers that have been silent for more than so many lifetimes."""
         limit = lifetimes * self.lifetime_seconds
         for peer in [peer for peer, sighting in self.sightings.items() if now - sighting.seen_seconds > limit]:
             self._training -= self.sightings.pop(peer).counted
@@ -246,7 +252,7 @@ class PresenceTable:
             self._count(peer, known)
 
     def _count(self, peer: PeerId, known: Sighting) -> None:
-        """Count a peer that trains and is neither gone nor shunned, until its time is up."""
+        """Count a peer if it trains and is neither gone nor shunned; `_expire` ends that."""
         trains = known.presence.state == "training" and peer not in self.gone and peer not in self.shunned
         if trains and known.seen_seconds < self._oldest_seconds:
             self._oldest_seconds = known.seen_seconds
@@ -255,7 +261,7 @@ class PresenceTable:
             known.counted = trains
 
     def _expire(self, now: float) -> None:
-        """Count nobody whose time is up; all are looked at only where somebody's may be."""
+        """Stop counting peers that are no longer live; looks at all of them only if one may be affected."""
         earliest = self._counted_from(now)
         if self._oldest_seconds >= earliest:
             return

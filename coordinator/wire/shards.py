@@ -1,9 +1,9 @@
-"""Where presence is written and read once a swarm is too large for one place of the record store (design §10). Pure.
+"""Places for the presence of a swarm that is too large for one place of the record store (design §10). Pure.
 
-The places are a binary tree. At depth d there are 2^d of them, and the first d bits of a digest of its id say which is
-a peer's own. A peer writes at its depth and at the one above, and reads both in turn: so peers whose depths differ by
-one see each other, and nobody is missed while a swarm grows from one depth to the next. The root is everybody's place
-while they are few; later the members of active sets stay there, since all need them.
+The places form a binary tree with 2^d places at depth d. The first d bits of a digest of a peer's id select its own
+place. A peer writes at its depth and at the one above, and reads both in turn. So peers whose depths differ by one see
+each other, and none is missed while a swarm grows from one depth to the next. All peers use the root while they are
+few. Later the members of active sets stay there, since all peers need them.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from dht.identity import PeerId
 from dht.statement import digest_of
 
 ROOT = 0
-RECORDS_PER_SHARD = 64  # aimed for at a peer's own depth; the place above has twice that, and 256 is what a place holds
-GROWS_AT, SHRINKS_AT = 1.5, 0.6  # times as many, so that a count which wavers changes nothing
+RECORDS_PER_SHARD = 64  # the aim at a peer's own depth; the place above has twice that, and a place holds 256
+GROWS_AT, SHRINKS_AT = 1.5, 0.6  # times as many: a count that wavers changes nothing
 DEPTH_MAX = 11
 PREFIX_BYTES = 4
-SURVEYED_SHARDS = 8  # at a time, by somebody who wants to see everybody
+SURVEYED_SHARDS = 8  # at a time, by an observer of the whole swarm
 
 
 def shard_of(peer: PeerId, depth: int) -> int:
-    """A peer's place at this depth."""
+    """Return a peer's place at this depth."""
     if depth == 0:
         return ROOT
     prefix = int.from_bytes(digest_of(b"muster-shard", peer.encode())[:PREFIX_BYTES], "big")
@@ -32,12 +32,12 @@ def shard_of(peer: PeerId, depth: int) -> int:
 
 
 def shards_at(depth: int) -> range:
-    """All places at this depth."""
+    """Return all places at this depth."""
     return range(1 << depth, 2 << depth) if depth else range(ROOT, ROOT + 1)
 
 
 def depth_for(population: float, depth: int) -> int:
-    """The depth that suits so many peers, for one that is at `depth` now."""
+    """Return the depth that suits so many peers, for a peer that is at `depth` now."""
     while depth < DEPTH_MAX and population > GROWS_AT * RECORDS_PER_SHARD * 2**depth:
         depth += 1
     while depth and population < SHRINKS_AT * RECORDS_PER_SHARD * 2**depth:
@@ -47,7 +47,7 @@ def depth_for(population: float, depth: int) -> int:
 
 @dataclass(slots=True)
 class PresenceShards:
-    """What one peer writes and reads, as it comes to know how many there are."""
+    """The places that one peer writes and reads, adapted to the number of peers that it sees."""
 
     me: PeerId
     depth: int = 0
@@ -56,12 +56,12 @@ class PresenceShards:
     _counts: dict[int, int] = field(default_factory=dict)  # records in our places, as last read
 
     def written(self, needed: Collection[PeerId]) -> list[int]:
-        """Where our record belongs; `needed`: the active sets."""
+        """Return the places for our record; `needed` are the members of the active sets."""
         places = {shard_of(self.me, depth) for depth in self._own_depths()}
         return sorted(places | {ROOT} if self.me in needed else places)
 
     def read(self, missing: Iterable[PeerId], draw: int) -> list[int]:
-        """The root, one of our own places, and by `draw` (any number) another one and that of somebody missing."""
+        """Return places to read: the root, one of our own, and by `draw` (any number) any one and a missing peer's."""
         own = self._own_depths()[self._looks % 2]
         self._looks += 1
         shards = shards_at(self.depth)
@@ -71,7 +71,10 @@ class PresenceShards:
         return sorted(places)
 
     def found(self, counts: Mapping[int, int], said: Mapping[PeerId, int | None], needed: Collection[PeerId]) -> None:
-        """Follow what was read: records by place, and the depth that peers say; the active sets `needed` go first."""
+        """Adapt the depth to the records read: `counts` by place, and the depths that peers `said`.
+
+        If peers of the active sets (`needed`) said a depth, only theirs count.
+        """
         own = {shard_of(self.me, depth): 2**depth for depth in self._own_depths()}
         self._counts = {place: counts.get(place, self._counts.get(place, 0)) for place in own}
         self.population = max(1.0, *(count * own[place] for place, count in self._counts.items()))
@@ -84,12 +87,12 @@ class PresenceShards:
 
     @property
     def said(self) -> int | None:
-        """Our depth, as our record says it: nothing where all is in one place."""
+        """Our depth as our record states it; None while there is only one place."""
         return self.depth or None
 
     @property
     def everybody(self) -> float:
-        """Of how many peers the records that we read are a part; 1 where we read them all."""
+        """Estimated number of peers, of which we read only a part; 1 if we read the records of all."""
         return self.population if self.depth else 1.0
 
     def _own_depths(self) -> tuple[int, int]:
@@ -98,14 +101,14 @@ class PresenceShards:
 
 @dataclass(slots=True)
 class Survey:
-    """Reads every place in turn, for somebody who shows the whole swarm."""
+    """Reads every place in turn, for an observer that shows the whole swarm."""
 
     depth: int = 0
     _left: list[int] = field(default_factory=list)
     _above: bool = False
 
     def read(self) -> list[int]:
-        """The root and the next few: all at the usual depth, then those above, for peers that are not so far yet."""
+        """Return the root and the next few: all at the usual depth, then those above, for peers that are behind."""
         if not self._left:
             self._left = list(shards_at(max(0, self.depth - self._above)))
             self._above = not self._above
@@ -113,5 +116,5 @@ class Survey:
         return sorted({ROOT, *now})
 
     def found(self, said: Collection[int | None]) -> None:
-        """Follow the depth at which most say to be."""
+        """Adopt the median of the depths that peers said."""
         self.depth = median_low([depth or 0 for depth in said]) if said else self.depth
