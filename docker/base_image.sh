@@ -1,5 +1,5 @@
 #!/bin/sh
-# Make a base image out of Debian packages, for places that reach no image registry. Needs root and debootstrap.
+# Make a base image from Debian packages, where no image registry can be reached. Needs root and debootstrap.
 # Usage: docker/base_image.sh [NAME [RELEASE]]; bookworm has Python 3.11, trixie 3.13.
 set -eu
 

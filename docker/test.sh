@@ -1,7 +1,7 @@
 #!/bin/bash
-# Run tests/compose with what this machine has: root starts an engine where none runs, and where no image registry can be
-# reached the base image is made of Debian packages and the wheels are those that pip finds here.
-# Usage: docker/test.sh [ARGUMENTS OF PYTEST]; BASE_IMAGE names another base, which is then taken as it is.
+# Run tests/compose. As root, start a container engine if none runs. If no image registry can be reached, make the base
+# image from Debian packages, and build the wheels with this machine's pip.
+# Usage: docker/test.sh [ARGUMENTS OF PYTEST]; BASE_IMAGE names another base image to use unchanged.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 

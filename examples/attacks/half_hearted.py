@@ -1,4 +1,4 @@
-"""An attack of one's own: send only a part of one's work. Try it from the folder above `examples/`:
+"""A custom attack: send only a part of the own work. Try it from the folder above `examples/`:
 
 PYTHONPATH=. muster lab --learners 4 --steps 100 --attack examples.attacks.half_hearted.HalfHearted:1:share=0.1
 """
@@ -11,7 +11,7 @@ from peer import Attack, Scene
 
 
 class HalfHearted(Attack):
-    """A `share` of its outer gradient: a free rider that hides its laziness in the right direction."""
+    """Sends a `share` of its outer gradient: a free rider whose work at least points in the right direction."""
 
     parameter: ClassVar[str] = "share"
     default: ClassVar[float] = 0.5

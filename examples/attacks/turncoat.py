@@ -1,4 +1,4 @@
-"""An attack of one's own on the protocol: be honest for a while, then vote twice. From the folder above `examples/`:
+"""A custom attack on the protocol: be honest for a while, then vote twice. From the folder above `examples/`:
 
 PYTHONPATH=. muster swarm --peers 5 --versions 24 --attack examples.attacks.turncoat.Turncoat:1
 PYTHONPATH=. muster lab --learners 5 --steps 100 --attack examples.attacks.turncoat.Turncoat:1
@@ -10,12 +10,12 @@ from dataclasses import dataclass
 
 from peer import Mischief, Send, Statement
 
-HONEST_VERSIONS = 3  # of each fragment, so that it has a good name by then
+HONEST_VERSIONS = 3  # of each fragment, in which it earns trust
 
 
 @dataclass(frozen=True, slots=True)
 class Turncoat(Mischief):
-    """Signs two votes for one version, and tells every second peer the other; only after HONEST_VERSIONS of them."""
+    """Signs two votes for one version and sends the second one to every other peer, after HONEST_VERSIONS versions."""
 
     two_faced: frozenset[str] = frozenset({"vote"})
 

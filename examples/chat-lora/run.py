@@ -1,9 +1,9 @@
-"""From nothing to a model that answers: a base from prose, then an adapter from conversations, by real peers.
+"""From nothing to a model that answers: real peers train a base on prose, then an adapter on conversations.
 
 python examples/chat-lora/run.py --report report.json
 
 It takes about four minutes on two quiet cores, and prints every command that it runs. The base is small and its prose
-is Muster's own pages, so it knows little; how to answer it learns from examples/chat-lora/chats.jsonl.
+is Muster's own pages, so it knows little. It learns how to answer from examples/chat-lora/chats.jsonl.
 """
 
 import argparse
@@ -28,7 +28,7 @@ TEMPLATE = (
 )
 QUESTIONS = ("What is Muster?", "How many legs has a bee?", "What is the capital of Italy?")
 VOCABULARY = 1024
-SMALL = {  # what a base of this size wants instead of what examples/chat-lora.toml says
+SMALL = {  # a base of this size needs these values instead of those in examples/chat-lora.toml
     "data.context_tokens": 128,
     "data.evaluation_tokens": 256,
     "inner.learning_rate": 5e-3,
@@ -40,7 +40,7 @@ SMALL = {  # what a base of this size wants instead of what examples/chat-lora.t
 
 
 def muster(*words: object) -> str:
-    """Run a command of Muster from the checkout, show what it prints, and return that."""
+    """Run a command of Muster from the checkout; shows and returns its output."""
     arguments, lines = list(map(str, words)), []
     print("\n$ muster", shlex.join(arguments), flush=True)
     command = [sys.executable, "-m", "peer.cli", *arguments]
@@ -54,13 +54,13 @@ def muster(*words: object) -> str:
 
 
 def losses(told: str) -> list[tuple[int, float]]:
-    """Versions and held-out loss of a swarm, as often as the loss was measured anew."""
+    """Return the versions and held-out loss of a swarm at each new evaluation, from its printed lines."""
     found = [(int(version), float(loss)) for version, loss in re.findall(r"versions (\d+) .*loss ([\d.]+)", told)]
     return [one for one, before in zip(found, [(0, 0.0), *found], strict=False) if one[1] != before[1]]
 
 
 def write_tokenizer(path: Path) -> None:
-    """Byte-level BPE of the pages and the conversations."""
+    """Train a byte-level BPE tokenizer on the pages and the conversations, and save it."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
     tokenizer = Tokenizer(models.BPE())
@@ -75,7 +75,7 @@ def write_tokenizer(path: Path) -> None:
 
 
 def make_base(folder: Path, versions: int) -> tuple[Path, dict]:
-    """Two peers pretrain a base on prose; its folder and what the swarm reports."""
+    """Let two peers pretrain a base on prose; returns its folder and the swarm's report."""
     tokenizer, report, base = folder / "tokenizer.json", folder / "base.json", folder / "base"
     write_tokenizer(tokenizer)
     told = muster(
@@ -83,12 +83,12 @@ def make_base(folder: Path, versions: int) -> tuple[Path, dict]:
         *("--set", f"data.tokenizer={tokenizer}", "--data", folder / "pretraining", "--report", report),
     )
     muster("export", base, "--data", folder / "pretraining" / "host")
-    (base / "chat_template.jinja").write_text(TEMPLATE)  # how messages become text is the base's business
+    (base / "chat_template.jinja").write_text(TEMPLATE)  # the base says how messages become text
     return base, {**json.loads(report.read_text()), "losses": losses(told)}
 
 
 def fine_tune(folder: Path, base: Path, versions: int) -> tuple[Path, dict]:
-    """Two peers train an adapter of the base in four bits on conversations; its folder and what the swarm reports."""
+    """Let two peers train an adapter of the base in four bits; returns its folder and the swarm's report."""
     report, adapter = folder / "chat.json", folder / "adapter"
     brought = {"model.source": base, "data.path": CHATS, "data.tokenizer": base / "tokenizer.json"}
     told = muster(
@@ -101,13 +101,13 @@ def fine_tune(folder: Path, base: Path, versions: int) -> tuple[Path, dict]:
 
 
 def answers(model: Path, *more: object) -> list[str]:
-    """What a model says to each question, by its likeliest tokens."""
+    """Return a model's answer to each question, of its likeliest tokens."""
     said = ("--temperature", 0, "--tokens", 40)
     return [muster("sample", model, *more, "--chat", question, *said).strip() for question in QUESTIONS]
 
 
 def peft_answer(base: Path, adapter: Path) -> str:
-    """The first question again, without Muster."""
+    """Answer the first question again with `peft`, without Muster."""
     from peft import PeftModel
     from transformers import AutoModelForCausalLM, AutoTokenizer
 

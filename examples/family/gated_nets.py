@@ -1,4 +1,4 @@
-"""A recurrent language model that `transformers` does not have; importing this module tells `transformers` of it.
+"""A recurrent language model that `transformers` does not have; importing this module registers it there.
 
 In a run file, once `pip install ./examples/family` was done on every machine:
 
@@ -42,16 +42,16 @@ class GatedForCausalLM(PreTrainedModel):
         self.post_init()
 
     def forward(self, input_ids: Tensor, use_cache: bool = False, **_: Any) -> CausalLMOutput:
-        """Logits of every next token, shape (sequences, tokens, vocabulary)."""
+        """Return the logits of every next token, shape (sequences, tokens, vocabulary)."""
         states, _last = self.units(self.tokens(input_ids))
         return CausalLMOutput(logits=self.head(states))
 
     def get_input_embeddings(self) -> nn.Module:
-        """What the merge treats as embeddings."""
+        """Return the input embeddings, which the merge treats as such."""
         return self.tokens
 
     def get_output_embeddings(self) -> nn.Module:
-        """The same at the other end."""
+        """Return the output embeddings, which the merge treats as such."""
         return self.head
 
 

@@ -1,4 +1,4 @@
-"""A merge rule that Muster does not have: per coordinate the mean of the values nearest to the median.
+"""A merge rule that Muster does not have: in each coordinate, the mean of the values nearest to the median.
 
 «Mean around median» of Xie et al. 1802.10116. In a run file, once `pip install ./examples/merge` was done on every
 machine:
@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 
 
 def mean_near_median(pieces: NDArray[np.float32], weights: NDArray[np.float64]) -> NDArray[np.float32]:
-    """float32[k] from float32[n, k], one row per member; the third of the members that is furthest away is left out.
+    """Merge float32[n, k], one row per member, into float32[k]; drops the third of the values furthest from the median.
 
-    Everything is computed column by column, and sums are written as loops over the members: `numpy.sum` adds in another
-    order when there is one column only.
+    Everything is computed column by column. Sums are loops over the members, because `numpy.sum` adds in another order
+    when there is only one column.
     """
     values = pieces.astype(np.float64)
     count = len(values)
@@ -24,7 +24,7 @@ def mean_near_median(pieces: NDArray[np.float32], weights: NDArray[np.float64]) 
     median = (ranked[(count - 1) // 2] + ranked[count // 2]) / 2
     nearest = np.argsort(np.abs(values - median), axis=0, kind="stable")[: count - (count - 1) // 3]
     total, mass = np.zeros_like(median), np.zeros_like(median)
-    for members in nearest:  # int[k]: in every column the next one
+    for members in nearest:  # int[k]: the next member of every column
         total += weights[members] * np.take_along_axis(values, members[None], axis=0)[0]
         mass += weights[members]
     return (total / mass).astype(np.float32)

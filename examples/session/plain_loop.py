@@ -28,7 +28,7 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, help="what this peer keeps; each on one machine needs its own")
     parser.add_argument("--seed", type=int, default=0, help="of this peer's points")
     given = parser.parse_args()
-    torch.set_num_threads(1)  # of so small a network; two peers share this machine
+    torch.set_num_threads(1)  # enough for a small network, and two peers share this machine
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(1, 64), nn.Tanh(), nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 1))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
@@ -44,7 +44,7 @@ def main() -> None:
             optimizer.zero_grad()
             goes_on = session.step(tokens=len(x), loss=loss.item())
             steps += 1
-            if session.progress >= shown + 0.1:  # it stays at 0 until a second peer is there
+            if session.progress >= shown + 0.1:  # progress stays at 0 until a second peer is there
                 shown = session.progress
                 print(f"step {steps}: loss {loss.item():.4f}, {shown:.0%} of the run", flush=True)
     x = torch.linspace(-3, 3, 601)[:, None]

@@ -25,7 +25,7 @@ RUN = RunConfig(
 
 
 class InRun(TrainerCallback):
-    """Tells the session of every step of the optimizer, and ends the training with the run."""
+    """Reports every step of the optimizer to the session, and ends the training with the run."""
 
     def __init__(self, session: Session) -> None:
         self.session = session
@@ -62,7 +62,7 @@ def main() -> None:
     model = GPT2LMHeadModel(config)
     arguments = TrainingArguments(
         output_dir=tempfile.mkdtemp(),
-        max_steps=100_000,  # the run ends it
+        max_steps=100_000,  # never reached: the run ends the training
         per_device_train_batch_size=SEQUENCES,
         learning_rate=2e-3,
         lr_scheduler_type="constant",

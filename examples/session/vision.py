@@ -1,7 +1,7 @@
 """A vision model in a run: a small convolutional network on images that this file draws itself.
 
-No data set is downloaded: discs, squares and crosses at random places under noise. What it shows is the way in, not a
-benchmark. Begin with `python examples/session/vision.py --folder /tmp/first`, join as in plain_loop.py.
+No data set is downloaded: discs, squares and crosses at random places under noise. It shows how to use a session and
+is no benchmark. Begin with `python examples/session/vision.py --folder /tmp/first`, join as in plain_loop.py.
 """
 
 import argparse
@@ -16,13 +16,13 @@ SIDE, IMAGES = 16, 64
 RUN = RunConfig(
     name="shapes",
     versions=40,
-    data=DataSpec(source="own", context_tokens=8, sequences_per_step=8),  # what counts here are images, 64 in a step
+    data=DataSpec(source="own", context_tokens=8, sequences_per_step=8),  # 64 images in a step
     pace=PaceSpec(fragments=2, steps_per_version=25, min_group=2, quorum=2),
 )
 
 
 def shapes(draw: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Images, shape (IMAGES, 1, SIDE, SIDE), and which shape each holds: 0 a disc, 1 a square, 2 a cross."""
+    """Draw images, shape (IMAGES, 1, SIDE, SIDE), and return them with their kinds: 0 disc, 1 square, 2 cross."""
     kinds = torch.randint(0, 3, (IMAGES,), generator=draw)
     centres = torch.randint(4, SIDE - 4, (2, IMAGES, 1, 1), generator=draw)
     down, right = (torch.arange(SIDE).view(-1, 1) - centres[0]).abs(), (torch.arange(SIDE) - centres[1]).abs()
