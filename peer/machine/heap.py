@@ -31,9 +31,9 @@ def give_back_large_pieces() -> None:
     """From now on, return each large block to the system when it is freed.
 
     By default glibc returns only blocks larger than the largest freed before, so in the end none. A peer's fragments,
-    each of another size, would lie in holes of each other's. Smaller blocks are kept for reuse: new pages for every
-    piece of a codec's work, or every part that is encoded or arrives, would cost several times as much as the writes to
-    them.
+    each of another size, would lie in holes of each other's. Smaller blocks are kept for reuse. New pages for every
+    piece of a codec's work, or for every part that is encoded or arrives, would cost several times as much as the
+    writes to them.
     """
     with suppress(AttributeError):
         mallopt = ctypes.CDLL(None).mallopt

@@ -1,4 +1,4 @@
-"""Files that this machine's owner lets a run read. A manifest can name none."""
+"""Files that this machine's owner lets a run read. A manifest cannot open any."""
 
 from __future__ import annotations
 

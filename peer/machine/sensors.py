@@ -25,7 +25,7 @@ DISK_LOOKS = 120
 GPU_BUSY_PERCENT = 20  # of its processors; a desktop's own drawing stays below
 LEARNER_PROGRAMS = (b"peer.learner.process", b"peer.attacks.learner")  # as in the command lines of all peers' learners
 CPU_MONITORS = frozenset({"coretemp", "k10temp", "zenpower", "cpu_thermal"})  # drivers in /sys/class/hwmon
-CPU_ZONES = ("x86_pkg_temp", "cpu", "soc")  # first letters of the types in /sys/class/thermal
+CPU_ZONES = ("x86_pkg_temp", "cpu", "soc")  # prefixes of the types in /sys/class/thermal
 
 Command = Callable[[list[str]], str | None]
 

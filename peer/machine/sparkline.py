@@ -9,7 +9,7 @@ BARS = "▁▂▃▄▅▆▇█"
 
 
 def sparkline(values: Sequence[float], width: int) -> str:
-    """Return one bar for each value; for more than `width` values, each bar is a mean. Values are finite."""
+    """Return one bar per value; beyond `width` values, each bar is the mean of its share. Values are finite."""
     if not values or width < 1:
         return ""
     means = _shares(values, width)

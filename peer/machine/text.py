@@ -11,7 +11,7 @@ def plain(text: str, characters_max: int = LINE_CHARACTERS_MAX) -> str:
 
 
 def printable(text: str) -> str:
-    """Return the text likewise at any length, for our own sentences with a stranger's words."""
+    """Return the text with spaces for unprintable characters, for our sentences that hold a stranger's words."""
     return "".join(one if one.isprintable() else " " for one in text)
 
 

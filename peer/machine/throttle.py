@@ -13,7 +13,7 @@ from typing import Protocol
 
 from dht.allowance import Allowance, StrangersShare
 
-BURST_SECONDS = 0.1  # of bytes at the full rate that may go at once after a rest
+BURST_SECONDS = 0.1  # after a rest, bytes for this time at the full rate may go at once
 SLICE_SECONDS = 0.05
 SLICE_BYTES_MIN = 4 << 10
 SLICE_BYTES_MAX = 256 << 10

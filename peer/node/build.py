@@ -1,4 +1,4 @@
-"""Builds the parts of a peer before it runs: key, folder, manifest, the driver around its protocol core, the start."""
+"""Builds the parts of a peer before it runs: key, folder, manifest, the driver around its protocol core, its start."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ LOOK_SECONDS = 2.0
 GRACE_SECONDS = 10.0  # in which a connected peer must show its pass
 STRANGERS_MAX = 256  # connections without a pass, some 75 kB of the daemon each; beyond this, the oldest end sooner
 CLOSED_AT_ONCE = 512
-GUESTS_MAX = 16  # an owner's windows that look at once
+GUESTS_MAX = 16  # observers of one owner at once
 
 
 @dataclass(frozen=True, slots=True)

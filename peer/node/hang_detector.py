@@ -1,4 +1,4 @@
-"""Detects a learner that should make steps and hangs. Peers then no longer wait for it, and it is restarted.
+"""Detects a learner that should make steps and hangs. Rounds then no longer wait for it, and it is restarted.
 
 A process can hang and stay alive: its GPU's driver or a disk does not answer, or a person has stopped it. Sans-IO;
 called about once a second.

@@ -83,8 +83,8 @@ def encode_parts(
 def told_norm(piece: Tensor) -> float:
     """Return approximately ‖x‖², the same number on every machine.
 
-    For norms that others check themselves, or only to a ten-thousandth. Summed in float32 in the order that numpy
-    fixes, which is a hundred times more accurate than that.
+    Use it for norms that other peers measure themselves, or check only to a ten-thousandth. It is summed in float32 in
+    the order that numpy fixes, which is a hundred times more accurate than that.
     """
     values = piece.numpy()
     with np.errstate(over="ignore", under="ignore"):

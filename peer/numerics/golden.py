@@ -102,8 +102,8 @@ def _by_coordinate_digest(rule: str, make: Callable[[bytes], Tensor]) -> str:
     """Digest a rule by coordinate on cases where a second reduction must give the same bytes.
 
     The cases have equal values, zeros of both signs, and a member without weight. The first weights are equal. With the
-    second, half of the weight ends between two values where the heaviest member's value is at an end, but only up to
-    the last digits of float64, which depend on the order of summation. The third are uneven.
+    second, half of the weight ends between two values where the heaviest member's value is at an end. That holds only
+    up to the last digits of float64, which depend on the order of summation. The third weights are uneven.
     """
     pieces = [make(seed)[:_SORTED_ELEMENTS] for seed in (b"first", b"second", b"third", b"absent")]
     pieces.insert(1, -pieces[0])

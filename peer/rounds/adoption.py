@@ -35,7 +35,7 @@ class Overwrite:
 
 @dataclass(frozen=True, slots=True)
 class Restart:
-    """Take the anchor, or a blend with it. Later steps are dropped, although the version has work of ours."""
+    """Take the anchor, or a blend with it, although it has our work: this run keeps no later steps."""
 
     counted: Counters
 

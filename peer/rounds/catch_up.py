@@ -28,7 +28,7 @@ from peer.sync.state_client import StateClient
 
 log = structlog.get_logger(__name__)
 
-OUTRUN_MIN = 2  # so many whole states in a row that were out of date on arrival are not chance
+OUTRUN_MIN = 2  # this many whole states in a row, out of date on arrival, are not chance
 
 Run = Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]
 

@@ -42,7 +42,7 @@ class Aside:
     def lay(self, data: Buffer, needed: bool = False) -> memoryview | None:
         """Return the same bytes, mapped from disk; None if they are empty, or the disk is full or refuses.
 
-        Also returns None if they exceed the allowance, unless a peer has `needed` them.
+        Also returns None if they exceed the allowance, unless they are `needed`.
         """
         size_bytes = memoryview(data).nbytes
         try:

@@ -1,7 +1,7 @@
 """The certificates of one fragment on disk, bounded however long the run is (design §8: checkpoints carry them).
 
 New certificates are added before the checkpoint that they prove is written, whatever their branch. So the log always
-holds those of the newest complete checkpoint; it is cut only after the next one is on disk. Of the certificates cut
+holds those of the newest complete checkpoint; it is cut only after a checkpoint is on disk. Of the certificates cut
 off, a few stay in a file of their own, for skipping verification (`coordinator.chain.skipping`).
 """
 

@@ -77,8 +77,8 @@ def _records(data: bytes) -> Iterator[bytes]:
     while len(data) - start >= _VOTE_HEAD.size:
         size, checksum = _VOTE_HEAD.unpack_from(data, start)
         payload = data[start + _VOTE_HEAD.size : start + _VOTE_HEAD.size + size]
-        # a crash may leave zeros at the end of a file, which decode as empty records, or ones, whose checksum is ones,
-        # too
+        # a crash may leave zeros at the end of a file, which decode as empty records, or ones, of which four are their
+        # own checksum
         if not payload.strip(b"\xff") or len(payload) < size or zlib.crc32(payload) != checksum:
             return
         yield payload

@@ -14,7 +14,7 @@ from peer.numerics.robust.medians import weighted_median
 from peer.numerics.robust.stack import Floats
 
 ALIKE = 0.25  # colluders below a third, shortened by CenteredClip, bring honest residuals no nearer together
-MEMBERS_MIN = 4  # with fewer, a colluder is at least a third
+MEMBERS_MIN = 4  # with fewer members, one colluder is already a third
 REST_MIN = 1e-10  # of the largest squared residual; shorter ones have no direction
 
 

@@ -55,8 +55,8 @@ def robust_rda(vectors: Sequence[Tensor], weights: Sequence[float]) -> Aggregate
     """Return weighted median of norms × direction of `robust_shares` of unit vectors: the default rule (design §7).
 
     `med‖x‖ · φ(Σ share_i φ(x_i))`. O(n²d). Breaks down at half of the weight in length. In direction it is bounded by
-    the honest spread up to a third of hostile weight (docs/explanation/merging.md). With more, but fewer than half,
-    that send one and the same vector, they reverse it where honest members agree little (docs/adr/0046). A member's own
+    the honest spread up to a third of hostile weight (docs/explanation/merging.md). More colluders, but fewer than
+    half, that send one and the same vector reverse it where honest members agree little (docs/adr/0046). A member's own
     length affects only the median. Directions that cancel out give 0. Embeddings are merged by `robust_embedding`
     instead.
     """
