@@ -1,6 +1,6 @@
 """Attacks by messages as such, whatever their meaning in the protocol.
 
-Such a peer trains and takes part honestly. Beside that, it attacks other peers' input from the network: frames,
+Such a peer trains and takes part honestly. At the same time it attacks other peers' input from the network: frames,
 streams, and handlers of records. It signs nothing false, so nothing here convicts it.
 """
 

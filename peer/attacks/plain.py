@@ -89,7 +89,7 @@ class TokenLie(Attack):
 
 
 class WorkLie(Zero):
-    """A free rider that claims `factor` times the work, consistently in tokens, steps and windows to be accepted."""
+    """A free rider that claims `factor` times the work; tokens, steps and windows agree, so it is accepted."""
 
     parameter: ClassVar[str] = "factor"
     default: ClassVar[float] = 1000.0

@@ -65,7 +65,7 @@ class Containers:
                 found[HOST if service == HOST else name_of(number)] = Container(one["Id"], service)
         return found
 
-    # -- what runs
+    # -- states of containers
 
     def exit_code(self, name: str) -> int | None:
         """Return the exit code, None while the container runs."""
@@ -113,7 +113,7 @@ class Containers:
         state: dict[str, Any] = self._engine.get(f"/containers/{self._of[name].id}/json")["State"]
         return state
 
-    # -- what can be done to it
+    # -- faults
 
     def refusal(self, event: Event) -> str | None:
         if event.do in ("attacker", "honest"):

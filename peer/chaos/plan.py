@@ -136,7 +136,7 @@ class Event(_Strict):
         return Event(do=UNDONE_BY[self.do], at_seconds=at_seconds, peer=self.peer)
 
     def detail(self) -> str:
-        """Return the detail for a timeline, beside kind and peer."""
+        """Return the detail for a timeline, in addition to kind and peer."""
         sides = " | ".join(" ".join(sorted(group)) for group in self.groups())
         value = getattr(self, VALUES[self.do]) if self.do in VALUES else ""
         words = sides or (value if isinstance(value, str) else f"{value:g}")

@@ -1,4 +1,4 @@
-"""The display of a chaos run beside the swarm's own: each event as it happens, and the figures at the end."""
+"""The display of a chaos run, in addition to the swarm's own: each event as it happens, and the figures at the end."""
 
 from __future__ import annotations
 

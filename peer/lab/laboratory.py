@@ -98,7 +98,7 @@ class Laboratory:
         """Text to evaluate on, uint8."""
         return self._data.heldout
 
-    # -- who reads what, and who lies
+    # -- data and attacks
 
     def windows(self, peer: PeerId) -> Batches:
         """Return a learner's endless data."""

@@ -52,7 +52,7 @@ class SidePoint(BaseModel):
 
 
 class LabReport(SwarmReport):
-    """One lab run, summed up."""
+    """The summary of one lab run."""
 
     seed: int
     steps: int

@@ -53,7 +53,7 @@ from peer.storage.anchors import Anchors
 
 @dataclass(frozen=True, slots=True)
 class SavedTensors:
-    """The contents of a lab peer's checkpoint beside the digests."""
+    """The contents of a lab peer's checkpoint apart from the digests."""
 
     learner: SavedLearner
     states: tuple[OuterState, ...]
@@ -252,7 +252,7 @@ class LabTensors:
         for kept in (self.snapshots, self.applied, self._snapshot_at):
             kept.pop(key, None)
 
-    # -- what mischief makes of it
+    # -- altered results
 
     def garbled(self, encoded: Encoded) -> Encoded:
         """Return parts that no codec can read."""

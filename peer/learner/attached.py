@@ -16,7 +16,7 @@ class AttachedSession:
 
     connection: socket.socket
     slots_descriptor: int
-    frozen: bytes = b""  # names the parameters of the session's module that are not trained
+    frozen: bytes = b""  # digest of the frozen parameters of the session's module
 
     @property
     def pid(self) -> int:

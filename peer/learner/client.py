@@ -136,7 +136,7 @@ class LearnerClient:
     def __init__(
         self, start: Start, spawned: LearnerEnd, slots: SharedSlots, on_steps: OnSteps, progress: LearnerProgress
     ) -> None:
-        self.settings = start.settings  # in force
+        self.settings = start.settings  # as changed since the start
         self.paused = start.paused
         self.progress = progress
         self._pace = start.config.pace
@@ -193,7 +193,7 @@ class LearnerClient:
 
     @property
     def failure(self) -> MusterError | None:
-        """Why the learner ended unasked; None while it lives and after `stop` or `kill`."""
+        """The error with which the learner ended by itself; None while it lives and after `stop` or `kill`."""
         return self._failure
 
     async def snapshot(self, fragment: int) -> tuple[Tensor, Counters]:

@@ -1,4 +1,4 @@
-"""Version 0 on its way from a session to the peer behind it, through the memory that they share."""
+"""The handover of version 0 from a session to the peer behind it, through the memory that they share."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ REPORT_SECONDS = 0.2
 
 
 def cpu_seconds() -> float:
-    """CPU time that this process has used, in all its threads."""
+    """Return the CPU seconds that this process has used, in all its threads."""
     used = resource.getrusage(resource.RUSAGE_SELF)
     return used.ru_utime + used.ru_stime
 
@@ -113,7 +113,7 @@ class Pulse:
         self._doing = ""
 
     def tell(self, doing: str, share: float | None) -> None:
-        """`peer.data.tally.Tell`; raises PeerGoneError when the peer ends."""
+        """Report an activity, as a `peer.data.tally.Tell`; raises PeerGoneError when the peer ends."""
         now = time.monotonic()
         if self._channel.is_idle and (doing != self._doing or now - self._told_at >= REPORT_SECONDS):
             self._told_at, self._doing = now, doing

@@ -68,7 +68,7 @@ class Footprint:
 
     @property
     def step_bytes(self) -> int:
-        """Bytes that a step of all its sequences at once needs on the device, beside the state."""
+        """Bytes that a step of all its sequences at once needs on the device, in addition to the state."""
         return sum(need.size_bytes for need in self.needs if need.place == "device" and need.passes)
 
     def summary(self) -> str:
@@ -151,7 +151,7 @@ def evaluator_bytes(config: RunConfig) -> int:
 
 
 def _evaluation_bytes(config: RunConfig) -> int:
-    """Return the bytes of an evaluation beside the trained model."""
+    """Return the bytes of an evaluation, without the trained model."""
     data, model = config.data, config.model
     windows = 8 * 2 * data.evaluation_tokens  # int64, two of them
     one_pass = sequences_per_pass(data.context_tokens, model.vocabulary, _elements(config)) * data.context_tokens
@@ -210,7 +210,7 @@ def _withheld_bytes(config: RunConfig) -> int:
 
 
 def _state_bytes(config: RunConfig) -> int:
-    """Bytes of a certified state per element: the anchor, and the momentum where steps need it."""
+    """Return a certified state's bytes per element: the anchor, and the momentum where steps need it."""
     return FLOAT_BYTES * (2 if config.outer.momentum else 1)
 
 
@@ -227,7 +227,7 @@ def _merged_bytes(config: RunConfig, elements: int) -> int:
 
 
 def _contributed_bytes(config: RunConfig, elements: int) -> int:
-    """Return a round's further bytes beside a learner: its snapshot, and encoded parts of this and the last round."""
+    """Return a round's further bytes for a learner: its snapshot, and all encoded parts of this and the last round."""
     return elements * FLOAT_BYTES + 4 * CODECS[config.outer.contribution_codec].encoded_bytes(elements)
 
 

@@ -18,7 +18,7 @@ WRITTEN_BY = "transformers_version"
 _REFUSED = ("auto_map", "quantization_config", "attn_implementation", "experts_implementation", "use_kernels")
 _LABELS = ("num_labels", "id2label", "label2id")  # of classifiers: a config makes a table of as many names
 _NO_SHAPE = ("model_type", "dtype", "torch_dtype", "problem_type")
-_ANSWERS = ("output_attentions", "output_hidden_states", "return_dict")  # what a forward pass returns beside logits
+_ANSWERS = ("output_attentions", "output_hidden_states", "return_dict")  # further results of a forward pass than logits
 ROPE = "rope_parameters"
 ROPE_4_NAMES = ("rope_theta", "rope_scaling", "partial_rotary_factor")  # transformers 4: `rope_parameters` in parts
 # fields that transformers 4 reads instead of `rope_parameters`, in families with names of their own

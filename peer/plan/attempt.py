@@ -30,7 +30,7 @@ class PlannedAttempt:
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """A round in flight that will be certified. It began when its fragment was due, or in cells with their roster."""
+    """A round in flight that will be certified. It begins with its roster, or once its cells gather."""
 
     fragment: int
     roster: Peers

@@ -142,7 +142,7 @@ class Cluster:
 
     @property
     def slices_needed(self) -> int:
-        """Number of slices without which a learner stands still."""
+        """Fewest slices with which a learner makes steps."""
         return self.slices if self.method == "rigid" else 1
 
     @property

@@ -37,7 +37,7 @@ class Kept:
     """
 
     learner_bytes: float = 4 + 4 + 1.1  # value, gradient, and the optimizer's state; without activations
-    rounding_bytes: float = 0.0  # beside the learner, for the remainders of bfloat16 rounding
+    rounding_bytes: float = 0.0  # in host memory, for the remainders of bfloat16 rounding
     disk_bytes: float = 2 * (4 + 4 + 1.1) + 1
     largest_share: float = 0.0
 
@@ -172,7 +172,7 @@ def _both(members: Members, up: Floats, down: Floats, hop: Floats) -> Floats:
 
 
 def statement_bits(members: int, reducers: int) -> tuple[float, float]:
-    """Return a member's bits sent and received beside parts and results: join, roster, commitments, checks, votes."""
+    """Return a member's other bits sent and received: join, roster, commitments, checks, proposal, votes."""
     each = STATEMENT_BYTES + PER_ROOT_BYTES * reducers
     leaders = members * members * (STATEMENT_BYTES + 2 * each)  # roster, bundle and proposal contain all statements
     small = 3 * STATEMENT_BYTES + 2 * each + members * (VOTE_BYTES + STATEMENT_BYTES)

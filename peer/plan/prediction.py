@@ -118,7 +118,7 @@ def _steps_possible(people: Population, scenario: Scenario, until: float) -> flo
 
 
 def host_bytes(work: Workload) -> float:
-    """Return the bytes beside the learner's: state of the whole model, and the fragments of rounds in flight."""
+    """Return the bytes beyond the learner's: state of the whole model, and the fragments of rounds in flight."""
     sent, returned = (CODEC_BITS[codec] / 8 for codec in (work.outer.contribution_codec, work.outer.result_codec))
     state = 8.0 if work.outer.momentum else 4.0
     in_flight = SLOT_BYTES + 8.0 + 3 * state + 2 * (2 * sent + returned)

@@ -45,7 +45,7 @@ class ShardedObjective:
             fully_shard(one, mesh=mesh, mp_policy=policy)
 
     def compile(self, wanted: bool) -> None:
-        """Have torch compile the layers, or no longer."""
+        """Have torch compile the layers, or undo that."""
         for layer in layers_of(self._model):
             layer._compiled_call_impl = None
             if wanted:
@@ -86,7 +86,7 @@ def _of_head(head: nn.Module, hidden: Tensor, targets: Tensor) -> Tensor:
 
 
 class ShardedParameters:
-    """This process's rows of every tensor; the interface of `peer.model.flat_parameters.FlatParameters`."""
+    """This process's rows of every tensor; same interface as `peer.model.flat_parameters.FlatParameters`."""
 
     def __init__(self, model: nn.Module, fragments: Sequence[FragmentLayout], precision: str, group: Ranks) -> None:
         self.device = torch.device(group.device)

@@ -1,6 +1,6 @@
 """8-bit steps of large matrices, a few rows at a time, with the same bits as in one piece.
 
-Beside the 8-bit state, a step works on float32 copies. Those of an embedding of 128,000 tokens would be gigabytes.
+In addition to the 8-bit state, a step needs float32 copies. Those of an embedding of 128,000 tokens would be gigabytes.
 """
 
 from __future__ import annotations

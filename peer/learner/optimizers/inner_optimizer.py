@@ -162,7 +162,7 @@ def set_rate(optimizer: Optimizer, learning_rate: float) -> None:
 
 
 def last_rate(optimizer: Optimizer) -> float:
-    """The learning rate of the last step."""
+    """Return the learning rate of the last step."""
     return float(optimizer.param_groups[0]["lr"])
 
 
@@ -271,7 +271,7 @@ def _begin(optimizer: Optimizer, place: tuple[int, int]) -> nn.Parameter:
     """Return the parameter at (group, index), after beginning a new state if the optimizer has a method for that."""
     group = optimizer.param_groups[place[0]]
     parameter: nn.Parameter = group["params"][place[1]]
-    if hasattr(optimizer, "init_state"):  # bitsandbytes creates the lookup tables here, beside the state
+    if hasattr(optimizer, "init_state"):  # bitsandbytes creates the lookup tables here, with the state
         optimizer.init_state(group, parameter, *place)
     return parameter
 
