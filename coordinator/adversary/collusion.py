@@ -1,7 +1,7 @@
-"""All that hostile peers do, by name, and bands of them that know each other.
+"""All hostile behaviours by name, and bands of hostile peers that know each other.
 
-`draw_band` draws for the simulator. By the same names peers of a lab and processes do what a lone one can
-(`peer.attacks.protocol`).
+`draw_band` draws behaviours for the simulator. Hostile peers of a lab and real processes use the same names for the
+behaviours of a lone peer (`peer.attacks.protocol`).
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from coordinator.core.events import Finding
 from dht.identity import PeerId, Signer
 
 Trick = Mapping[str, object]
-"""Fields of `Mischief`, all but those that name peers."""
+"""Fields of `Mischief` without the ones that name peers."""
 
 IN_ORDER = ("join", "roster", "commit", "bundle", "part", "result", "opening", "check", "redo", "proposal", "vote")
-"""What is said in a round; a withholding peer may stop at any of these."""
+"""The kinds of messages in a round, in order; a withholding peer may stop at any of these."""
 
 TRICKS: Mapping[str, Trick] = MappingProxyType(
     {
-        # two statements where one is due
+        # contradicting statements
         "two_joins": {"two_faced": frozenset({"join"})},
         "two_rosters": {"two_faced": frozenset({"roster"})},
         "two_commits": {"two_faced": frozenset({"commit"})},
@@ -37,7 +37,7 @@ TRICKS: Mapping[str, Trick] = MappingProxyType(
         "two_abstentions": {"two_faced": frozenset({"abstain"})},
         "vote_and_abstain": {"takes_back": True},
         "vote_for_all": {"votes_for_all": True},
-        # what is false, or in the wrong shape
+        # false or malformed statements
         "false_results": {"cheats": True},
         "garbage_commits": {"garbles": True},
         "raised_shares": {"raises": True},
@@ -55,7 +55,7 @@ TRICKS: Mapping[str, Trick] = MappingProxyType(
         "other_bytes": {"spoils": lies.flip},
         "short_parts": {"spoils": lies.cut},
         "say_again": {"replays": True},
-        # about others
+        # harm to others
         "false_evidence": {"slanders": True},
         "frame": {"frames": True},
         "shut_out": {"shuts_out": True},
@@ -88,11 +88,11 @@ TRICKS: Mapping[str, Trick] = MappingProxyType(
         "hoard_votes": {"hoards": True, "shuts_out": True},
     }
 )
-"""By name, how a peer that does it differs from an honest one."""
+"""By name, the differences of a hostile peer from an honest one."""
 
 
 def mischief_of(signer: Signer, names: Collection[str], victims: Collection[PeerId]) -> Mischief:
-    """All of these at once; of two that exclude each other the later one."""
+    """Return a mischief with all these behaviours; if two exclude each other, the later one counts."""
     fields: dict[str, object] = {}
     for name in names:
         for key, value in TRICKS[name].items():
@@ -103,17 +103,18 @@ def mischief_of(signer: Signer, names: Collection[str], victims: Collection[Peer
 
 
 def draw_names(draw: random.Random) -> list[str]:
-    """A few tricks: a peer with many is convicted before the others matter."""
+    """Draw a few tricks: a peer with many would be convicted before most of them matter."""
     return draw.sample(list(TRICKS), draw.choice([1, 1, 2, 2, 3, 5]))
 
 
 def draw_band(
     signers: Sequence[Signer], honest: Sequence[PeerId], draw: random.Random, sybils: Sequence[Signer] = ()
 ) -> list[Mischief]:
-    """What each of the hostile does. In half of all bands they know each other.
+    """Draw the mischief of each hostile peer. In half of all bands they know each other.
 
-    Those are loyal, tell the same half of the honest the same, have the same victims, and often do all the same. One is
-    the victim, or many are, or all. `sybils` are dealt out in turn, to the peers that join for them.
+    Peers of such a band are loyal, show their second face to the same half of the honest peers, have the same victims,
+    and often use the same tricks. The victims are one honest peer, many, or all. `sybils` are dealt out in turn to the
+    peers that join for them.
     """
     together = len(signers) > 1 and draw.random() < 0.5
     half, victims = frozenset(draw.sample(honest, len(honest) // 2)), _victims(honest, draw)

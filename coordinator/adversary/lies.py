@@ -1,6 +1,6 @@
-"""What hostile peers say instead of the truth, statement by statement.
+"""Lies of hostile peers, statement by statement.
 
-Everything here is signed by its sender, and well formed unless its purpose is not to be.
+Every lie is signed by its sender, and well formed unless its purpose is to be malformed.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ from dht.identity import PeerId, Signer
 from dht.statement import Statement, digest_of, make_statement
 from dht.wire import Wire
 
-CLAIMED = 8  # × the work that was done: more than any weight counts
+CLAIMED = 8  # claimed work as a multiple of the real work: more than any weight counts
 
 Change = Callable[[Any], Wire]
 Spoil = Callable[[bytes], bytes]
 
 
 def resign(signer: Signer, statement: Statement, change: Change) -> Statement:
-    """The same place, another body."""
+    """Return the statement with a changed body in the same context, signed again."""
     model = SIGNED_BODIES[statement.context.kind]
     return make_statement(signer, statement.context, change(statement.read(model)))
 
 
 def update(**values: Callable[[Any], object]) -> Change:
-    """Exchange these fields for what they are made into."""
+    """Return a change that replaces these fields by the values computed from the body."""
     return lambda body: body.model_copy(update={name: value(body) for name, value in values.items()})
 
 
@@ -59,7 +59,7 @@ CHANGES: Mapping[str, Change] = MappingProxyType(
         "abstain": update(attempt=lambda body: body.attempt + 1),
     }
 )
-"""Per kind of statement, what a two-faced peer tells the others of a group: well formed, but not the same."""
+"""By kind of statement, the second version of a two-faced peer: well formed, but different."""
 
 ALTERED: Mapping[str, Change] = MappingProxyType(
     {
@@ -74,11 +74,14 @@ ALTERED: Mapping[str, Change] = MappingProxyType(
         "vote": update(state=lambda body: digest_of(b"nothing", body.state)),
     }
 )
-"""What a peer says to everybody that is a lie, in the wrong shape, or a vote for what nobody else votes for."""
+"""By kind of statement, a change that a peer makes for everybody: a lie, a malformed body, or a lone vote."""
 
 
 def altered(signer: Signer, statement: Statement, kinds: Set[str]) -> Statement:
-    """As who alters these kinds tells it. Who leads shows checks, its own as it told it: two would be a proof."""
+    """Return a statement as a peer that alters these kinds sends it.
+
+    In its redos and proposals, too, it shows its own check in the altered form: two different ones would convict it.
+    """
     kind = statement.context.kind
     if kind in kinds:
         return resign(signer, statement, ALTERED[kind])
@@ -96,12 +99,12 @@ def altered(signer: Signer, statement: Statement, kinds: Set[str]) -> Statement:
 
 
 def stretching(roster: Roster) -> Roster:
-    """As if its leader had seen one group after the other fail."""
+    """Return the roster as if its leader had seen one group after another fail."""
     return roster.model_copy(update={"voids": 8})
 
 
 def slander(statement: Statement, victim: PeerId) -> list[EvidenceNote | ConvictionsNote]:
-    """Two statements that the victim never signed, and the news of them."""
+    """Return false evidence of two statements that the victim never signed, with the note that announces it."""
     forged = [statement.model_copy(update={"sender": victim, "body": body}) for body in (statement.body, b"\x90")]
     evidence = contradiction(forged[0], forged[1])
     news = ConvictionsNote(convictions=(Conviction(peer=victim, evidence=evidence.digest),))
@@ -109,7 +112,7 @@ def slander(statement: Statement, victim: PeerId) -> list[EvidenceNote | Convict
 
 
 def false_refutation(action: Inspect) -> Refutation:
-    """It refutes nothing."""
+    """Return a refutation that refutes nothing."""
     return Refutation(
         partition=action.partition,
         turn=action.turn,
@@ -122,34 +125,34 @@ def false_refutation(action: Inspect) -> Refutation:
 
 
 def sybil_join(signer: Signer, statement: Statement) -> Statement:
-    """The same wish to take part, of a key that was made for it."""
+    """Return the same join from another key, made only for this."""
     boot = digest_of(b"sybil", signer.peer_id.encode())[:16]
     return make_statement(signer, statement.context, statement.read(Join).model_copy(update={"boot": boot}))
 
 
-# -- bodies that a leader makes otherwise before it signs them
+# -- bodies changed before the sender signs them
 
 
 def framing(body: Roster, victims: Set[PeerId]) -> Roster:
-    """These peers are left out as convicted, without evidence."""
+    """Return the roster without these peers, listed as convicted without evidence."""
     convictions = tuple(Conviction(peer=peer, evidence=bytes(32)) for peer in sorted(victims))
     return leaving_out(body, victims).model_copy(update={"convictions": convictions})
 
 
 def leaving_out(body: Roster, victims: Set[PeerId]) -> Roster:
-    """These peers have joined in vain."""
+    """Return the roster without the joins of these peers."""
     joins = _without(body.joins, victims)
     return body.model_copy(update={"joins": joins}) if joins else body
 
 
 def claiming(body: Commit) -> Commit:
-    """More work than was done, as if with windows that nobody has counted."""
+    """Return the commitment with CLAIMED times its work, data windows included."""
     more = {name: CLAIMED * getattr(body, name) for name in ("tokens", "steps", "window_count")}
     return body.model_copy(update=more)
 
 
 def passing_over(body: Bundle, victims: Set[PeerId]) -> Bundle:
-    """These peers have committed in vain."""
+    """Return the bundle without the commitments of these peers."""
     commits = _without(body.commits, victims)
     return body.model_copy(update={"commits": commits}) if commits else body
 
@@ -159,9 +162,9 @@ def _without(statements: Sequence[Statement], victims: Set[PeerId]) -> tuple[Sta
 
 
 def grinding(body: Proposal, ours: Set[PeerId]) -> Proposal:
-    """A proposal without the checks of accomplices whose nonces give a worse coin, where enough checks are left.
+    """Return the proposal without checks of accomplices if a smaller coin comes of that and enough checks are left.
 
-    The last to reveal has one bit; a leader has one for each accomplice, since it picks the checks.
+    The last peer to reveal its nonce has one bit of choice. A leader picks the checks, so it has one per accomplice.
     """
     checks = list(body.checks)
     for peer in sorted(ours):
@@ -172,7 +175,7 @@ def grinding(body: Proposal, ours: Set[PeerId]) -> Proposal:
 
 
 def _coin(checks: Sequence[Statement]) -> bytes:
-    """What the group will draw from these checks, up to its name."""
+    """Return the coin that these checks give, except for its domain name."""
     return digest_of(b"coin", *(one.read(Check).nonce or b"" for one in checks))
 
 
@@ -180,10 +183,10 @@ def _coin(checks: Sequence[Statement]) -> bytes:
 
 
 def flip(data: bytes) -> bytes:
-    """As long as it was, but not what was committed."""
+    """Return other bytes than committed, of the same length."""
     return bytes([data[0] ^ 1]) + data[1:] if data else data
 
 
 def cut(data: bytes) -> bytes:
-    """Shorter than it must be."""
+    """Return the bytes without the last one."""
     return data[:-1]

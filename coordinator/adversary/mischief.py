@@ -1,8 +1,8 @@
-"""Peers that contradict themselves, commit garbage or reduce falsely.
+"""Hostile peers: they contradict themselves, commit garbage, reduce falsely, and more.
 
-In simulator, lab and process a hostile peer runs the real core; what it signs, sends, computes and believes is
-exchanged on the way. Each behaviour is named by what it does; `coordinator.adversary.collusion` lists them all, and
-draws some for a whole band of them.
+In simulator, lab and real processes a hostile peer runs the real core. This module changes what it signs, sends,
+computes and believes. `coordinator.adversary.collusion` lists all behaviours by name, and draws some for a band of
+peers.
 """
 
 from __future__ import annotations
@@ -37,32 +37,32 @@ from dht.identity import PeerId, Signer
 from dht.statement import Statement, digest_of, make_statement
 from dht.wire import Wire
 
-MEMORY = 8  # older statements of each kind that are kept to be said again
-HOARDED = 200  # votes, certificates and chains that are kept back before all is shown
+MEMORY = 8  # statements kept of each kind, to repeat old ones
+HOARDED = 200  # votes, certificates and chains that it holds back before it stops hoarding
 NOBODY: frozenset[PeerId] = frozenset()
 
 
 @dataclass(slots=True)
 class LoyalBans(Bans):
-    """Bans of a peer that spares accomplices, and so tells nobody of what it could prove."""
+    """Bans of a peer that spares its accomplices, and so tells nobody of its evidence about them."""
 
     accomplices: frozenset[PeerId] = NOBODY
 
     def add(self, ban: Ban, known: Collection[PeerId]) -> bool:
-        """As an honest peer, of all others."""
+        """Add a ban as an honest peer would, unless it is about an accomplice."""
         return ban.guilt.peer not in self.accomplices and Bans.add(self, ban, known)
 
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """What a hostile peer has heard and said."""
+    """Statements and messages that a hostile peer has seen or held back."""
 
     said: dict[str, deque[Statement]] = field(default_factory=dict)
     answered: deque[bytes] = field(default_factory=lambda: deque(maxlen=1024))
     hoarded: list[Message] = field(default_factory=list)
 
     def recall(self, statement: Statement) -> list[Statement]:
-        """Keep this and what it holds; the oldest of its kind that we still have, unless that is this one."""
+        """Keep this statement and the ones inside it; return the oldest kept one of its kind, unless it is this one."""
         for one in (statement, *nested(statement)):
             kept = self.said.setdefault(one.context.kind, deque(maxlen=MEMORY))
             if one not in kept:
@@ -73,41 +73,41 @@ class Memory:
 
 @dataclass(frozen=True, slots=True)
 class Mischief:
-    """How one hostile peer behaves: `two_faced` kinds are told in two versions, and to leaders in both."""
+    """The behaviour of one hostile peer. It sends statements of `two_faced` kinds in two versions; leaders get both."""
 
     signer: Signer
     two_faced: frozenset[str] = frozenset()
-    altered: frozenset[str] = frozenset()  # kinds that it tells everybody otherwise than it should: see `lies.ALTERED`
-    mute: frozenset[str] = frozenset()  # kinds of statements that it keeps to itself, «part» and «opening»
-    victims: frozenset[PeerId] = NOBODY  # of the next four
-    slanders: bool = False  # spreads evidence about them that proves nothing
-    frames: bool = False  # its rosters leave them out as convicted
-    shuts_out: bool = False  # its rosters leave them out, and say nothing of it
-    stretches: bool = False  # its rosters say that many groups were void, for a longer deadline
-    passes_over: bool = False  # its bundles leave out what they committed
-    garbles: bool = False
-    cheats: bool = False  # signs other results than its inputs give
+    altered: frozenset[str] = frozenset()  # kinds that it changes for everybody (`lies.ALTERED`)
+    mute: frozenset[str] = frozenset()  # kinds of statements that it does not send, or «part» and «opening»
+    victims: frozenset[PeerId] = NOBODY  # of `slanders`, `frames`, `shuts_out` and `passes_over`
+    slanders: bool = False  # spreads evidence about the victims that proves nothing
+    frames: bool = False  # its rosters leave the victims out as convicted
+    shuts_out: bool = False  # its rosters leave the victims out silently
+    stretches: bool = False  # its rosters claim many void groups, for a longer deadline
+    passes_over: bool = False  # its bundles leave out the victims' commitments
+    garbles: bool = False  # commits to parts that do not decode
+    cheats: bool = False  # signs results that do not follow from its inputs
     drops: bool = False  # merges without the first input, and says so
-    raises: bool = False  # signs coefficients that are not the rule's
-    claims: bool = False  # to have done many times its work, so that it weighs the most that anybody may
-    takes_back: bool = False  # votes, and tells some that it abstains
-    votes_for_all: bool = False  # tells every voter that it votes as that one does
-    grinds: bool = False  # leads, and lets the coin be drawn from whichever checks suit it
-    replays: bool = False  # says again, with everything it says, what was said before
-    shuns_half: bool = False  # says nothing to half of the world
-    halved: frozenset[str] = frozenset()  # kinds, as in `mute`, that it keeps from that half
-    hoards: bool = False  # keeps its votes and what they certify to itself and accomplices, and shows that much later
-    spoils: lies.Spoil | None = None  # what it does to the bytes of its parts
-    complaint: Finding | None = None  # what it claims to find in every result that it looks into
-    sybils: tuple[Signer, ...] = ()  # keys that ask into every group beside it, and say nothing there
-    others: frozenset[PeerId] | None = None  # who hears the other version; None: a hash decides
-    accomplices: frozenset[PeerId] = NOBODY  # whom it does not see cheat, and does not betray
+    raises: bool = False  # signs coefficients that do not follow from the merge rule
+    claims: bool = False  # claims many times its work, for the largest weight that a peer may have
+    takes_back: bool = False  # votes, and tells some peers that it abstains
+    votes_for_all: bool = False  # answers every vote with the same vote of its own
+    grinds: bool = False  # as leader, chooses the checks whose coin suits it
+    replays: bool = False  # repeats an old statement with each statement that it sends
+    shuns_half: bool = False  # sends nothing to one half of the peers
+    halved: frozenset[str] = frozenset()  # kinds, as in `mute`, that it does not send to that half
+    hoards: bool = False  # shows its votes and their certificates only to accomplices, up to HOARDED messages
+    spoils: lies.Spoil | None = None  # change to the bytes of its parts
+    complaint: Finding | None = None  # finding that it claims for every result that it inspects
+    sybils: tuple[Signer, ...] = ()  # keys that join every group beside it, and stay silent there
+    others: frozenset[PeerId] | None = None  # the half that gets the second version; None: a hash decides
+    accomplices: frozenset[PeerId] = NOBODY  # peers that it never accuses or betrays
     memory: Memory = field(default_factory=Memory, compare=False)
 
-    # -- what it signs, and believes itself
+    # -- bodies that it signs, and uses itself
 
     def says(self, body: Wire) -> Wire:
-        """What its core says instead, to itself, too: what follows in the group rests on it."""
+        """Return the body that its core signs instead, and uses itself: later steps in the group rest on it."""
         if isinstance(body, Roster):
             body = lies.stretching(body) if self.stretches else body
             if self.frames:
@@ -121,10 +121,10 @@ class Mischief:
             return lies.grinding(body, self.accomplices | {self.signer.peer_id})
         return body
 
-    # -- what it sends
+    # -- messages that it sends
 
     def sends(self, action: Send) -> list[Send]:
-        """What goes out instead of this message."""
+        """Return the messages to send instead of this one."""
         message = action.message
         if self._keeps_back(action.to, message):
             return []
@@ -137,7 +137,7 @@ class Mischief:
 
     def _keeps_back(self, to: PeerId, message: Message) -> bool:
         betrays = isinstance(message, HeardNote) or getattr(message, "sender", None) in self.accomplices
-        if self.accomplices and betrays:  # by comparing what they heard, others find two-faced accomplices out
+        if self.accomplices and betrays:  # others could find out two-faced accomplices by comparing statements
             return True
         if self._hoards(to, message):
             self.memory.hoarded.append(message)
@@ -146,7 +146,7 @@ class Mischief:
         return kind in self.mute or ((self.shuns_half or kind in self.halved) and self._is_other(to))
 
     def _hoards(self, peer: PeerId, message: Message) -> bool:
-        """Whether this is what it hoards, from or of an outsider, before the day on which all is shown."""
+        """Whether to hold back this vote, certificate or chain to or from an outsider: only the first HOARDED ones."""
         if not self.hoards or peer in self.accomplices or len(self.memory.hoarded) >= HOARDED:
             return False
         return kind_of(message) == "vote" or isinstance(message, CertificateNote | ChainNote)
@@ -155,7 +155,7 @@ class Mischief:
         return self.memory.recall(message) if self.replays else []
 
     def _told(self, action: Send, message: Statement) -> list[Send]:
-        """A statement of its own, as it tells it."""
+        """Return the messages that it sends for a statement of its own."""
         kind = message.context.kind
         if kind == "join" and (self.slanders or self.sybils):
             notes = [note for victim in sorted(self.victims) for note in lies.slander(message, victim)]
@@ -178,19 +178,19 @@ class Mischief:
         return [changed] if self._is_other(action.to) else [action]
 
     def _is_other(self, peer: PeerId) -> bool:
-        """Which half of the world hears the other version."""
+        """Whether this peer belongs to the half that gets the second version."""
         return digest_of(b"face", peer.encode())[0] % 2 == 1 if self.others is None else peer in self.others
 
     def carries(self, message: Message, payload: bytes) -> bytes:
-        """What comes beside a message; a virtual peer sends a root in place of bytes."""
+        """Return the payload to send with a message; a virtual peer sends a root in place of bytes."""
         return self.spoils(payload) if self.spoils is not None and isinstance(message, PartNote) else payload
 
     def is_deaf_to(self, sender: PeerId, message: Message) -> bool:
-        """Whether it stays on a branch of its own although others show theirs."""
+        """Whether it ignores this message, so as to stay on its own branch although others show theirs."""
         return self._hoards(sender, message) and not isinstance(message, Statement)
 
     def hears(self, sender: PeerId, message: Message) -> list[Send]:
-        """What it says at once to the sender of this."""
+        """Return its immediate answers to the sender of this message."""
         if not self.votes_for_all or not isinstance(message, Statement) or message.context.kind != "vote":
             return []
         own = {self.signer.peer_id, *self.accomplices}
@@ -201,26 +201,26 @@ class Mischief:
             return [Send(sender, make_statement(self.signer, message.context, message.read(Vote)))]
         return []
 
-    # -- what it computes
+    # -- results that it computes
 
     def encodes(self, encoded: Encoded, garbled: Callable[[Encoded], Encoded]) -> Encoded:
-        """What it commits to instead of its contribution; `garbled` makes the same of parts that decode to nothing."""
+        """Return the contribution that it commits to; `garbled` makes one whose parts do not decode."""
         return garbled(encoded) if self.garbles else encoded
 
     def merges(self, action: Reduce) -> Reduce:
-        """What it merges instead, if the others would take it."""
+        """Return the reduction that it runs instead, if the others would accept its result."""
         enough = len(action.inputs) > max(action.inputs_min, 1)
         return replace(action, inputs=action.inputs[1:]) if self.drops and enough else action
 
     def reduces(self, reduced: Reduced, falsified: Callable[[Reduced], Reduced]) -> Reduced:
-        """What it returns instead of the merged partition; `falsified` makes another of it."""
+        """Return the result that it sends instead of the merged partition; `falsified` makes a false one."""
         if reduced.root is None:
             return reduced
         told = falsified(reduced) if self.cheats else reduced
         return replace(told, coefficients=(1.0,)) if self.raises else told
 
     def inspects(self, action: Inspect, inspected: Inspected, reducer: PeerId | None = None) -> Inspected:
-        """What it says to have found in a result; its refutation refutes nothing. With accomplices all is well."""
+        """Return the finding that it claims, with an empty refutation; it confirms its accomplices' results."""
         if reducer in self.accomplices:
             return replace(inspected, finding=Finding.CONFIRMED, refutation=None)
         if self.complaint is None or action.accuser != self.signer.peer_id:
@@ -230,7 +230,7 @@ class Mischief:
 
 
 def kind_of(message: Message) -> str:
-    """What a mute peer may keep to itself."""
+    """Return the kind by which a mute peer may withhold this message; "" for other messages."""
     if isinstance(message, Statement):
         return message.context.kind
     if isinstance(message, PartNote):
@@ -240,7 +240,7 @@ def kind_of(message: Message) -> str:
 
 @dataclass(slots=True)
 class MischievousCore(Core):
-    """A core of which mischief, if its peer has any by then, exchanges what it says; who has none is honest."""
+    """A core whose statements its peer's mischief changes, if there is any at that time; else it is honest."""
 
     mischief: Callable[[], Mischief | None] = field(kw_only=True)
 
