@@ -1,4 +1,4 @@
-"""Presence in a large virtual swarm: a board in places, of which each peer reads a few (`coordinator.wire.shards`)."""
+"""Presence in a large virtual swarm: a board of places; each peer reads a few (`coordinator.wire.shards`)."""
 
 from __future__ import annotations
 
@@ -10,27 +10,27 @@ from dht.identity import PeerId
 from dht.table import ENTRIES_PER_KEY_MAX
 
 REPLICAS, ACQUAINTANCES = 5, 3  # as in dht.hivemind_store
-HOLDERS = REPLICAS + ACQUAINTANCES  # told a record, beside its writer, and asked about a place
-PUTS_PER_LIFETIME = 3  # of a presence
-ASKED_THE_WAY = 10  # before, by everybody who writes or reads there
-# Beside the presence itself, as measured (tests/real/test_thousands.py): key, sender, lifetime, signature.
+HOLDERS = REPLICAS + ACQUAINTANCES  # nodes that get a record, besides its writer, and that answer about a place
+PUTS_PER_LIFETIME = 3  # puts of one presence record while it lives
+ASKED_THE_WAY = 10  # nodes asked for the way before each write or read
+# Bytes besides the presence itself, as measured (tests/real/test_thousands.py): key, sender, lifetime, signature.
 PUT_OVERHEAD_BYTES, GOT_OVERHEAD_BYTES = 340, 290
 QUESTION_BYTES = 46
 
 
 @dataclass(slots=True)
 class Board:
-    """The newest presence of everybody, by place, and what keeping and reading it costs."""
+    """The newest presence of every peer, by place, and the traffic of keeping and reading it."""
 
     lifetime_seconds: float
     records: dict[PeerId, tuple[Presence, float]] = field(default_factory=dict)
-    places: dict[int, dict[PeerId, float]] = field(default_factory=dict)  # when each was written, oldest first
-    bytes_put: int = 0  # all that is sent: records, and questions
+    places: dict[int, dict[PeerId, float]] = field(default_factory=dict)  # time of each record, oldest first
+    bytes_put: int = 0  # bytes of all records and questions sent
     bytes_got: int = 0
-    presence_bytes: int = 0  # of one, as last seen
+    presence_bytes: int = 0  # size of the last record
 
     def put(self, peer: PeerId, presence: Presence, places: Sequence[int], now: float) -> None:
-        """Publish a record; it replaces the peer's last one. A place that is full takes nobody new."""
+        """Publish a record in place of the peer's last one. A full place takes no new peers."""
         self.presence_bytes = len(presence.to_wire())
         self.records[peer] = presence, now
         for place in places:
@@ -41,14 +41,14 @@ class Board:
         self.bytes_put += (record_bytes * HOLDERS + QUESTION_BYTES * ASKED_THE_WAY) * len(places)
 
     def get(self, places: Sequence[int], now: float) -> dict[int, list[PeerId]]:
-        """Whose live records lie at these places."""
+        """Return the peers with live records at these places, by place."""
         found = {place: self._live(place, now) for place in places}
         self.bytes_got += sum(map(len, found.values())) * (self.presence_bytes + GOT_OVERHEAD_BYTES) * HOLDERS
         self.bytes_put += QUESTION_BYTES * (ASKED_THE_WAY + HOLDERS) * len(places)
         return found
 
     def held(self, nodes: int, now: float) -> float:
-        """Live records that so many nodes hold, all together."""
+        """Return how many live records all `nodes` nodes hold together."""
         return keepers(nodes) * sum(len(self._live(place, now)) for place in self.places)
 
     def _live(self, place: int, now: float) -> list[PeerId]:
@@ -59,9 +59,9 @@ class Board:
 
 
 def keepers(nodes: int) -> float:
-    """How many of these hold a live record of one peer at one place, be it its newest one there or one before.
+    """Return the expected number of nodes that hold a live record, new or old, of one peer at one place.
 
-    Its writer, the replicas, the acquaintance who invited it, and the others, who are drawn anew for each put.
+    They are its writer, the replicas, the acquaintance that invited it, and others drawn anew for each put.
     """
     others = nodes - 1 - REPLICAS
     if others <= ACQUAINTANCES:

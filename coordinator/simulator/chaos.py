@@ -18,14 +18,14 @@ from coordinator.simulator.simulation import World, make_signers
 
 FAULT_SECONDS = 40.0  # virtual time during which faults happen
 SETTLE_SECONDS = 600.0  # virtual time within which a healed swarm must agree and go on
-ENDURED_SECONDS = 300.0  # virtual time within which a healed swarm must go on although the hostile still act
-ENDURED_VERSIONS = 1  # of each fragment, on average
-VERSIONS_MIN = 10  # a seed is not over before this many were certified
+ENDURED_SECONDS = 300.0  # virtual time within which a healed swarm must go on although hostile peers still act
+ENDURED_VERSIONS = 1  # versions per fragment, on average, that must come in that time
+VERSIONS_MIN = 10  # versions that must be certified before a seed is over
 
 
 @dataclass(frozen=True, slots=True)
 class SeedReport:
-    """What one seed did."""
+    """The outcome of one seed."""
 
     seed: int
     peers: int
@@ -36,18 +36,18 @@ class SeedReport:
     faults: dict[str, int]
     forks: int
     hostile: int = 0
-    banned: int = 0  # of the hostile, by every honest peer that was alive at the end
-    digest: str = ""  # of the world's end (`World.digest`)
+    banned: int = 0  # hostile peers banned by every honest peer alive at the end
+    digest: str = ""  # digest of the world's end (`World.digest`)
 
 
 def draw_world(seed: int, real_keys: bool = False, attacked: bool = False, strangers: bool = False) -> World:
-    """Peers, speeds, links and pace of this seed; if `attacked`, no group can be of hostile peers alone.
+    """Draw peers, speeds, links and pace of this seed; if `attacked`, no group can consist of hostile peers alone.
 
     With `strangers` newcomers are bounded and on probation, and members audit each other.
     """
     draw = random.Random(seed)
     count = draw.choice([3, 3, 4, 4, 5, 5, 6, 7, 8, 10, 12])  # cost grows with the square
-    count = max(count, 4) if attacked else count  # of three nobody may be hostile
+    count = max(count, 4) if attacked else count  # of three peers none may be hostile
     pace = PaceSpec(
         fragments=draw.choice([1, 2, 4]),
         steps_per_version=draw.choice([6, 12]),
@@ -71,15 +71,15 @@ def draw_world(seed: int, real_keys: bool = False, attacked: bool = False, stran
     witnesses = frozenset({0}) if witness and count > pace.min_group + 1 else frozenset[int]()
     if not strangers:
         return World(pace, rates, founders, seed, links, witnesses, real_keys)
-    founders = list(range(min(max(pace.min_group + 1, -(-3 * count // 4)), count)))  # one of them may be a witness
+    founders = list(range(min(max(pace.min_group + 1, -(-3 * count // 4)), count)))  # one may be a witness
     trust = TrustSpec(newcomers_share=0.25, probation_rounds=draw.randint(1, 3), audit_share=0.3)
     return World(pace, rates, founders, seed, links, witnesses, real_keys, trust=trust)
 
 
 def corrupt(world: World, draw: random.Random) -> list[VirtualPeer]:
-    """Make fewer than a third of the peers hostile; never the organiser, without whom no run may begin.
+    """Make fewer than a third of the peers hostile; never the organiser, as a run may not begin without it.
 
-    Where newcomers are bounded, some of them may have more keys, which ask into groups and stay silent.
+    If newcomers are bounded, hostile peers may have further keys, which ask into groups and stay silent.
     """
     count = -(-len(world.peers) // 3) - 1
     hostile = draw.sample(world.peers[1:], min(count, draw.randint(1, max(count, 1))))
@@ -101,9 +101,10 @@ def corrupt(world: World, draw: random.Random) -> list[VirtualPeer]:
 
 
 def _are_borne(world: World, hostile: list[VirtualPeer]) -> bool:
-    """Whether fewer than a third of the voters are hostile, also once of the newcomers only hostile ones are voters.
+    """Whether the swarm can bear these hostile peers.
 
-    And enough founders besides train: newcomers' work has no weight before there are versions.
+    Fewer than a third of the voters must be hostile, even once all hostile newcomers, and no honest ones, are voters.
+    Also enough honest founders must train, as newcomers' work has no weight before there are versions.
     """
     outcasts = {peer.me for peer in hostile}
     honest = [index for index in world.founders if world.peers[index].me not in outcasts]
@@ -151,7 +152,7 @@ def run_seed(seed: int, real_keys: bool = False, attacked: bool = False, strange
     )
 
 
-# -- one fault, or the end of some; True if there was anything to strike
+# -- one fault, or the end of some; each returns True if there was anything to strike
 
 
 def _crash(world: World, draw: random.Random) -> bool:
@@ -163,7 +164,7 @@ def _crash(world: World, draw: random.Random) -> bool:
 
 
 def _trap(world: World, draw: random.Random) -> bool:
-    """Somebody will die at the next round's named point."""
+    """Set a trap: a random peer dies when it next reaches a random fault point of a round."""
     world.traps[draw.choice(world.peers).me] = FAULT_POINTS[draw.choice(list(FAULT_POINTS))]
     return True
 
@@ -182,7 +183,7 @@ def _partition(world: World, draw: random.Random) -> bool:
 
 
 def _one_way(world: World, draw: random.Random) -> bool:
-    """Somebody is heard by others but does not hear them, or the other way round."""
+    """Block one peer's links to or from most others, in one direction only."""
     deaf, by_hearing = draw.choice(world.peers).me, draw.random() < 0.5
     others = [peer.me for peer in world.peers if peer.me != deaf and draw.random() < 0.7]
     world.network.blocked |= {(other, deaf) if by_hearing else (deaf, other) for other in others}
@@ -196,7 +197,7 @@ def _freeze(world: World, draw: random.Random) -> bool:
 
 
 def _false_alarm(world: World, draw: random.Random) -> bool:
-    """Transports lose connections to peers that are well."""
+    """Let some transports report a peer as lost that is well."""
     lost = draw.choice(world.peers)
     for other in world.peers:
         if other is not lost and draw.random() < 0.5:

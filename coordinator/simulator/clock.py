@@ -1,4 +1,4 @@
-"""Virtual time: a heap of things to do."""
+"""Virtual time: a heap of scheduled callbacks."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 @dataclass(slots=True)
 class VirtualClock:
-    """Runs callbacks in order of time; equal times in order of scheduling, so that runs repeat exactly."""
+    """A clock that runs callbacks in order of time; equal times in order of scheduling, so that runs repeat exactly."""
 
     now: float = 0.0
     _heap: list[tuple[float, int, Callable[[], None]]] = field(default_factory=list)
@@ -21,7 +21,7 @@ class VirtualClock:
         heapq.heappush(self._heap, (self.now + max(delay_seconds, 0.0), self._scheduled, call))
 
     def step(self, until: float) -> bool:
-        """Run the next thing due by `until`; False (and time moves to `until`) if there is none."""
+        """Run the next callback due by `until`; if there is none, move time to `until` and return False."""
         if not self._heap or self._heap[0][0] > until:
             self.now = max(self.now, until)
             return False

@@ -1,4 +1,4 @@
-"""Points of a round at which a peer can be made to die, under the names that `muster chaos` and tests use."""
+"""Points of a round at which a test can kill a peer, by the names that `muster chaos` and tests use."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ FAULT_POINTS: Mapping[str, Callable[[Action], bool]] = MappingProxyType(
         "check": _sends("check"),
         "proposal": _sends("proposal"),
         "record": lambda action: isinstance(action, RecordVote),
-        "vote": _sends("vote"),  # the vote is on disk, and sent to nobody or to some
+        "vote": _sends("vote"),  # the vote is on disk, and sent to none or some of the peers
         "adopt": lambda action: isinstance(action, Adopt),
     }
 )
-"""What an action must be for the point to be reached. A peer dies before the action is carried out."""
+"""By name, the test whether an action reaches the point. The peer dies before the action is carried out."""

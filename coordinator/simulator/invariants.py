@@ -1,18 +1,18 @@
-"""What must hold whatever happens (design §6.5), watched on every action and after every event of every peer.
+"""Invariants that must always hold (design §6.5), checked on every action and after every event of every peer.
 
 | design §6.5 | here |
 | --- | --- |
 | (1a) one full version per parent | `Watcher.meet` with `_excuses`, and `_vote_is_free` for the promise behind it |
-| (1b) what most signed last is never left | `Lasting`, asked in `Watcher.handled` |
+| (1b) no peer leaves the branch that most signed last | `Lasting`, called in `Watcher.handled` |
 | (1b) one lineage after healing, (8) back to a verified state | `check_converged`; every adopted state at `_adopts` |
 | (2) no inner step waits for the network | true by construction: a `VirtualLearner` is a pure function of time |
-| (3) versions advance | `World.endure` while the hostile act, `World.settle`; both count virtual seconds |
-| (4) what is applied stays inside its bounds | `_honest_are_more`: states are digests here, makers have names |
+| (3) versions advance | `World.endure` while hostile peers act, `World.settle`; both count virtual seconds |
+| (4) applied values stay inside their bounds | `_honest_are_more`: states are digests here, contributors have names |
 | (5) tokens count once, nothing is lost | `check_work` in `coordinator.simulator.judgement` |
-| (6) no honest key contradicts itself, in all of its lives, and none is banned | `Watcher._no_contradiction`, `acts` |
-| (7) memory and messages are bounded, nobody hangs | `Watcher.handled`, memory by fragment in turn; `check_messages` |
+| (6) no honest key contradicts itself, across restarts, or is banned | `Watcher._no_contradiction`, `acts` |
+| (7) memory and messages are bounded, no peer hangs | `Watcher.handled`, memory by fragment in turn; `check_messages` |
 
-The watcher is no peer: it counts votes with its own arithmetic and knows what really was said.
+The watcher is no peer: it counts votes with its own arithmetic and knows all statements that were really made.
 """
 
 from __future__ import annotations
@@ -50,41 +50,41 @@ from dht.identity import PeerId
 from dht.statement import Statement
 
 NOBODY: frozenset[PeerId] = frozenset()
-MEASURED_EVENTS = 4  # a peer's fragments are measured in turn, one after so many of its events
+MEASURED_EVENTS = 4  # after this many events the next of a peer's fragments is measured, in turn
 MESSAGES_PER_PEER_ROUND_MAX = 400  # far above any honest round of a dozen peers; catches storms
 
 
 class InvariantError(AssertionError):
-    """A run of the simulator broke a promise of the protocol."""
+    """A broken promise of the protocol in a run of the simulator."""
 
 
 @dataclass(frozen=True, slots=True)
 class CastVote:
-    """A vote as its voter wrote it down, and until when it promised to vote nowhere else."""
+    """A vote as its voter recorded it, and the time until which it promised not to vote elsewhere."""
 
     record: VoteRecord
     binds_until: float
-    active: frozenset[PeerId] | None  # None if the group is minor, or not known because the chain has moved on already
+    active: frozenset[PeerId] | None  # None if the group is minor, or unknown because the chain has moved on already
 
 
 @dataclass(slots=True)
 class Watcher(EventCounter):
-    """Sees every action of every virtual peer, and judges it."""
+    """A judge of every action of every virtual peer."""
 
     min_share: float = 0.5
     said: dict[tuple[object, ...], bytes] = field(default_factory=dict)
     abstained: dict[bytes, set[PeerId]] = field(default_factory=lambda: defaultdict(set))
     votes: dict[tuple[PeerId, int, bytes], list[CastVote]] = field(default_factory=lambda: defaultdict(list))
-    electors: dict[bytes, frozenset[PeerId]] = field(default_factory=dict)  # of the rosters that somebody voted in
-    learners: dict[bytes, frozenset[PeerId]] = field(default_factory=dict)  # in these, whose work has weight
-    sizes: dict[bytes, int] = field(default_factory=dict)  # of these groups, if nobody had been missing
+    electors: dict[bytes, frozenset[PeerId]] = field(default_factory=dict)  # voters, by roster with a vote
+    learners: dict[bytes, frozenset[PeerId]] = field(default_factory=dict)  # contributors with weight in these rosters
+    sizes: dict[bytes, int] = field(default_factory=dict)  # sizes of these groups if nobody had been missing
     camps: dict[bytes, dict[PeerId, tuple[bytes, bytes]]] = field(default_factory=lambda: defaultdict(dict))
     freed: dict[tuple[int, bytes], set[PeerId]] = field(default_factory=lambda: defaultdict(set))  # see `_excuses`
-    disturbed: set[PeerId] = field(default_factory=set)  # changed lineage, or took over a version without a snapshot
+    disturbed: set[PeerId] = field(default_factory=set)  # changed lineage, or adopted a version without a snapshot
     hostile: set[PeerId] = field(default_factory=set)
-    bans: dict[PeerId, set[PeerId]] = field(default_factory=lambda: defaultdict(set))  # who is banned by whom
+    bans: dict[PeerId, set[PeerId]] = field(default_factory=lambda: defaultdict(set))  # by banned peer: who banned it
     lasting: Lasting = field(default_factory=Lasting)
-    _judged: Statement | None = None  # a statement that goes to many comes many times in a row
+    _judged: Statement | None = None  # the last statement: one that goes to many peers comes many times in a row
     _events: int = 0
 
     def acts(self, peer: VirtualPeer, action: Action) -> None:
@@ -92,7 +92,7 @@ class Watcher(EventCounter):
         EventCounter.acts(self, peer, action)
         if isinstance(action, Send):
             message = action.message
-            honest = peer.me not in self.hostile  # whose other face comes back to it, and is shown to all who ask
+            honest = peer.me not in self.hostile  # a hostile one may even repeat its own second version
             if honest and isinstance(message, Statement) and message.sender == peer.me:
                 self._no_contradiction(peer, message)
         elif isinstance(action, RecordVote):
@@ -107,7 +107,7 @@ class Watcher(EventCounter):
                 self.lasting.leave(peer.me, peer.engine.machines[action.fragment])
 
     def _bans(self, peer: VirtualPeer, guilt: Guilt) -> None:
-        """(6) Only those are banned who deserve it, or about whom somebody gave an order who may."""
+        """(6) Only hostile peers are banned, unless an authorised order removes a peer."""
         if guilt.issued is not None:
             return
         if guilt.peer not in self.hostile:
@@ -115,13 +115,13 @@ class Watcher(EventCounter):
         self.bans[guilt.peer].add(peer.me)
 
     def _no_contradiction(self, peer: VirtualPeer, statement: Statement) -> None:
-        """(6) An honest peer never signs two statements of which others could say that they contradict each other."""
+        """(6) An honest peer never signs two statements that others could hold to contradict each other."""
         if statement is self._judged:
             return
         self._judged, context = statement, statement.context
-        where = slot_of(statement) or (peer.me, statement.digest)  # what nobody is convicted by may be said often
+        where = slot_of(statement) or (peer.me, statement.digest)  # no slot: it convicts nobody, and may vary
         if self.said.get(where) == statement.body:
-            return  # said before, and repeated to somebody who asks
+            return  # a repetition
         if context.kind == "abstain":
             self.abstained[context.group].add(peer.me)
         elif peer.me in self.abstained.get(context.group, ()):
@@ -130,7 +130,7 @@ class Watcher(EventCounter):
             raise InvariantError(f"{peer.me} contradicts itself in a {context.kind}")
 
     def _vote_is_free(self, peer: VirtualPeer, record: VoteRecord) -> None:
-        """A voter votes elsewhere only if its earlier group cannot certify any more, or after three deadlines."""
+        """A peer votes again only if its earlier group can no longer certify, or after three deadlines."""
         assert peer.engine is not None
         now = peer.world.clock.now
         if peer.me in self.abstained[record.roster_id]:
@@ -138,14 +138,14 @@ class Watcher(EventCounter):
         earlier = self.votes[peer.me, record.fragment, record.parent]
         for old in earlier:
             if old.record not in peer.disk.votes:
-                continue  # its voter died before it was written, and so before anybody was told
+                continue  # its voter died before it was written, so it was never sent
             if old.record.roster_id == record.roster_id:
                 raise InvariantError(f"{peer.me} votes twice in one group")
             if self._may_certify(old, self.hostile):
                 if now < old.binds_until:
                     raise InvariantError(f"{peer.me} breaks the promise of its vote")
                 self.freed[record.fragment, record.parent].add(peer.me)
-            elif self._may_certify(old):  # of the hostile it may have heard that they do not vote for this
+            elif self._may_certify(old):  # hostile voters may have told it that they do not vote for this
                 self.freed[record.fragment, record.parent].add(peer.me)
         machine = peer.engine.machines[record.fragment]
         attempt = machine.rounds.find(record.roster_id)  # None if this very event has moved the chain on
@@ -160,7 +160,7 @@ class Watcher(EventCounter):
         self.camps[record.roster_id][peer.me] = (record.outcome, record.state)
 
     def _is_entitled(self, peer: VirtualPeer, group: Group) -> None:
-        """No voter is a newcomer on probation, of whom there are few."""
+        """No voter is on probation, and only few members are."""
         assert peer.engine is not None
         trust, members = peer.engine.core.rules.trust, len(group.members)
         few = most_newcomers(trust.newcomers_share, members) if trust.probation_rounds else 0
@@ -168,9 +168,9 @@ class Watcher(EventCounter):
             raise InvariantError(f"{peer.me} votes in a group of {members} in which {sorted(group.voters)} do")
 
     def _may_certify(self, vote: CastVote, without: Set[PeerId] = NOBODY) -> bool:
-        """Whether enough voters of a roster could still sign what this vote signed, if these do not.
+        """Whether enough voters could still sign the same as this vote if those in `without` do not.
 
-        What the hostile say to one is no more than that: they may sign whatever suits them.
+        Statements of hostile voters rule nothing out: they may sign anything else, too.
         """
         record = vote.record
         camps, abstained = self.camps[record.roster_id], self.abstained[record.roster_id]
@@ -182,7 +182,10 @@ class Watcher(EventCounter):
         return vote.active is None or len(left & vote.active) > self.min_share * len(vote.active)
 
     def meet(self, certificate: Certificate) -> bool:
-        """(1a) Two full certificates for one parent only by hostile keys, or voters cut off for three deadlines."""
+        """(1a) Two full certificates for one parent come only from hostile keys, or voters cut off for three deadlines.
+
+        Returns whether the certificate is new.
+        """
         self.lasting.meet(certificate)
         forks, known = self.forks, self.full.get((certificate.fragment, certificate.outcome.parent))
         if not EventCounter.meet(self, certificate):
@@ -198,15 +201,15 @@ class Watcher(EventCounter):
         return True
 
     def _counted_votes(self, certificate: Certificate) -> frozenset[PeerId]:
-        """Its voters, as far as they had a vote there."""
+        """Return the voters of a certificate that were entitled to vote."""
         return certificate.voters & self._electors(certificate.outcome)
 
     def _electors(self, outcome: Outcome) -> frozenset[PeerId]:
-        """Who had a vote, by those who voted; all of a roster in which nobody was seen to."""
+        """Return the peers entitled to vote, as recorded with the votes; the whole roster if no vote was seen."""
         return self.electors.get(outcome.roster_id, outcome.roster_ids)
 
     def _honest_are_more(self, certificate: Certificate) -> None:
-        """(4) The hostile, where they are fewer than a third, never bring half of what is merged (docs/adr/0038)."""
+        """(4) Hostile peers, if fewer than a third, never have half of the merged weight (docs/adr/0038)."""
         outcome = certificate.outcome
         learners = self.learners.get(outcome.roster_id, NOBODY)
         electors = self.electors.get(outcome.roster_id, NOBODY)
@@ -216,7 +219,7 @@ class Watcher(EventCounter):
             raise InvariantError(f"half of what version {outcome.version} merges is of hostile peers")
 
     def largest_share(self, certificate: Certificate) -> float:
-        """The most of any partition's weight that the hostile have, 0 to 1; 1 where nobody has any."""
+        """Return the hostile peers' largest share of a partition's weight, 0 to 1; 1 if a partition has no weight."""
         outcome, most = certificate.outcome, 0.0
         counters = [(one.tokens, one.steps) for one in outcome.contributors]
         for partition in filter(None, outcome.partitions):
@@ -227,16 +230,16 @@ class Watcher(EventCounter):
         return most
 
     def _excuses(self, one: Certificate, other: Certificate) -> bool:
-        """Whether these two could come to be although nobody honest broke a promise.
+        """Whether these two certificates can exist although no honest peer broke a promise.
 
-        Both have more than half of one active set, so somebody has voted for both. Each of these is hostile, or was
-        free: its first vote's lock had run out, or could come to something only by votes that the hostile may deny.
+        Both have more than half of one active set, so some peers voted for both. Each of these must be hostile, or was
+        free: the lock of its first vote had run out, or that vote could certify only with votes of hostile peers.
         """
         both = self._counted_votes(one) & self._counted_votes(other)
         return bool(both) and both <= self.hostile | self.freed.get((one.fragment, one.outcome.parent), set())
 
     def _adopts(self, peer: VirtualPeer, action: Adopt) -> None:
-        """(8) Whatever a peer takes over is what the certificate names."""
+        """(8) A peer adopts only the state that the certificate names, with a snapshot that it still has."""
         if action.applied is not None and peer.tensors.applied.get(action.applied) != action.certificate.state:
             raise InvariantError(f"{peer.me} adopts another state than certified")
         if action.snapshot is not None and action.snapshot not in peer.tensors.snapshots:
@@ -245,9 +248,9 @@ class Watcher(EventCounter):
             self.disturbed.add(peer.me)
 
     def handled(self, peer: VirtualPeer) -> None:
-        """(7) What a peer keeps is bounded, and no group outlives its deadline.
+        """(7) A peer's memory is bounded, and no group outlives its deadline.
 
-        One fragment is measured now and then, in turn: what is too much stays so for longer than that.
+        It measures one fragment now and then, in turn: an excess would last longer than a turn takes.
         """
         if peer.engine is None:
             return
@@ -262,7 +265,7 @@ class Watcher(EventCounter):
             raise InvariantError(f"{peer.me} leaves what most of the honest signed last")
 
     def _measure(self, me: PeerId, engine: Engine) -> None:
-        """Raise InvariantError if one of the fragments, or what is kept beside them, has grown too much."""
+        """Raise InvariantError if one of the fragments, or the shared memory beside them, has grown too much."""
         measured = engine.machines[self._events // MEASURED_EVENTS % len(engine.machines)]
         if not _is_bounded(measured):
             raise InvariantError(f"{me} keeps too much of fragment {measured.index}")
@@ -274,7 +277,7 @@ class Watcher(EventCounter):
 
 
 def _is_bounded(machine: FragmentMachine) -> bool:
-    """Whether everything of a fragment that grows is within its limit."""
+    """Whether every growing collection of a fragment is within its limit."""
     rounds, joining = machine.rounds, machine.rounds.joining
     return (
         len(rounds.past) <= PAST_ATTEMPTS_MAX
@@ -293,7 +296,7 @@ def _is_bounded(machine: FragmentMachine) -> bool:
 
 
 def _hears_little(engine: Engine) -> bool:
-    """Whether what is kept to convict others is within its limits."""
+    """Whether the statements, notes and bans kept to convict others are within their limits."""
     enforcement = engine.enforcement
     kept = [heard for equivocations in enforcement.equivocations for heard in equivocations.heard.values()]
     return (

@@ -1,4 +1,4 @@
-"""What must hold at the end of a run, when everybody could talk to everybody again (design §6.5)."""
+"""Invariants at the end of a run, after all peers could reach each other again (design §6.5)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dht.identity import PeerId
 
 
 def check_converged(peers: Sequence[VirtualPeer]) -> None:
-    """(1b, 8) All live peers hold one lineage, and the state that its newest certificates name."""
+    """(1b, 8) Raise InvariantError unless all live peers hold one lineage, and its newest certified state."""
     engines = {peer.me: peer.engine for peer in peers if peer.engine is not None}
     heads = {engine.heads() for engine in engines.values()}
     if len(heads) != 1:
@@ -25,7 +25,7 @@ def check_converged(peers: Sequence[VirtualPeer]) -> None:
 
 
 def check_work(peers: Sequence[VirtualPeer], watcher: Watcher) -> None:
-    """(5) In the lineage that won, no step of anybody is in two versions, and none of an undisturbed peer is lost."""
+    """(5) Raise InvariantError if the winning lineage counts a step twice, or lost a step of an undisturbed peer."""
     reference = next(peer.engine for peer in peers if peer.engine is not None)
     for machine in reference.machines:
         lineage = watcher.lineage(machine.chain)
@@ -38,7 +38,7 @@ def check_work(peers: Sequence[VirtualPeer], watcher: Watcher) -> None:
 
 
 def _certified_work(lineage: Sequence[Certificate], peer: VirtualPeer, honest: bool) -> list[Work]:
-    """What of this peer's work is in a lineage; who is not `honest` may have claimed more (docs/adr/0035)."""
+    """Return this peer's work in a lineage; a peer that is not `honest` may have claimed more (docs/adr/0035)."""
     found: list[Work] = []
     for certificate in lineage:
         if any(certificate.outcome.included_in(peer.me)):
@@ -68,7 +68,7 @@ def _loses_nothing(certified: list[Work], peer: VirtualPeer, fragment: int) -> N
 
 
 def check_messages(peers: Sequence[VirtualPeer], messages_sent: int, rounds: int) -> None:
-    """(7) Messages stay in proportion to rounds, void ones included."""
+    """(7) Raise InvariantError if messages are out of proportion to rounds, void ones included."""
     limit = MESSAGES_PER_PEER_ROUND_MAX * len(peers) * max(rounds, 1)
     if messages_sent > limit:
         raise InvariantError(f"{messages_sent} messages for {rounds} rounds of {len(peers)} peers")

@@ -10,7 +10,7 @@ from dht.identity import PeerId, peer_id_of
 
 @dataclass(frozen=True, slots=True)
 class KeyedSigner:
-    """Signs with a secret that only the simulation's verifier knows."""
+    """A signer with a secret that only the simulation's verifier knows."""
 
     peer_id: PeerId
     secret: bytes
@@ -21,7 +21,7 @@ class KeyedSigner:
 
 @dataclass(frozen=True, slots=True)
 class KeyedVerifier:
-    """Verifies what `KeyedSigner`s of the same secret signed."""
+    """A verifier of signatures by `KeyedSigner`s with the same secret."""
 
     secret: bytes
 
@@ -30,7 +30,7 @@ class KeyedVerifier:
 
 
 def virtual_peer_id(number: int, seed: int) -> PeerId:
-    """A well-formed peer id for the `number`-th virtual peer."""
+    """Return a well-formed peer id for the `number`-th virtual peer."""
     return peer_id_of(hashlib.sha256(f"virtual peer {number} of {seed}".encode()).digest())
 
 

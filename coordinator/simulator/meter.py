@@ -1,4 +1,4 @@
-"""What every virtual peer sends, gets and checks, counted while a world runs."""
+"""Counts of messages, bytes and signature checks of every virtual peer while a world runs."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ class Meter(EventCounter):
     received_bytes: Counter[PeerId] = field(default_factory=Counter)
     fragments_sent: dict[PeerId, float] = field(default_factory=lambda: defaultdict(float))
     fragments_received: dict[PeerId, float] = field(default_factory=lambda: defaultdict(float))
-    worked: Counter[int] = field(default_factory=Counter)  # by version: peers that know their work to be in it
+    worked: Counter[int] = field(default_factory=Counter)  # by version: peers that know their work is in it
     checks: Counter[PeerId] = field(default_factory=Counter)
     kinds: Counter[str] = field(default_factory=Counter)
     kind_bytes: Counter[str] = field(default_factory=Counter)
-    received_kinds: Counter[tuple[PeerId, str]] = field(default_factory=Counter)  # bytes of each
-    _shares: dict[bytes, float] = field(default_factory=dict)  # of a fragment in a payload, by roster or input set
-    _sizes: dict[int, tuple[Message, int]] = field(default_factory=dict)  # of messages on their way to many
+    received_kinds: Counter[tuple[PeerId, str]] = field(default_factory=Counter)  # bytes by receiver and kind
+    _shares: dict[bytes, float] = field(default_factory=dict)  # share of a fragment per payload, by roster or input set
+    _sizes: dict[int, tuple[Message, int]] = field(default_factory=dict)  # sizes of messages that go to many peers
 
     def acts(self, peer: VirtualPeer, action: Action) -> None:
         """Count one action."""
@@ -65,13 +65,13 @@ class Meter(EventCounter):
             self.fragments_received[action.to] += share
 
     def busiest(self) -> dict[str, int]:
-        """What the peer gets that gets most: bytes by kind, the largest first."""
+        """Return the bytes by kind, largest first, of the peer that receives the most."""
         who = max(self.received_bytes, key=lambda peer: self.received_bytes[peer], default=None)
         kinds = Counter({kind: size for (peer, kind), size in self.received_kinds.items() if peer == who})
         return dict(kinds.most_common())
 
     def _share(self, message: Message) -> float:
-        """Which part of a fragment goes along: one partition of its group or cell."""
+        """Return the share of a fragment in a message's payload: one partition of its group or cell."""
         if isinstance(message, PartNote):
             return self._shares[message.group]
         assert isinstance(message, Statement)  # a result, which names the input set and so the bundle
@@ -89,7 +89,7 @@ class Meter(EventCounter):
 
 @dataclass(slots=True)
 class CountingVerifier:
-    """Counts for the peer that is handling an event at the moment."""
+    """A verifier that counts checks for the `current` peer, which handles an event at the moment."""
 
     inner: Verifier
     meter: Meter

@@ -1,4 +1,4 @@
-"""A network that delays, loses, repeats, reorders and partitions, from one seed."""
+"""A network that delays, loses, repeats and reorders messages and partitions peers, from one seed."""
 
 from __future__ import annotations
 
@@ -10,36 +10,36 @@ from coordinator.simulator.clock import VirtualClock
 from coordinator.wire.messages import Message
 from dht.identity import PeerId
 
-ORDERED_SECONDS = 1e-6  # between two messages of one link, so that rounding cannot swap them
+ORDERED_SECONDS = 1e-6  # least time between two messages of one link, so that rounding cannot swap them
 Deliver = Callable[[PeerId, Message, bytes | None], None]
 
 
 @dataclass(frozen=True, slots=True)
 class LinkFaults:
-    """How bad every link is. Delays differ from message to message, so messages may overtake each other."""
+    """Faults of every link. Delays differ from message to message, so messages may overtake each other."""
 
     delay_min_seconds: float = 0.005
     delay_max_seconds: float = 0.05
     loss: float = 0.0
     duplication: float = 0.0
-    ordered: bool = False  # nothing overtakes what the same peer has sent to the same other one, as on a stream
+    ordered: bool = False  # messages between two peers keep their order, as on a stream
 
 
 @dataclass(slots=True)
 class VirtualNetwork:
-    """Carries messages between virtual peers. `side` of a peer is its partition; equal sides can talk."""
+    """A network between virtual peers. `sides` has each peer's partition; peers of equal sides can talk."""
 
     clock: VirtualClock
     random: random.Random
     faults: LinkFaults
     inboxes: dict[PeerId, Deliver] = field(default_factory=dict)
     sides: dict[PeerId, int] = field(default_factory=dict)
-    blocked: set[tuple[PeerId, PeerId]] = field(default_factory=set)  # one way
+    blocked: set[tuple[PeerId, PeerId]] = field(default_factory=set)  # (sender, receiver): one direction only
     frozen: bool = False
     filter: Callable[[PeerId, PeerId, Message], bool] | None = None
-    lateness_seconds: Callable[[PeerId, Message], float] | None = None  # of this sender, on top of the link's delay
+    lateness_seconds: Callable[[PeerId, Message], float] | None = None  # extra delay of a sender's message
     sent: int = 0
-    arrivals: dict[tuple[PeerId, PeerId], float] = field(default_factory=dict)  # on ordered links, the last one
+    arrivals: dict[tuple[PeerId, PeerId], float] = field(default_factory=dict)  # last arrival on each ordered link
 
     def connected(self, one: PeerId, other: PeerId) -> bool:
         """Whether a message of one peer can reach the other at this moment."""
@@ -48,17 +48,17 @@ class VirtualNetwork:
         )
 
     def heal(self) -> None:
-        """Everybody reaches everybody again."""
+        """Remove all faults but the links' own, so that all peers reach each other again."""
         self.sides.clear()
         self.blocked.clear()
         self.frozen, self.filter = False, None
 
     def thaw(self) -> None:
-        """The network works again, where nothing else is wrong."""
+        """End a freeze; other faults stay."""
         self.frozen = False
 
     def delay_seconds(self) -> float:
-        """The delay of the next message."""
+        """Draw the delay of the next message."""
         faults = self.faults
         return self.random.uniform(faults.delay_min_seconds, faults.delay_max_seconds)
 
@@ -78,7 +78,7 @@ class VirtualNetwork:
             self.clock.after(delay_seconds, lambda: self._arrive(sender, to, message, payload))
 
     def _in_turn(self, link: tuple[PeerId, PeerId], delay_seconds: float) -> float:
-        """How long a message takes that must not overtake what is on this link already."""
+        """Return the delay of a message that must not overtake others on this link."""
         now = self.clock.now
         arrives_at = max(now + delay_seconds, self.arrivals.get(link, now) + ORDERED_SECONDS)
         self.arrivals[link] = arrives_at

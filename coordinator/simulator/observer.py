@@ -1,4 +1,4 @@
-"""What a world sees of its peers: every certificate and every line that a core told, once."""
+"""An observer of a world's peers: it sees every certificate once, and every line that a core tells."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class EventCounter:
-    """Counts, and judges nothing; `coordinator.simulator.invariants.Watcher` also judges."""
+    """A counter of events that judges nothing; `coordinator.simulator.invariants.Watcher` also judges."""
 
     full: dict[tuple[int, bytes], Certificate] = field(default_factory=dict)  # by fragment and parent
     certified: dict[bytes, Certificate] = field(default_factory=dict)
@@ -25,7 +25,7 @@ class EventCounter:
     forks: int = 0
 
     def acts(self, peer: VirtualPeer, action: Action) -> None:
-        """See one action before it is carried out."""
+        """Count one action before it is carried out."""
         if isinstance(action, Send):
             if isinstance(action.message, CertificateNote):
                 self.meet(action.message.certificate)
@@ -35,7 +35,7 @@ class EventCounter:
             self.told[action.event] += 1
 
     def meet(self, certificate: Certificate) -> bool:
-        """Count a certificate; True the first time, a fork if its parent has another full version already."""
+        """Count a certificate, and a fork if its parent has another full version; return True the first time."""
         if certificate.digest in self.certified:
             return False
         self.certified[certificate.digest] = certificate
@@ -46,7 +46,7 @@ class EventCounter:
         return True
 
     def lineage(self, chain: Chain) -> list[Certificate]:
-        """Everything that led to the newest version, newest first, also what the peers no longer keep."""
+        """Return all certificates up to a chain's newest one, newest first, even those that peers no longer keep."""
         found: list[Certificate] = []
         digest = chain.digest
         while digest != chain.genesis:

@@ -1,4 +1,4 @@
-"""A virtual peer: the real protocol core, with a shell that only pretends to own tensors, a disk and a network."""
+"""A virtual peer: the real protocol core in a shell with virtual tensors, disk and network."""
 
 from __future__ import annotations
 
@@ -49,14 +49,14 @@ from coordinator.wire.messages import Message
 from coordinator.wire.presence import Presence, State
 from dht.identity import PeerId, Signer, Verifier
 
-STATES_SERVED = 4  # versions per fragment whose state a peer still gives to others
+STATES_SERVED = 4  # versions per fragment whose state a peer gives to others
 FETCH_TIMEOUT_SECONDS = 1.0
 VOTES_KEPT = 64
 
 
 @dataclass(slots=True)
 class Disk:
-    """What survives a crash: a checkpoint of one moment, and the votes."""
+    """The data that survives a crash: a checkpoint of one moment, votes and evidence."""
 
     certificates: list[PackedHistory]  # up to the state of each fragment
     states: list[bytes]
@@ -64,34 +64,34 @@ class Disk:
     births: list[tuple[int, int]] = field(default_factory=list)
     steps: float = 0.0
     votes: list[VoteRecord] = field(default_factory=list)
-    saved: object = None  # by the owner of the tensors
-    evidence: list[tuple[bytes, float]] = field(default_factory=list)  # with the unix time at which it was learnt
+    saved: object = None  # data of the tensors' owner (`Tensors.save`)
+    evidence: list[tuple[bytes, float]] = field(default_factory=list)  # each with the unix time when we learnt of it
 
 
 TensorsMaker = Callable[[VirtualLearner, Disk], Tensors]
-"""Gives a life of a peer its tensors, from what is on its disk."""
+"""Makes the tensors of a starting peer from the data on its disk."""
 
 
 def make_virtual_tensors(learner: VirtualLearner, disk: Disk) -> Tensors:
-    """Digests instead of tensors."""
+    """Return tensors that are only digests."""
     return VirtualTensors(learner, list(disk.states))
 
 
 class Watch(Protocol):
-    """Sees what every peer does."""
+    """An observer of all peers' actions."""
 
     def acts(self, peer: VirtualPeer, action: Action) -> None:
-        """Before an action is carried out; may crash the peer at this very point."""
+        """See an action before it is carried out; may crash the peer at this very point."""
         ...
 
     def handled(self, peer: VirtualPeer) -> None:
-        """After an event was handled."""
+        """See a peer after it has handled an event."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What all virtual peers of one world share."""
+    """The surroundings that all virtual peers of one world share."""
 
     manifest: Manifest
     clock: VirtualClock
@@ -107,7 +107,7 @@ class Surroundings:
 
 @dataclass(slots=True)
 class VirtualPeer:
-    """One peer over all its lives. `engine` is None while it is dead."""
+    """One peer across its restarts; each start begins a new life. `engine` is None while it is dead."""
 
     world: Surroundings
     signer: Signer
@@ -121,11 +121,11 @@ class VirtualPeer:
     beats: int = 0
     tick_at: float = math.inf
     served: list[dict[bytes, bytes]] = field(default_factory=list)  # per fragment, newest last
-    fetches: dict[int, int] = field(default_factory=dict)  # per fragment, how many were begun
-    given: int = 0  # states and steps that others fetched here
-    brought: dict[bytes, list[Work]] = field(default_factory=dict)  # by roster, over all lives
-    mischief: Mischief | None = None  # None: honest
-    own_pass: bytes = b""  # where the run asks for one
+    fetches: dict[int, int] = field(default_factory=dict)  # number of fetches begun, by fragment
+    given: int = 0  # number of states and steps that others fetched here
+    brought: dict[bytes, list[Work]] = field(default_factory=dict)  # our contributed work by roster, over all lives
+    mischief: Mischief | None = None  # None if the peer is honest
+    own_pass: bytes = b""  # our pass, if the run asks for one
 
     def __post_init__(self) -> None:
         genesis = self.world.manifest.genesis
@@ -142,7 +142,7 @@ class VirtualPeer:
     # -- life and death
 
     def start(self) -> None:
-        """Begin a life with what is on disk."""
+        """Begin a life with the data on disk."""
         world, disk, now = self.world, self.disk, self.world.clock.now
         core = MischievousCore(
             world.manifest,
@@ -178,13 +178,13 @@ class VirtualPeer:
         self.heartbeat()
 
     def crash(self) -> None:
-        """End this life at once; nothing that was not on disk survives."""
+        """End this life at once; only data on disk survives."""
         self.engine = None
         self.tick_at = math.inf
         self.world.network.inboxes.pop(self.me, None)
 
     def checkpoint(self) -> None:
-        """Put certificates, states and counters of this moment on disk, together."""
+        """Write certificates, states and counters of this moment to disk, together."""
         if self.engine is None:
             return
         learner, now = self.tensors.learner, self.world.clock.now
@@ -200,14 +200,14 @@ class VirtualPeer:
         )
 
     def heartbeat(self) -> None:
-        """Report progress to the core, presence to everybody else; goes on for the rest of this life."""
+        """Report progress to the core and presence to all others, now and at intervals for the rest of this life."""
         if self.engine is None:
             return
         world, life = self.world, self.life
         steps = self.tensors.learner.steps(world.clock.now)
         self.handle(Progress(steps, self.tensors.learner.steps_per_second))
         if not self.alive:
-            return  # that was a trap
+            return  # a trap killed us
         presence = self.presence(steps)
         for other in world.directory.values():
             if other is not self and world.network.connected(self.me, other.me):
@@ -216,7 +216,7 @@ class VirtualPeer:
         world.clock.after(interval, lambda: self.heartbeat() if self.life == life and self.alive else None)
 
     def presence(self, steps: int) -> Presence:
-        """What we say of ourselves now."""
+        """Make our presence record of this moment."""
         assert self.engine is not None
         versions, heads = self.engine.heads()
         self.beats += 1
@@ -241,7 +241,7 @@ class VirtualPeer:
     # -- events
 
     def see(self, peer: PeerId, presence: Presence) -> None:
-        """A presence record has reached us."""
+        """Take another peer's presence record."""
         if _lets_in(self, peer):
             self.handle(PresenceSeen(peer, presence))
 
@@ -255,7 +255,7 @@ class VirtualPeer:
         self.handle(Received(sender, message, payload))
 
     def handle(self, event: Event) -> None:
-        """Hand an event to the core and carry out what it asks for."""
+        """Pass an event to the core and carry out its actions."""
         if self.engine is None:
             return
         for action in self.engine.handle(event, self.world.clock.now):
@@ -275,7 +275,7 @@ class VirtualPeer:
             self.world.clock.after(due - self.world.clock.now + 1e-6, lambda: self._tick(life, due))
 
     def _tick(self, life: int, due: float) -> None:
-        if (self.life, self.tick_at) == (life, due):  # else an earlier one has taken its place
+        if (self.life, self.tick_at) == (life, due):  # else an earlier tick has replaced it
             self.tick_at = math.inf
             self.handle(Tick())
 
@@ -337,7 +337,7 @@ class VirtualPeer:
             del served[next(iter(served))]
 
     def _fetch(self, certificate: Certificate, holders: Sequence[PeerId], fetch: int) -> None:
-        """Ask the holders one after the other, unless a newer version is fetched by then."""
+        """Ask the holders one after another, until a newer fetch replaces this one."""
         network = self.world.network
 
         def ask() -> Event | None:
@@ -357,7 +357,7 @@ class VirtualPeer:
 
 
 def _lets_in(host: VirtualPeer, peer: PeerId) -> bool:
-    """As the doors of a real peer: records and streams of peers that have no part come no further."""
+    """Whether the host takes records and messages of this peer: like a real one, only of peers that may take part."""
     if host.engine is None:
         return False
     admission = host.engine.core.admission
@@ -367,13 +367,13 @@ def _lets_in(host: VirtualPeer, peer: PeerId) -> bool:
 
 
 def _carried(mischief: Mischief | None, action: Send) -> bytes | None:
-    """The root of what comes beside a message."""
+    """Return the root of the payload that is sent with a message."""
     root = action.payload
     return root if mischief is None or root is None else mischief.carries(action.message, root)
 
 
 def _computed(peer: VirtualPeer, action: Reduce | Open | Inspect | Apply) -> Event | None:
-    """What a peer's tensor work comes to, or what its mischief makes of that."""
+    """Return the result of a peer's tensor work, changed by its mischief, if any."""
     tensors, mischief = peer.tensors, peer.mischief
     match action:
         case Reduce() if mischief is not None:
@@ -389,7 +389,7 @@ def _computed(peer: VirtualPeer, action: Reduce | Open | Inspect | Apply) -> Eve
 
 
 def _found(peer: VirtualPeer, action: Inspect, inspected: Inspected) -> Inspected:
-    """What a peer says to have found in a result; for a hostile one it matters whose that is."""
+    """Return the finding that a peer claims; a hostile one's may depend on the reducer."""
     if peer.mischief is None or peer.engine is None:
         return inspected
     attempt = peer.engine.machines[action.key.fragment].find(action.key.roster_id)

@@ -1,9 +1,9 @@
-"""`python -m coordinator.simulator.scale --peers 1000`: the round machine among very many peers, counted.
+"""`python -m coordinator.simulator.scale --peers 1000`: measure the protocol among very many peers.
 
-Every peer runs the real engine. Presence comes from a board of which each reads a part (`coordinator.simulator.board`);
-signatures are keyed hashes, checked and counted as real ones; tensors are digests. Peers die and come back. Prints one
-JSON object: messages, bytes and signature checks per peer and version, how long a version takes until it is certified
-and until nearly everybody knows it, and what the record store carries.
+Every peer runs the real engine. Presence comes from a board of which each reads a part (`coordinator.simulator.board`).
+Signatures are keyed hashes, checked and counted like real ones; tensors are digests. Peers die and come back. Prints
+one JSON object: messages, bytes and signature checks per peer and version; the time until a version is certified and
+until nearly all peers know it; and the traffic of the record store.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ from dht import statement
 from dht.identity import PeerId, Signer
 from dht.wire import MESSAGE_BYTES_MAX
 
-KNOWN_SHARE = 0.95  # of live peers: a version counts as known
-NOTICED_SHARE = 0.7  # of a dead peer's groupmates whose transport tells them
+KNOWN_SHARE = 0.95  # a version counts as known once this share of live peers knows it
+NOTICED_SHARE = 0.7  # share of a dead peer's groupmates whose transport notices its death
 AWAY_SECONDS = 60.0
 SECONDS_PER_VERSION_MAX = 400.0
 EAGER_SECONDS, EAGER_SHARE = 0.5, 0.25  # as in peer.net.presence_loop
@@ -47,21 +47,21 @@ EAGER_SECONDS, EAGER_SHARE = 0.5, 0.25  # as in peer.net.presence_loop
 
 @dataclass(slots=True)
 class BoardPeer(VirtualPeer):
-    """A virtual peer that finds others on the board, and says whose signature checks are being counted."""
+    """A virtual peer that finds others on the board, and has signature checks counted as its own."""
 
     board: Board | None = None
     verifier: CountingVerifier | None = None
     shards: PresenceShards = field(init=False)
-    began: float = 0.0  # this life
-    forgot: float = 0.0  # who had gone silent, last
+    began: float = 0.0  # when this life began
+    forgot: float = 0.0  # when we last forgot silent peers
 
     def start(self) -> None:
-        """A new life knows nothing of how many there are."""
+        """Begin a life, without knowledge of the swarm's size."""
         self.shards, self.began = PresenceShards(self.me), self.world.clock.now
         VirtualPeer.start(self)
 
     def heartbeat(self) -> None:
-        """Report progress, publish presence, read a part of the others'; goes on for the rest of this life."""
+        """Report progress, publish presence and read part of the others'; repeat this for the rest of this life."""
         engine, board, world, life, me = self.engine, self.board, self.world, self.life, self.me
         if engine is None or board is None:
             return
@@ -91,7 +91,7 @@ class BoardPeer(VirtualPeer):
         shards.found({place: len(peers) for place, peers in read.items()}, said, needed)
         presence.sample(shards.everybody, now)
         if not self.alive:
-            return  # that was a trap
+            return  # a trap killed us
         ours = self.presence(steps).model_copy(update={"shard_depth": shards.said})
         board.put(me, ours, shards.written(needed), now)
         self.handle(Progress(steps, self.tensors.learner.steps_per_second))
@@ -101,15 +101,15 @@ class BoardPeer(VirtualPeer):
         world.clock.after(min(seconds, pace.presence_seconds), again)
 
     def handle(self, event: Event) -> None:
-        """Signature checks from here on are ours."""
+        """Handle an event, with signature checks counted as ours."""
         if self.verifier is not None:
             self.verifier.current = self.me
         VirtualPeer.handle(self, event)
 
 
-@dataclass(slots=True, repr=False)  # it would be that of every engine
+@dataclass(slots=True, repr=False)  # a repr would contain that of every engine
 class ScaleRun:
-    """Very many peers of one fragment. `knew_at`: when peers heard of each version; `opened`: when each was due."""
+    """A run of very many peers with one fragment."""
 
     count: int
     seed: int
@@ -149,7 +149,7 @@ class ScaleRun:
         self.meter.acts(peer, action)
 
     def handled(self, peer: VirtualPeer) -> None:
-        """See who has learnt of which version."""
+        """Record when a peer learns of a version, holds its state, or asks into its group."""
         if peer.engine is None:
             return
         machine = peer.engine.machines[0]
@@ -169,7 +169,7 @@ class ScaleRun:
     # -- running
 
     def run(self, versions: int) -> None:
-        """Start everybody, then certify so many versions, with deaths in between."""
+        """Start all peers and run until `versions` versions are certified, with deaths in between."""
         for peer in self.peers:
             self.clock.after(self.random.uniform(0, self.pace.presence_seconds), peer.start)
         until = versions * SECONDS_PER_VERSION_MAX
@@ -206,7 +206,7 @@ class ScaleRun:
     # -- the result
 
     def report(self) -> dict[str, object]:
-        """Per peer and version, mean and of the busiest peer."""
+        """Return the measures for JSON; counts are per peer and version, the mean and the busiest peer's."""
         versions = max(len(self.meter.certified), 1)
         live = sum(peer.alive for peer in self.peers)
 
@@ -253,7 +253,7 @@ class ScaleRun:
 
     @staticmethod
     def _spread(times: Mapping[int, list[float]], live: int) -> list[float]:
-        """Seconds between the first peer and nearly the last, for versions that came to nearly everybody."""
+        """Return the seconds from the first peer to nearly the last, for versions that nearly all peers got."""
         needed = int(KNOWN_SHARE * live)
         return [sorted(one)[needed - 1] - min(one) for one in times.values() if len(one) >= max(needed, 1)]
 
@@ -265,7 +265,7 @@ class ScaleRun:
 
 
 def main() -> int:
-    """Run one crowd."""
+    """Run one crowd and print its report."""
     parser = argparse.ArgumentParser(prog="python -m coordinator.simulator.scale", description=__doc__)
     parser.add_argument("--peers", type=int, default=100)
     parser.add_argument("--versions", type=int, default=4)
@@ -279,8 +279,8 @@ def main() -> int:
         presence_lifetime_seconds=45.0,
         round_seconds=20.0,
     )
-    statement.READ_KEPT_BYTES_MAX = MESSAGE_BYTES_MAX  # what one of them has decoded is there for all
-    gc.disable()  # to look for cycles among millions of objects takes a sixth of the time, and finds hardly any
+    statement.READ_KEPT_BYTES_MAX = MESSAGE_BYTES_MAX  # all peers share each decoded statement
+    gc.disable()  # searching millions of objects for cycles takes a sixth of the time, and finds hardly any
     crowd = ScaleRun(arguments.peers, arguments.seed, arguments.deaths, pace)
     started = time.process_time()
     crowd.run(arguments.versions)

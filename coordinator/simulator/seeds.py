@@ -1,4 +1,4 @@
-"""Many seeds in several processes: what each one did, or what broke."""
+"""Runs of many seeds in several processes, with each one's report or error."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SEEDS_PER_TASK = 10
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """What is drawn from a seed besides faults: the options of `run_seed`."""
+    """The options of `run_seed`: what to draw from a seed besides faults."""
 
     real_keys: bool = False
     attacked: bool = False
@@ -33,12 +33,12 @@ KINDS: Mapping[str, Kind] = MappingProxyType(
         "real keys": Kind(real_keys=True),
     }
 )
-"""By the name under which seeds are recorded (docs/research/seed-ledger.md)."""
+"""Kinds by the name under which their seeds are recorded (docs/research/seed-ledger.md)."""
 
 
 @dataclass(frozen=True, slots=True)
 class SeedOutcome:
-    """A seed, its report or what broke, and the processor time that it took."""
+    """A seed, its report or error, and its processor time."""
 
     seed: int
     report: SeedReport | str
@@ -46,7 +46,7 @@ class SeedOutcome:
 
 
 def outcomes(seeds: Sequence[int], kind: Kind, processes: int) -> Iterator[SeedOutcome]:
-    """Per seed what became of it, in their order; what broke a lone seed comes with its traceback."""
+    """Yield the outcomes of the seeds in order; the error of a lone seed comes with its traceback."""
     run = partial(_run, kind=kind, verbose=len(seeds) == 1)
     if processes <= 1 or len(seeds) <= SEEDS_PER_TASK:
         yield from map(run, seeds)

@@ -1,7 +1,7 @@
 """One seeded run of a virtual swarm: peers, faults, invariants (design §3, §6.5).
 
-Everything random comes from the seed, so a seed that fails fails again. `coordinator.simulator.chaos` draws whole
-worlds; scenarios build theirs by hand with `World`.
+All randomness comes from the seed, so a failing seed fails again. `coordinator.simulator.chaos` draws whole worlds;
+scenarios build theirs by hand with `World`.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ EVERYBODY_AT_ONCE = TrustSpec()
 
 
 def make_signers(count: int, seed: int, real_keys: bool) -> tuple[list[Signer], Verifier]:
-    """Keys of the virtual peers: keyed hashes, or real Ed25519."""
+    """Make signers and a verifier for virtual peers: keyed hashes, or real Ed25519."""
     if real_keys:
         seeds = [digest_of(b"identity", seed.to_bytes(8, "big"), bytes([number])) for number in range(count)]
         return [Identity(one) for one in seeds], KeyVerifier()
@@ -51,8 +51,8 @@ def make_manifest(
     trust: TrustSpec = EVERYBODY_AT_ONCE,
     admission: AdmissionSpec | None = None,
 ) -> Manifest:
-    """A manifest for virtual peers."""
-    # nothing steps; but what ships must not change every seed's draws
+    """Make a manifest for virtual peers."""
+    # nothing trains here; fixed, so that a new shipped default does not change every seed's draws
     inner, outer = InnerSpec(optimizer="adamw8bit"), OuterSpec(learning_rate=0.65)
     config = RunConfig(
         name="virtual",
@@ -78,7 +78,7 @@ def make_manifest(
 
 @dataclass(frozen=True, slots=True)
 class VirtualRun:
-    """What virtual peers train, if not nothing: their run, and who owns their tensors."""
+    """A real training run for virtual peers: its manifest, and the maker of their tensors."""
 
     describe: Callable[[Sequence[PeerId]], Manifest]  # the manifest, given the founders
     make_tensors: TensorsMaker
@@ -86,7 +86,7 @@ class VirtualRun:
 
 @dataclass(slots=True)
 class World:
-    """Virtual peers with a clock and a network; watched all the time, and judged unless it has a `setting`."""
+    """Virtual peers with a clock and a network. A watcher sees all of it, and judges it unless there is a `setting`."""
 
     pace: PaceSpec
     rates: Sequence[float]
@@ -106,8 +106,8 @@ class World:
     network: VirtualNetwork = field(init=False)
     watcher: EventCounter = field(init=False)
     peers: list[VirtualPeer] = field(init=False)
-    traps: dict[PeerId, Callable[[Action], bool]] = field(default_factory=dict)  # a peer dies at such an action
-    outcasts: set[PeerId] = field(default_factory=set)  # once dead, nobody starts them again
+    traps: dict[PeerId, Callable[[Action], bool]] = field(default_factory=dict)  # the peer dies at such an action
+    outcasts: set[PeerId] = field(default_factory=set)  # hostile peers, not started again once dead
     listener: Callable[[VirtualPeer, Action], None] | None = None
 
     def __post_init__(self) -> None:
@@ -142,13 +142,13 @@ class World:
         directory.update({peer.me: peer for peer in self.peers})
 
     def run(self, seconds: float) -> None:
-        """Let this much virtual time pass."""
+        """Let `seconds` of virtual time pass."""
         until = self.clock.now + seconds
         while self.clock.step(until):
             pass
 
     def run_until_versions(self, versions: int, seconds_max: float) -> bool:
-        """Run until this many versions, over all fragments, were certified; False if time ran out first."""
+        """Run until `versions` versions, over all fragments, are certified; return False if time runs out first."""
         until = self.clock.now + seconds_max
         while self.versions() < versions:
             if not self.clock.step(until):
@@ -156,7 +156,7 @@ class World:
         return True
 
     def versions(self) -> int:
-        """Versions certified so far, over all fragments and branches."""
+        """Return how many versions have been certified so far, over all fragments and branches."""
         return len(self.watcher.certified)
 
     def crash(self, peer: VirtualPeer) -> None:
@@ -173,7 +173,7 @@ class World:
     # -- watching
 
     def acts(self, peer: VirtualPeer, action: Action) -> None:
-        """Let the watcher judge what a peer is about to do, and spring the trap that is set for it."""
+        """Let the watcher judge a peer's next action, and spring the trap that is set for it."""
         trap = self.traps.get(peer.me)
         if trap is not None and trap(action):
             del self.traps[peer.me]
@@ -188,9 +188,9 @@ class World:
         self.watcher.handled(peer)
 
     def digest(self) -> bytes:
-        """A digest of everything that this world has come to: equal only if each peer did the same at the same time.
+        """Return a digest of the world's state: equal only if every peer did the same at the same time.
 
-        What the last random number was depends on every message, delay and fault before it.
+        It covers the state of the random generator, which depends on every message, delay and fault.
         """
         heads = [None if peer.engine is None else peer.engine.heads() for peer in self.peers]
         states = [tuple(peer.tensors.states) if peer.life else () for peer in self.peers]
@@ -201,12 +201,12 @@ class World:
     # -- the end
 
     def endure(self, seconds_max: float, versions: int) -> None:
-        """Faults are over, and the hostile still act: versions must advance, so many in each fragment on average.
+        """End the faults while hostile peers still act: versions must advance, `versions` per fragment on average.
 
-        (3) The honest of every active set suffice for a full version, as they do where fewer than a third are hostile:
-        raises InvariantError if nothing comes of it. While faults kept others away more may have got into one; then
-        the hostile who join and do not vote can have every attempt void. So can those who train and do not commit,
-        where they are a third of all who train.
+        (3) If fewer than a third of every active set are hostile, its honest peers suffice for a full version. Then
+        this raises InvariantError if versions do not advance. More hostile peers may have got into an active set while
+        faults kept others away; by joining without voting these can void every attempt. So can hostile learners that
+        join without committing, if they are a third of all learners. Both cases are excused.
         """
         self._heal(self.peers)
         before, excused = self.versions(), self._are_outvoted() or self._are_outnumbered_in_training()
@@ -215,9 +215,9 @@ class World:
         raise InvariantError(f"no progress under attack: {before} versions, then {self.versions()}")
 
     def _are_outvoted(self) -> bool:
-        """Whether the honest of an active set, as one of them knows it, are too few for a full version.
+        """Whether the honest peers of an active set, as one of them knows it, are too few for a full version.
 
-        They need its share, and votes enough in a group of all.
+        They need its share of the active set, and enough votes in a group of the whole set.
         """
         engines = [peer.engine for peer in self.peers if peer.engine is not None and peer.me not in self.outcasts]
         active = [machine.chain.active_set() for engine in engines for machine in engine.machines]
@@ -227,17 +227,17 @@ class World:
         return honest >= votes_needed(active) and more_than_share(honest, active, self.pace.min_share)
 
     def _are_outnumbered_in_training(self) -> bool:
-        """Whether the honest who train are too few for an input set of all who train (docs/adr/0038).
+        """Whether the honest learners are too few for an input set of all learners (docs/adr/0038).
 
-        Fewer than a third of all peers may be that many where one only votes. By silence they can stop a run; whatever
-        else they do, versions most often come, so these are waited for all the same.
+        Hostile peers that are fewer than a third of all peers may be a third of the learners, if some peer only votes.
+        By silence they can stop a run. With any other behaviour versions mostly come, so `endure` waits all the same.
         """
         trainers = [peer for peer in self.peers if peer.contributes]
         honest = sum(peer.me not in self.outcasts for peer in trainers)
         return honest < inputs_needed(len(trainers))
 
     def _heal(self, peers: Sequence[VirtualPeer]) -> None:
-        """No trap is left, everybody reaches everybody, and these are alive."""
+        """Remove all traps and network faults, and start these peers if they are dead."""
         self.traps.clear()
         self.network.heal()
         for peer in peers:
@@ -245,9 +245,9 @@ class World:
                 peer.start()
 
     def settle(self, seconds_max: float, versions_min: int = 0) -> None:
-        """Faults are over: start the dead, heal the network, and wait until versions advance and agree again.
+        """End the faults, start dead peers, and wait until versions advance and peers agree again.
 
-        (3) While everybody is honest and connected versions must advance: raises InvariantError if they do not.
+        (3) While all peers are honest and connected, versions must advance: raises InvariantError if they do not.
         """
         self._heal([peer for peer in self.peers if peer.me not in self.outcasts])
         before = self.versions()
@@ -256,7 +256,7 @@ class World:
         self.quiesce(seconds_max)
 
     def quiesce(self, seconds_max: float) -> None:
-        """Drain; then judge."""
+        """Drain the world, then judge its end."""
         self.drain(seconds_max)
         check_converged(self.peers)
         if isinstance(self.watcher, Watcher):
@@ -264,7 +264,7 @@ class World:
             check_messages(self.peers, self.network.sent, self.versions() + self.watcher.told["round_void"])
 
     def drain(self, seconds_max: float) -> bool:
-        """Open no further rounds and wait for those in flight; False if they did not end in time."""
+        """Open no further rounds and wait for those in flight; return False if they do not end in time."""
         for peer in self.peers:
             if peer.engine is not None:
                 peer.engine.drain()

@@ -1,8 +1,8 @@
-"""The tensor port of virtual peers, and what the simulator has behind it: digests, hashing, a step counter.
+"""The tensor port of virtual peers, and the simulator's implementation: digests, hashing, a step counter.
 
-`muster lab` has real tensors there (`peer.lab.tensors`). Whatever they guarantee to the protocol holds here too: equal
-inputs give equal bytes, another order or another set of inputs gives others, and nothing can be guessed. What the core
-has discarded is gone, so that a core which discards too early fails.
+`muster lab` has real tensors behind the port (`peer.lab.tensors`). All guarantees that these give the protocol hold
+here, too: equal inputs give equal bytes, another order or set of inputs gives others, and nobody can guess them.
+Discarded data is gone, so a core that discards too early fails.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ GARBAGE = b"not finite"
 
 
 def garbage_root(partition: int) -> bytes:
-    """The root of a part of one leaf that decodes to nothing."""
+    """Return the root of a part with one leaf that does not decode."""
     return leaf_digest(GARBAGE + bytes([partition]))
 
 
 class VirtualProofChecker:
-    """Decides about virtual garbage and virtual merging (`coordinator.trust.evidence.ProofChecker`)."""
+    """A judge of virtual garbage and virtual merging (`coordinator.trust.evidence.ProofChecker`)."""
 
     codec = OuterSpec().contribution_codec
 
@@ -63,44 +63,44 @@ class VirtualProofChecker:
 
 
 Work = tuple[int, int, int]
-"""Inner steps that were made once: the life that made them, the first, and the one after the last."""
+"""A range of inner steps: the life that made them, the first, and the one after the last."""
 
 
 @dataclass(slots=True)
 class VirtualLearner:
-    """Inner steps at a constant rate: a pure function of time, so nothing in here could wait for a network.
+    """Inner steps at a constant rate: a pure function of time, so a learner cannot wait for the network.
 
-    `counted` holds, per fragment, the steps that are in some version already. `births` says in which life which steps
-    were made: (first step, life), because after a crash the steps since the checkpoint are made anew.
+    `counted` has, per fragment, the number of steps that versions hold already. `births` has (first step, life) for
+    each life, as after a crash a new life repeats the steps since the checkpoint.
     """
 
     peer: PeerId
     steps_per_second: float
     tokens_per_step: int
     started: float
-    steps_before: float  # of earlier lives, kept by the checkpoint
+    steps_before: float  # steps of earlier lives, kept by the checkpoint
     counted: list[int]
     births: list[tuple[int, int]]
 
     def steps(self, now: float) -> int:
-        """Inner steps so far, without those that crashes undid."""
+        """Return the inner steps so far, without those lost in crashes."""
         return int(self.steps_before + (now - self.started) * self.steps_per_second)
 
     def boundary_in(self, now: float) -> float:
-        """Seconds until the step under way is made; 0 at rest."""
+        """Return the seconds until the current step ends; 0 at rest."""
         made = self.steps_before + (now - self.started) * self.steps_per_second
         return (math.floor(made) + 1 - made) / self.steps_per_second if self.steps_per_second > 0 else 0.0
 
     def made_at(self, step: int) -> float:
-        """When this many steps are made."""
+        """Return when the given number of steps is reached."""
         return self.started + (step - self.steps_before) / self.steps_per_second
 
     def rest(self, now: float) -> None:
-        """Make no steps from now on."""
+        """Stop making steps."""
         self.steps_before, self.started, self.steps_per_second = float(self.steps(now)), now, 0.0
 
     def work(self, first: int, count: int) -> list[Work]:
-        """Steps first…first+count-1 by the life that made them."""
+        """Return the steps first…first+count-1, split by the life that made them."""
         pieces: list[Work] = []
         ends = [start for start, _ in self.births[1:]] + [first + count]
         for (start, life), end in zip(self.births, ends, strict=True):
@@ -111,20 +111,20 @@ class VirtualLearner:
 
 
 class Tensors(Protocol):
-    """What a virtual peer asks of the owner of its tensors. `now` is virtual time."""
+    """The port to the owner of a virtual peer's tensors. `now` is virtual time."""
 
     learner: VirtualLearner
     states: list[bytes]  # current state digest per fragment
-    snapshots: dict[RoundKey, int]  # steps made by then
+    snapshots: dict[RoundKey, int]  # step count at each snapshot
     applied: dict[RoundKey, bytes]  # state digests
 
     @property
     def proof_checker(self) -> ProofChecker:
-        """Who tells what is garbage, and what a false result."""
+        """The judge of garbage and false results."""
         ...
 
     def snapshot_in(self, action: Encode, now: float, draw: Callable[[float, float], float]) -> float:
-        """Seconds until the snapshot can be taken; `draw` is the world's uniform random number."""
+        """Return the seconds until the snapshot can be taken; `draw` is the world's uniform random number."""
         ...
 
     def encode(self, action: Encode, now: float) -> Encoded | None:
@@ -144,7 +144,7 @@ class Tensors(Protocol):
         ...
 
     def apply(self, action: Apply) -> Applied | None:
-        """Take the outer step on the side; None if that cannot be done."""
+        """Take the outer step on the side; None if that is not possible."""
         ...
 
     def adopt(self, action: Adopt, now: float) -> None:
@@ -156,45 +156,45 @@ class Tensors(Protocol):
         ...
 
     def save(self, now: float) -> object:
-        """What a checkpoint of this moment holds beside the digests; None if nothing."""
+        """Return the data to keep in a checkpoint beside the digests; None if there is none."""
         ...
 
     def garbled(self, encoded: Encoded) -> Encoded:
-        """The same commitment, to parts that decode to nothing: what a hostile peer makes of it."""
+        """Return the same commitment, but to parts that do not decode, for a hostile peer."""
         ...
 
     def falsified(self, action: Reduce, reduced: Reduced) -> Reduced:
-        """Another result than the inputs of `action` give, which was merged: what a hostile peer makes of it."""
+        """Return a result that does not follow from the inputs of `action`, for a hostile peer."""
         ...
 
 
 def merged_root(partition: int, inputs: Sequence[ReduceInput]) -> bytes:
-    """What an honest reducer makes of these inputs."""
+    """Return the root that an honest reducer gets from these inputs."""
     return digest_of(b"result", bytes([partition]), *(one.root + str(one.weight).encode() for one in inputs))
 
 
 def opened_input(one: ReduceInput) -> OpenedInput:
-    """The one leaf of a part, which follows from its root."""
+    """Return the only leaf of a part, which follows from its root."""
     return OpenedInput(member=one.member, pieces=(digest_of(b"leaf", one.root),), siblings=())
 
 
 @dataclass(slots=True)
 class VirtualTensors:
-    """Anchors of one peer as digests, the snapshots of its rounds, and the states that it gives to others."""
+    """The tensors of one peer as digests: its states, and the snapshots, parts and applied states of its rounds."""
 
     learner: VirtualLearner
     states: list[bytes]  # current state digest per fragment
     snapshots: dict[RoundKey, int] = field(default_factory=dict)
     applied: dict[RoundKey, bytes] = field(default_factory=dict)
-    parts: dict[RoundKey, tuple[bytes, ...]] = field(default_factory=dict)  # roots of what we contributed
+    parts: dict[RoundKey, tuple[bytes, ...]] = field(default_factory=dict)  # roots of our contributed parts
     proof_checker: ProofChecker = field(default_factory=VirtualProofChecker)
 
     def snapshot_in(self, action: Encode, now: float, draw: Callable[[float, float], float]) -> float:
-        """At the next step boundary; what is merged already waits for none."""
+        """Return the seconds to the next step boundary; merged work does not wait for one."""
         return draw(0, 1 / self.learner.steps_per_second) if action.merged is None else draw(0.001, 0.02)
 
     def encode(self, action: Encode, now: float) -> Encoded | None:
-        """Snapshot and encode; nothing where no step was made since the last counted snapshot."""
+        """Take a snapshot and encode it; None if no step was made since the last counted snapshot."""
         learner, fragment = self.learner, action.key.fragment
         if action.merged is not None:
             return self._encode_merged(action, action.merged)
@@ -217,14 +217,14 @@ class VirtualTensors:
         return Encoded(action.key, tokens, steps, max(learner.counted[fragment], 0), steps, roots, norms)
 
     def _encode_merged(self, action: Encode, merged: Apply) -> Encoded:
-        """What a cell of ours has come to, in the parts of the group above."""
+        """Encode the merged work of our cell in parts for the group above."""
         results = [b"" if result is None else result.root for result in merged.results]
         roots = tuple(digest_of(b"part", action.key.roster_id, bytes([j]), *results) for j in range(action.partitions))
         self.parts[action.key] = roots
         return Encoded(action.key, 0, 0, 0, 0, roots, (1.0,) * action.partitions)
 
     def reduce(self, action: Reduce) -> Reduced:
-        """Merge: a digest over the inputs in order, with their weights. Garbage is left out, and shown."""
+        """Merge: a digest over the inputs in order, with their weights; leave garbage out and prove it."""
         spoilt = garbage_root(action.partition)
         good = tuple(one for one in action.inputs if one.root != spoilt)
         piece = GARBAGE + bytes([action.partition])
@@ -237,14 +237,14 @@ class VirtualTensors:
         return Reduced(action.key, action.partition, action.turn, root, included, (), (1.0,), 0.0, shown)
 
     def open(self, action: Open) -> Opened:
-        """A part has one leaf, which follows from its root."""
+        """Open the only leaf of each part, which follows from its root."""
         inputs = tuple(opened_input(one) for one in action.inputs)
         place = (action.key.roster_id, action.partition, action.turn)
         note = OpeningNote(group=place[0], partition=place[1], turn=place[2], seed=action.seed, inputs=inputs)
         return Opened(action.key, action.to, note)
 
     def inspect(self, action: Inspect) -> Inspected:
-        """Merge again. Rules whose coefficients could be doubted have none here, so a result with some is doubtful."""
+        """Merge again and compare. Honest virtual results have no coefficients, so one with some is doubtful."""
         own = self.parts.get(action.key, ())
         shown = {one.member: one for one in action.opened}
         shown.update({one.member: opened_input(one) for one in action.inputs if one.root in own})
@@ -270,7 +270,7 @@ class VirtualTensors:
         return Inspected(action.key, *place, finding, proof, action.whole)
 
     def apply(self, action: Apply) -> Applied | None:
-        """The outer step on the side: a digest over the current state and the results."""
+        """Take the outer step on the side: a digest over the current state and the results."""
         roots = [b"" if result is None else result.root for result in action.results]
         self.applied[action.key] = digest_of(b"state", self.states[action.key.fragment], *roots)
         return Applied(action.key, self.applied[action.key])
@@ -278,8 +278,8 @@ class VirtualTensors:
     def adopt(self, action: Adopt, now: float) -> None:
         """Move to the certified state; steps of an included snapshot count from now on.
 
-        A version with work of ours of which there is no snapshot any more overwrites what we did since: it must not
-        go into a second version.
+        If a version holds work of ours without a snapshot here, all steps until now count: they must not go into a
+        second version.
         """
         fragment = action.certificate.fragment
         state = action.certificate.state if action.applied is None else self.applied[action.applied]
@@ -295,18 +295,18 @@ class VirtualTensors:
                 pass
 
     def discard(self, key: RoundKey) -> None:
-        """A round is over."""
+        """Forget a round that is over."""
         for kept in (self.snapshots, self.applied, self.parts):
             kept.pop(key, None)
 
     def save(self, now: float) -> object:
-        """Digests are all there is."""
+        """Return None: there is nothing but the digests."""
         return None
 
     def garbled(self, encoded: Encoded) -> Encoded:
-        """Parts of one leaf that is garbage."""
+        """Return the commitment with parts of one garbage leaf each."""
         return replace(encoded, part_roots=tuple(map(garbage_root, range(len(encoded.part_roots)))))
 
     def falsified(self, action: Reduce, reduced: Reduced) -> Reduced:
-        """A digest that nothing leads to."""
+        """Return the result with a digest that no inputs give."""
         return replace(reduced, root=digest_of(b"cheated", reduced.root or b""))
