@@ -16,7 +16,7 @@ def tell_nobody(_what: str, _share: float | None) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Loading:
-    """How a corpus is loaded here: the callback for progress, and the number of threads."""
+    """The way a corpus is loaded here: the callback for progress, and the number of threads."""
 
     tell: Tell = tell_nobody
     threads: int = 1

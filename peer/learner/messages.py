@@ -16,7 +16,7 @@ TEXT_MAX = 2000
 
 
 class LearnerSettings(Wire):
-    """How this machine runs the learner; none of it changes what the run computes."""
+    """The settings of a learner on this machine; none of them changes the results of the run."""
 
     device: str = Field("cpu", max_length=256)  # or `auto`, or `cuda:1`
     threads: int = Field(1, ge=1, le=1024)

@@ -104,7 +104,7 @@ class Fragments:
 
 @dataclass(frozen=True, slots=True)
 class Rhythm:
-    """How often the whole model crosses the links, in how many messages, and how much of each costs no time."""
+    """The steps between two crossings of the whole model, their messages, and the hidden part of each message."""
 
     steps: float
     messages: int

@@ -98,7 +98,7 @@ class Speeds:
 
 @dataclass(frozen=True, slots=True)
 class Sync:
-    """When the outer loop makes a learner wait (DiLoCo 2604.21428 §3.2)."""
+    """The rules by which the outer loop makes a learner wait (DiLoCo 2604.21428 §3.2)."""
 
     quorum: int = 1  # K: learners that must have reported before a merge
     overlap_steps: int = 2  # τ: steps a learner takes, after one it reported, before it waits for that one's merge

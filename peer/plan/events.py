@@ -1,7 +1,7 @@
 """The discrete-event simulator: learners that step, lose slices, pause, and wait for merges, many clusters at once.
 
 Time is cut into independent `stretches`, each one cluster from its start. Only merges connect learners. With a quorum
-of one and no grace window no merge makes a learner wait, so all learners of all stretches take their next event at
+of one and no grace window no merge makes a learner wait. Then all learners of all stretches take their next event at
 once. Otherwise all stretches do, in the order of their own clocks.
 """
 
