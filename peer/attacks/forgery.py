@@ -1,4 +1,4 @@
-"""Forged merges, other than the run's rule gives, which a hostile reducer signs like honest ones.
+"""Forged merges, which break the run's rule, and which a hostile reducer signs like honest ones.
 
 If the reducer publishes other coefficients, its result's bytes match them, and members detect it by the rule itself
 (docs/adr/0034). Noise, an input longer than committed, and bytes that are not numbers show in the bytes: any opened

@@ -228,7 +228,7 @@ class PlannedSwarm:
         deadline = self.work.pace.round_seconds * 2.0 ** min(int(self.voids[fragment]), DEADLINE_DOUBLINGS_MAX)
         members = Members.of(self.population, roster, attempt.snapshot_seconds, share=1 / len(self.in_flight))
         cost = round_cost(self.work, members)
-        if self.attendance.next_away[roster[0]] < start + cost.inputs_at.min():  # the leader's departure
+        if self.attendance.next_away[roster[0]] < start + cost.inputs_at.min():  # the leader leaves
             self._push(start + GONE_SHARE * deadline, Void(fragment))
             return
         end, late = start + cost.seconds, 0.0
