@@ -1,6 +1,6 @@
 """Certificates: the only thing that makes a version exist (design §6.3).
 
-Pure functions: what an outcome is, how many votes make it real, and why a certificate is refused.
+Pure functions define what an outcome is, how many votes certify it, and why a certificate is refused.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from dht.statement import Digest, PeerIdText, Statement, digest_of
 from dht.wire import Wire
 
 NO_TRUST_TABLE = digest_of(b"muster-trust", b"everybody")
-"""What an outcome's `trust` is if nobody is convicted by it."""
+"""The value of an outcome's `trust` if it convicts no key."""
 
 CONVICTIONS_MAX = PEERS_PER_GROUP_MAX
 
 
-VOTE_BODY_BYTES_MAX = 1 << 8  # it may hold fields that we do not know, but a certificate must fit into a log
+VOTE_BODY_BYTES_MAX = 1 << 8  # room for fields that we do not know, but a certificate must fit into a log
 
 COUNT_MAX = 2**53
 Count = Annotated[int, Field(ge=0, le=COUNT_MAX)]
@@ -34,7 +34,7 @@ MemberIndex = Annotated[int, Field(ge=0, lt=PEERS_PER_GROUP_MAX)]
 
 
 class PartitionOutcome(Wire):
-    """Who reduced a partition, to which bytes, from whose inputs."""
+    """The reducer of a partition, the root of its result, and the members whose inputs are included."""
 
     reducer: PeerIdText
     root: Digest
@@ -42,14 +42,14 @@ class PartitionOutcome(Wire):
 
 
 class Contributor(Wire):
-    """One member's work since its previous one on this fragment, as it claims; of a cell's work also whose it is."""
+    """A member's claimed work since its last contribution to this fragment; for a cell also the yield's digest."""
 
     OMITS_NONE: ClassVar[bool] = True
 
     peer: PeerIdText
     tokens: Count
     steps: Count
-    cell: Digest | None = None  # of the `CellYield` that it brings; None: its own work
+    cell: Digest | None = None  # of the `CellYield` that it brings; None for its own work
 
 
 class Conviction(Wire):
@@ -60,7 +60,7 @@ class Conviction(Wire):
 
 
 class Outcome(Wire):
-    """Everything a round decided except the bytes of the new state; voters sign its digest. None: a void partition."""
+    """Everything a round decided except the new state's bytes; voters sign its digest. A void partition is None."""
 
     OMITS_NONE: ClassVar[bool] = True
 
@@ -91,18 +91,18 @@ class Outcome(Wire):
         return sum(self.credited().values())
 
     def credited(self) -> dict[str, int]:
-        """The members' tokens that count in every sum: what they claimed, within bounds (docs/adr/0035)."""
+        """Return the tokens of each included member that count in every sum: its claim, bounded (docs/adr/0035)."""
         included = self.included()
         tokens = creditable([one.tokens for one in included])
         return {one.peer: counted for one, counted in zip(included, tokens, strict=True)}
 
     def included(self) -> tuple[Contributor, ...]:
-        """Members of the input set that went into at least one partition."""
+        """Return the members of the input set whose input is in at least one partition."""
         indices = set().union(*(partition.included for partition in self.partitions if partition is not None))
         return tuple(one for member, one in enumerate(self.contributors) if member in indices)
 
     def included_in(self, peer: PeerId) -> tuple[bool, ...]:
-        """Per partition, whether this peer's contribution is in it."""
+        """Return for each partition whether this peer's contribution is in it."""
         member = next((index for index, one in enumerate(self.contributors) if one.peer == peer), -1)
         return tuple(partition is not None and member in partition.included for partition in self.partitions)
 
@@ -112,7 +112,7 @@ class Outcome(Wire):
 
 
 class Vote(Wire):
-    """A voter's word: this outcome, applied to the parent, gives this state."""
+    """A voter's statement that this outcome, applied to the parent, gives this state."""
 
     outcome: Digest
     state: Digest
@@ -124,16 +124,16 @@ class Certificate(Wire):
     outcome: Outcome
     state: Digest
     votes: tuple[Statement, ...] = Field(min_length=1, max_length=PEERS_PER_GROUP_MAX)
-    convictions: tuple[Conviction, ...] = Field((), max_length=CONVICTIONS_MAX)  # what the outcome's `trust` stands for
+    convictions: tuple[Conviction, ...] = Field((), max_length=CONVICTIONS_MAX)  # the outcome's `trust` is their digest
 
     @cached_property
     def digest(self) -> bytes:
-        """Names the version. Never covers the signatures: who assembles them could grind (design §6.1)."""
+        """Digest that names the version. It leaves out the signatures: their collector could grind (design §6.1)."""
         return digest_of(b"muster-version", self.outcome.digest, self.state)
 
     @cached_property
     def encoded_bytes(self) -> int:
-        """Measured once: it is long, and sent to many."""
+        """Length of the encoding, measured once: a certificate is long, and sent to many."""
         return len(self.to_wire())
 
     @property
@@ -150,7 +150,7 @@ class Certificate(Wire):
         return frozenset(PeerId(vote.sender) for vote in self.votes)
 
     def beacon(self) -> bytes:
-        """Public randomness of the next round (design §6.1)."""
+        """Return the public randomness of the next round (design §6.1)."""
         return digest_of(
             b"muster-beacon",
             self.fragment.to_bytes(4, "big"),
@@ -161,25 +161,25 @@ class Certificate(Wire):
 
 
 def trust_digest(convictions: Sequence[Conviction]) -> bytes:
-    """What an outcome signs of the convictions that its certificate lists."""
+    """Return the digest that stands in an outcome for the convictions that its certificate lists."""
     if not convictions:
         return NO_TRUST_TABLE
     return digest_of(b"muster-trust", *(one.to_wire() for one in convictions))
 
 
 def are_convictions(convictions: Sequence[Conviction], roster: Collection[PeerId]) -> bool:
-    """Whether this is a list in order, each key once, of keys that are not in the roster."""
+    """Whether the convictions are in order and name each key once, and no key in the roster."""
     peers = [PeerId(one.peer) for one in convictions]
     return peers == sorted(set(peers)) and not set(peers) & set(roster)
 
 
 def is_void(partitions: Sequence[object | None]) -> bool:
-    """More than a third of the partitions void (None): the round is void (design §6.2 step 8)."""
+    """Whether the round is void, as more than a third of the partitions are void (None) (design §6.2 step 8)."""
     return 3 * partitions.count(None) > len(partitions)
 
 
 def votes_needed(voters: int) -> int:
-    """More than two thirds of the voters: 1, 2, 3, 3, 4, 5, 5, 6 for 1…8."""
+    """Return the least number above two thirds of the voters: 1, 2, 3, 3, 4, 5, 5, 6 for 1…8."""
     return 2 * voters // 3 + 1
 
 
@@ -189,12 +189,12 @@ def more_than_share(present: int, active: int, share: float) -> bool:
 
 
 def is_minor(roster: Collection[PeerId], active: Set[PeerId], share: float) -> bool:
-    """A roster that cannot exceed `min_share` of the active set can only certify a minor version."""
+    """Whether a roster can certify only a minor version, as it cannot exceed `min_share` of the active set."""
     return not more_than_share(len(active & frozenset(roster)), len(active), share)
 
 
 def enough_votes(voters: Set[PeerId], electors: Set[PeerId], active: Set[PeerId], share: float) -> bool:
-    """Whether these certify: two thirds of a roster's `electors` and, unless it is minor, the active share."""
+    """Whether more than two thirds of a roster's `electors` voted and, unless it is minor, enough of the active set."""
     inside = voters & electors
     if len(inside) < votes_needed(len(electors)):
         return False
@@ -202,16 +202,16 @@ def enough_votes(voters: Set[PeerId], electors: Set[PeerId], active: Set[PeerId]
 
 
 def active_set_digest(active: Collection[PeerId]) -> bytes:
-    """Digest of an active set, independent of order."""
+    """Return the digest of an active set, independent of order."""
     return digest_of(b"muster-active", *(peer.encode() for peer in sorted(active)))
 
 
 def misfit(
     certificate: Certificate, parent: bytes, electors: Set[PeerId], active: Set[PeerId], share: float
 ) -> str | None:
-    """Why this certificate does not follow `parent`, whose active set is `active`; None if it does.
+    """Return why this certificate does not follow `parent`, whose active set is `active`; None if it does.
 
-    `electors` are those of its roster who vote.
+    `electors` are the members of its roster that vote.
     """
     outcome = certificate.outcome
     if outcome.parent != parent:
@@ -226,9 +226,9 @@ def misfit(
 
 
 def refusal(certificate: Certificate, run_id: bytes, electors_min: int, verifier: Verifier) -> str | None:
-    """What is wrong with this certificate whatever it follows: its own contents, and the signatures of its roster.
+    """Return what is wrong with a certificate, whatever it follows; None if nothing is.
 
-    At least `electors_min` of the roster vote.
+    Checks its own contents and its roster's signatures. At least `electors_min` of the roster vote.
     """
     outcome = certificate.outcome
     if outcome.trust != trust_digest(certificate.convictions):

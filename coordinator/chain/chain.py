@@ -19,15 +19,15 @@ from dht.statement import digest_of
 
 NOBODY = PeerId("")
 ACTIVE_CERTIFICATES = 4  # the active set: voters in the rosters of this many newest certificates
-TOKENS_PER_STEP_MAX = 1 << 36  # what a manifest can ask for; it says how many there really are
-ABSENCES = 4  # certificates without work of a key, beyond one for each with, after which it is on probation again
-CHAIN_KEPT = 1024  # certificates kept per fragment: how far somebody may have been away and still follow
-UNSETTLED_VERSIONS = CHAIN_KEPT // 2  # the newest, of which a branch may still be left
+TOKENS_PER_STEP_MAX = 1 << 36  # the most that a manifest can ask for; it has the real number
+ABSENCES = 4  # certificates a key may miss, beyond one for each with its work, before it is on probation again
+CHAIN_KEPT = 1024  # certificates kept per fragment: a peer that missed no more than these can still follow
+UNSETTLED_VERSIONS = CHAIN_KEPT // 2  # the newest ones, whose branch may still be abandoned
 
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What of the manifest decides whether a certificate or a commitment is valid; and how much of a chain we keep."""
+    """The part of a manifest that decides which certificates and commitments are valid, and how much chain we keep."""
 
     run_id: bytes
     founders: frozenset[PeerId]
@@ -41,7 +41,7 @@ class Rules:
 
     @classmethod
     def of(cls, manifest: Manifest, verifier: Verifier, chain_kept: int = CHAIN_KEPT) -> Rules:
-        """Those of a run."""
+        """Return the rules of a run."""
         config = manifest.config
         return cls(
             manifest.run_id,
@@ -57,46 +57,46 @@ class Rules:
 
     @property
     def authority(self) -> AdmissionAuthority:
-        """Whose passes count."""
+        """The organiser whose passes count in this run."""
         return AdmissionAuthority(self.run_id, self.organiser, self.verifier)
 
     @property
     def keyholders(self) -> frozenset[PeerId]:
-        """Who needs no pass."""
+        """Peers that need no pass: the founders and the organiser."""
         return self.founders | {self.organiser}
 
     @property
     def memory(self) -> int:
-        """How many of a fragment's newest certificates decide everything about the next version."""
+        """Number of a fragment's newest certificates, which decide everything about the next version."""
         return max(ACTIVE_CERTIFICATES, 2 * self.trust.probation_rounds + ABSENCES)
 
     def electors_min(self, members: int) -> int:
-        """How many of so many members vote, if as many as may be are on probation."""
+        """Return how many of so many members vote if as many as allowed are on probation."""
         return members - (most_newcomers(self.trust.newcomers_share, members) if self.trust.probation_rounds else 0)
 
     def refusal(self, certificate: Certificate) -> str | None:
-        """What is wrong with a certificate whatever it follows; None if nothing is."""
+        """Return what is wrong with a certificate, whatever it follows; None if nothing is."""
         members = len(certificate.outcome.roster_ids)
         return refusal(certificate, self.run_id, self.electors_min(members), self.verifier)
 
 
 @dataclass(frozen=True, slots=True)
 class Few:
-    """A minor version, after which not yet more than half of those active before it have signed anything."""
+    """A minor version since which no more than half of the peers active before it have signed anything."""
 
     since: int  # the version before it
     active: frozenset[PeerId]
     signers: frozenset[PeerId] = frozenset()
 
     def joined_by(self, voters: Set[PeerId]) -> Few | None:
-        """After one more version; None once they are not few any more."""
+        """Return this with the voters of one more version; None once more than half have signed."""
         signers = self.signers | (voters & self.active)
         return None if 2 * len(signers) > len(self.active) else replace(self, signers=signers)
 
 
 @dataclass(slots=True)
 class Chain:
-    """Certificates of one fragment, without the oldest in a long run. Grows by verified certificates only."""
+    """The certificates of one fragment; a long run drops the oldest. It grows by verified certificates only."""
 
     rules: Rules
     fragment: int
@@ -112,7 +112,11 @@ class Chain:
 
     @classmethod
     def holding(cls, rules: Rules, fragment: int, genesis: bytes, certificates: Sequence[Certificate]) -> Chain:
-        """A chain of certificates that were verified before; which of them few made shows from where all are known."""
+        """Build a chain from certificates that were verified before.
+
+        If they begin after version 1, the active set of the first `Rules.memory` of them is unknown. Minor versions
+        among these do not count as `Few`.
+        """
         unknown = 0 if not certificates or certificates[0].version == 1 else rules.memory
         chain = cls(rules, fragment, genesis, PackedHistory(certificates[:unknown]))
         for certificate in certificates[unknown:]:
@@ -133,10 +137,10 @@ class Chain:
         return self.certificates[-1].state if self.certificates else self.genesis
 
     def active_set(self) -> frozenset[PeerId]:
-        """Voters in the rosters of the newest certificates, back to and including the last minor one.
+        """Return the voters in the rosters of the newest certificates, back to and including the last minor one.
 
-        Without the peers that these certificates convict. A convicted peer is in no later roster, so a certificate
-        leaves the window only after every roster that still has the key (docs/adr/0009). Without those on probation.
+        Peers that these certificates convict are left out, and so are peers on probation. A convicted peer is in no
+        later roster, so a certificate leaves the window only after every roster that still has the key (docs/adr/0009).
         """
         if self._active is None:
             self._active = self._recent() - self.convicted()
@@ -144,17 +148,23 @@ class Chain:
         return self._active
 
     def _recent(self) -> frozenset[PeerId]:
-        """Members of the newest certificates' rosters; the founders at version 0."""
+        """Return the members of the newest certificates' rosters; the founders at version 0."""
         if not self.certificates:
             return self.rules.founders
         return frozenset[PeerId]().union(*(certificate.outcome.roster_ids for certificate in self._window()))
 
     def on_probation(self, peers: Set[PeerId]) -> frozenset[PeerId]:
-        """Which of these keys neither vote about the next version nor have weight in it (docs/adr/0017, 0056)."""
+        """Return the keys among these that neither vote on the next version nor have weight in it.
+
+        See docs/adr/0017 and 0056.
+        """
         return frozenset(peers - self._counted()) if self.rules.trust.probation_rounds else frozenset()
 
     def _counted(self) -> frozenset[PeerId]:
-        """The founders, and who took part often enough lately; all of the newest members if none of them has."""
+        """Return the founders and the peers that took part often enough lately.
+
+        If none of the newest members is among them, all the newest members are added.
+        """
         if self._established is None:
             newest = self.certificates[-self.rules.memory :]
             rounds = Counter(one.peer for certificate in newest for one in certificate.outcome.included())
@@ -164,11 +174,11 @@ class Chain:
         return self._established
 
     def known(self) -> frozenset[PeerId]:
-        """Who is no newcomer (`coordinator.chain.newcomer_limits`)."""
+        """Return the peers that are no newcomers (`coordinator.chain.newcomer_limits`)."""
         return self.active_set() | self.rules.founders
 
     def convicted(self) -> frozenset[PeerId]:
-        """Keys that the newest certificates convict: no roster of the next version may name them."""
+        """Return the keys that the newest certificates convict: no roster of the next version may name them."""
         if self._convicted is None:
             listed = (one.peer for certificate in self._window() for one in certificate.convictions)
             self._convicted = frozenset(PeerId(peer) for peer in listed)
@@ -183,15 +193,15 @@ class Chain:
         return window
 
     def newest_roster(self) -> frozenset[PeerId]:
-        """Members of the newest certificate; the founders at version 0."""
+        """Return the members of the newest certificate's roster; the founders at version 0."""
         return self.certificates[-1].outcome.roster_ids if self.certificates else self.rules.founders
 
     def used_invites(self) -> UsedInvites:
-        """Who came by an invite with limits, as the newest certificate of fragment 0 says."""
+        """Return the peers that came by an invite with limits, as the newest certificate of fragment 0 lists them."""
         return (self.certificates[-1].outcome.used_invites if self.certificates else None) or NONE_USED
 
     def beacon(self) -> bytes:
-        """Public randomness that orders leaders and reducers of the next version."""
+        """Return the public randomness that orders leaders and reducers of the next version."""
         if self._beacon is None:
             self._beacon = self.certificates[-1].beacon() if self.certificates else self._first_beacon()
         return self._beacon
@@ -200,13 +210,13 @@ class Chain:
         return digest_of(b"muster-beacon-genesis", self.rules.run_id, self.fragment.to_bytes(4, "big"), self.genesis)
 
     def leaders(self) -> tuple[PeerId, ...]:
-        """The active set in beacon order; attempt k belongs to the k-th, cyclically."""
+        """Return the active set in beacon order; attempt k belongs to the k-th, cyclically."""
         if self._leaders is None:
             self._leaders = beacon_order(self.beacon(), self.active_set())
         return self._leaders
 
     def refusal(self, certificate: Certificate) -> str | None:
-        """Why `certificate` is not the next version here; None if it is."""
+        """Return why `certificate` is not the next version of this chain; None if it is."""
         if certificate.fragment != self.fragment or certificate.version != self.version + 1:
             return "is not the next version of this fragment"
         if certificate.outcome.roster_ids & self.convicted():
@@ -221,7 +231,7 @@ class Chain:
         return unfit or rules.refusal(certificate)
 
     def append(self, certificate: Certificate) -> None:
-        """Add a certificate that `refusal` accepts; the caller has checked."""
+        """Add a certificate that the caller has checked with `refusal`."""
         if self._few is None and certificate.outcome.minor:
             self._few = Few(self.version, self.active_set())
         if self._few is not None:
@@ -232,7 +242,7 @@ class Chain:
         self.certificates.keep(self.rules.chain_kept)
 
     def truncated(self, version: int) -> Chain:
-        """A copy of this chain that ends at `version`; raises ValueError below the first certificate kept."""
+        """Return a copy of this chain that ends at `version`; raises ValueError if that is not kept."""
         if version < self.first_version or version > self.version:
             raise ValueError(f"version {version} is not kept")
         kept = len(self.certificates) - (self.version - version)
@@ -242,9 +252,9 @@ class Chain:
 
     @property
     def few_since(self) -> int | None:
-        """Up to which version most of the active set signed, where few went on alone and most did not come back yet.
+        """The last version that most of the active set signed, if few went on alone and most have not come back yet.
 
-        None also where that is settled by now, and can be told no more.
+        None also if that is settled by now, or can no longer be told.
         """
         if self._few is None or self._few.since < max(self.first_version, self.version - UNSETTLED_VERSIONS):
             return None
@@ -252,7 +262,7 @@ class Chain:
 
     @property
     def _oldest(self) -> int:
-        """The version of the oldest certificate kept, or of the one to come."""
+        """The version of the oldest certificate kept, or of the next one if none is."""
         return self.version - len(self.certificates) + 1
 
     @property
@@ -261,40 +271,40 @@ class Chain:
         return 0 if self._oldest == 1 else self._oldest + self.rules.memory - 1
 
     def digest_at(self, version: int) -> bytes | None:
-        """Digest of an older version, or None where it is not kept."""
+        """Return the digest of an older version; None if it is not kept."""
         if version == 0 and self.first_version == 0:
             return self.genesis
         index = version - self._oldest
         return self.certificates.digests[index] if 0 <= index < len(self.certificates) else None
 
     def between(self, version: int, end: int) -> tuple[Certificate, ...]:
-        """Those kept of the versions after `version`, up to `end`."""
+        """Return the kept certificates of the versions after `version`, up to and including `end`."""
         first = max(version, self._oldest - 1)
         return self.after(first, max(0, end - first))
 
     def after(self, version: int, count: int) -> tuple[Certificate, ...]:
-        """At most `count` certificates that follow `version`, oldest first; empty where not kept."""
+        """Return at most `count` certificates that follow `version`, oldest first; empty if they are not kept."""
         start = version + 1 - self._oldest
         return tuple(self.certificates[start : start + count]) if start >= 0 else ()
 
 
 def beacon_order(beacon: bytes, peers: Iterable[PeerId]) -> tuple[PeerId, ...]:
-    """Peers by `H(beacon ‖ peer id)`."""
+    """Return the peers sorted by `H(beacon ‖ peer id)`."""
     return tuple(sorted(peers, key=lambda peer: digest_of(beacon, peer.encode())))
 
 
 def active_sets(chains: Iterable[Chain]) -> frozenset[PeerId]:
-    """All peers in the active set of any of these."""
+    """Return all peers in the active set of any of these chains."""
     return frozenset[PeerId]().union(*(chain.active_set() for chain in chains))
 
 
 def linked(
     rules: Rules, fragment: int, certificates: Sequence[Certificate], parent: bytes | None = None
 ) -> list[Certificate]:
-    """Certificates of which nobody can tell who was active before the first: a start for a `Chain`.
+    """Check certificates with an unknown active set before the first, and return them as the start of a `Chain`.
 
-    Raises PeerError unless they are consecutive versions, each names the one before it (the first `parent`, where that
-    is known), and its roster signed it.
+    Raises PeerError unless they are consecutive versions, each names the one before it (the first `parent`, if that is
+    known), and its roster signed it.
     """
     for version, certificate in enumerate(certificates, certificates[0].version if certificates else 0):
         reason = rules.refusal(certificate)

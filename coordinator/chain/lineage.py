@@ -1,8 +1,9 @@
-"""Comparing two lineages after a partition, for all fragments together (design §8). Pure functions.
+"""Compares two lineages after a partition, for all fragments together (design §8). Pure functions.
 
-A lineage that most of the fork's active set signed later than the other one wins (docs/adr/0050, 0052). Where there is
-none, its claim counts, which is what it certified since the fork: keys of the fork's active set that signed, then
-tokens, then the lower digest (docs/adr/0005). Two honest peers with the same copies agree on the winner.
+A lineage wins if most of the fork's active set signed it later than the other one (docs/adr/0050, 0052). If that is
+true of neither, the greater claim wins. A lineage's claim is what it certified since the fork: keys of the fork's
+active set that signed, then tokens, then the lower digest (docs/adr/0005). Two honest peers with the same copies agree
+on the winner.
 """
 
 from __future__ import annotations
@@ -18,30 +19,31 @@ from coordinator.chain.weights import truncated
 from dht.identity import PeerId
 
 CHAIN_PAGE_MAX = 32
-LINEAGE_DEPTH_MAX = 64  # versions: how deep forks reach, where most signed what came since (`horizon`)
+LINEAGE_DEPTH_MAX = 64  # versions that a fork may lie back, if most peers signed those since (`horizon`)
 
 VERSIONS_CLAIMED = CHAIN_PAGE_MAX  # per fragment since the fork, on both sides: as many as one answer holds
-BEFORE_FEW = 8  # versions before those of few that may be left with these
+BEFORE_FEW = 8  # versions before those that few made that may be abandoned with them
 
 
 @dataclass(frozen=True, slots=True)
 class Branch:
-    """What one side certified after the newest version of a fragment that both sides have."""
+    """The certificates of one side after the newest version of a fragment that both sides have."""
 
     active: frozenset[PeerId]  # at the fork
     certificates: tuple[Certificate, ...]
-    banned: Container[PeerId] = ()  # convicted keys: what they signed counts for nothing
+    banned: Container[PeerId] = ()  # convicted keys, whose signatures do not count
 
     @property
     def signers(self) -> frozenset[PeerId]:
-        """Who of the active set signed something of it and counts."""
+        """Members of the active set, without banned keys, that signed any of its certificates."""
         return frozenset(self.last_signed())
 
     def last_signed(self) -> dict[PeerId, tuple[int, int]]:
-        """The newest of its first versions that each of the active set signed, and in which attempt.
+        """Return the newest version that each member of the active set signed, and its attempt.
 
-        Of the others only that they signed: a few get to any height in no time, and who has been led there for a moment
-        would have signed later there than what it goes back to.
+        Beyond the first `VERSIONS_CLAIMED` versions it only counts that a member signed: its entry is (0, 0). A few
+        peers can make any number of versions quickly. A peer that was led there for a moment would have signed a later
+        version there than on the branch to which it returns.
         """
         found = dict.fromkeys(self._voters(self.certificates[VERSIONS_CLAIMED:]), (0, 0))
         for certificate in self.certificates[:VERSIONS_CLAIMED]:
@@ -53,15 +55,15 @@ class Branch:
         return {voter for voter in voters if voter not in self.banned}
 
     def supersedes(self, other: Branch) -> bool:
-        """Whether most of the active set signed something of it, and nothing of the other one later.
+        """Whether most of the active set signed this branch, and nothing later on the other one.
 
-        A full certificate for which hostile voters withhold their votes is known to nobody else. Those who voted for it
-        go on once their locks have run out, and what they sign then must not fall when it is shown.
+        If hostile voters withhold their votes for a full certificate, no other peer knows it. Its other voters go on
+        once their locks have run out. The versions that they sign then must stand when the certificate is shown.
         """
         return 2 * self.later_than(other) > len(self.active)
 
     def later_than(self, other: Branch) -> int:
-        """How many of the active set signed something of it, and nothing of the other one later."""
+        """Count the members of the active set that signed this branch, and nothing later on the other one."""
         elsewhere = other.last_signed()
         return sum(place > elsewhere.get(peer, (-1, 0)) for peer, place in self.last_signed().items())
 
@@ -76,7 +78,7 @@ class LineageStrength:
 
 
 def claim(branches: Iterable[Branch]) -> LineageStrength:
-    """The claim of one side over all fragments that forked: none of them alone says otherwise than all."""
+    """Return the claim of one side over all forked fragments together: no single fragment decides otherwise."""
     branches = tuple(branches)
     tokens = 0.0
     for certificate in (one for branch in branches for one in branch.certificates):
@@ -87,9 +89,9 @@ def claim(branches: Iterable[Branch]) -> LineageStrength:
 
 
 def horizon(chain: Chain) -> int:
-    """The oldest version at which another lineage may part from ours: deeper ones never merge.
+    """Return the oldest version at which another lineage may fork from ours: deeper forks never merge.
 
-    No depth protects what most of the active set never signed, since few make many versions in no time.
+    Versions that most of the active set never signed are not protected by depth, since few peers make many quickly.
     """
     usual = chain.version - LINEAGE_DEPTH_MAX
     deepest = max(chain.first_version, chain.version - UNSETTLED_VERSIONS)
@@ -97,9 +99,10 @@ def horizon(chain: Chain) -> int:
 
 
 def known_digests(chain: Chain) -> tuple[bytes, ...]:
-    """What somebody else needs to find where their chain and ours part, newest first: all down to the horizon.
+    """Return the digests by which another peer finds where its chain forks from ours, newest first.
 
-    Where that lies deep, the newest, then so few that a page of the answer after any of them reaches the next one.
+    They are all those down to the horizon. If it lies deep, they are the newest, and older ones a page apart, so that
+    a page of the answer after any of them reaches the next.
     """
     oldest = horizon(chain)
     versions: Iterable[int] = range(chain.version, oldest - 1, -1)
@@ -110,7 +113,7 @@ def known_digests(chain: Chain) -> tuple[bytes, ...]:
 
 
 def ancestor(chain: Chain, known: Sequence[bytes]) -> int | None:
-    """The newest version of ours that is among `known` digests; None if there is none (or it is too old)."""
+    """Return our newest version whose digest is among `known`; None if there is none (or it is too old)."""
     digests = set(known)
     for version in range(chain.version, chain.first_version - 1, -1):
         if chain.digest_at(version) in digests:
@@ -119,7 +122,7 @@ def ancestor(chain: Chain, known: Sequence[bytes]) -> int | None:
 
 
 def last_shared(one: Chain, other: Chain) -> int | None:
-    """The newest version that both chains keep with one digest; None if there is none."""
+    """Return the newest version that both chains keep with one digest; None if there is none."""
     for version in range(min(one.version, other.version), -1, -1):
         digest = one.digest_at(version)
         if digest is not None and digest == other.digest_at(version):
@@ -128,9 +131,9 @@ def last_shared(one: Chain, other: Chain) -> int | None:
 
 
 def continuation(chain: Chain, certificates: Sequence[Certificate]) -> tuple[int, Chain] | None:
-    """Where `certificates` part from `chain`, and `chain` cut there and continued with them, all verified.
+    """Return the version after which `certificates` fork from `chain`, and `chain` cut there and continued with them.
 
-    None if they say nothing new, do not fit, or part deeper than lineages may be merged.
+    All of them are verified. None if they are not new, do not fit, or fork deeper than lineages may be merged.
     """
     news = [one for one in certificates if chain.digest_at(one.version) != one.digest]
     if not news:
@@ -143,7 +146,7 @@ def continuation(chain: Chain, certificates: Sequence[Certificate]) -> tuple[int
 
 
 def prolonged(rival: Chain, certificates: Sequence[Certificate]) -> Chain | None:
-    """This chain, which grows by certificates that follow it; None if one of them is not valid."""
+    """Append certificates that follow a chain and return it; None if one of them is not valid."""
     for certificate in certificates:
         if rival.refusal(certificate) is not None:
             return None
@@ -152,24 +155,25 @@ def prolonged(rival: Chain, certificates: Sequence[Certificate]) -> Chain | None
 
 
 def branch_after(rival: Chain, fork: int) -> Branch:
-    """All that a chain holds after this version."""
+    """Return the branch of a chain after the version `fork`."""
     return Branch(rival.truncated(fork).active_set(), rival.after(fork, rival.version - fork))
 
 
 def majority_signed(rival: Chain, fork: int) -> bool:
-    """Whether more than half of the active set at the fork signed something of the branch after it."""
+    """Whether more than half of the active set at the fork signed any version of the branch after it."""
     branch = branch_after(rival, fork)
     return 2 * len(branch.signers) > len(branch.active)
 
 
 def without_tail(rival: Chain, fork: int) -> Chain:
-    """A branch without minor versions that follow full ones, unless most of those active before these signed them.
+    """Return a chain without the part of its branch that few made: from a minor version after a full one on.
 
-    Nobody on the branch would follow them at once, so they neither help it to win nor are taken over with it: a few of
-    its signers could make any number of them, and sign there later than everybody else. Its first version stays.
+    That part stays if most of the peers active before it signed it. Otherwise no peer on the branch would follow it at
+    once, so it neither helps the branch to win nor is adopted with it. A few signers could make any number of such
+    versions, and so sign later than every other peer. The branch's first version always stays.
     """
     news = rival.after(fork, rival.version - fork)
-    signed = list(accumulate((one.voters for one in reversed(news)), or_))  # who signed one of the newest 1, 2, …
+    signed = list(accumulate((one.voters for one in reversed(news)), or_))  # signers of any of the newest 1, 2, …
     for before, after in pairwise(news):
         if after.outcome.minor and not before.outcome.minor:
             shorter = rival.truncated(before.version)
@@ -182,11 +186,13 @@ def without_tail(rival: Chain, fork: int) -> Chain:
 def won(
     ours: Mapping[int, Chain], theirs: Mapping[int, tuple[int, Chain]], banned: Container[PeerId] = ()
 ) -> frozenset[int]:
-    """The fragments in which the rival lineage wins over ours; `theirs` holds (fork version, chain) per forked one.
+    """Return the fragments that the rival lineage wins; `theirs` holds (fork version, chain) per forked fragment.
 
-    Those of all or of none, so that nobody gets a model of two. But where each side supersedes the other in some, these
-    go each their way: else a version of few in one would have withheld ones undo what most signed in the others. And
-    what fewer signed last undoes no long work of few.
+    One side wins all of them, so that no peer gets a model mixed from two lineages. There are two exceptions:
+
+    * If each side supersedes the other in some fragments, these are decided one by one. Otherwise a version that few
+      made in one fragment would let withheld certificates undo what most signed in the others.
+    * A long branch of ours (over `LINEAGE_DEPTH_MAX`) that neither side supersedes stays if more peers signed it last.
     """
     whole = {index: _branches(ours[index], *fork, banned, UNSETTLED_VERSIONS) for index, fork in theirs.items()}
     lost = {index for index, (our, their) in whole.items() if their.supersedes(our)}
@@ -203,12 +209,12 @@ def won(
 
 
 def _leads(one: Branch, other: Branch) -> bool:
-    """Whether more signed this one last."""
+    """Whether more of the active set signed last on `one` than on `other`."""
     return one.later_than(other) > other.later_than(one)
 
 
 def _branches(ours: Chain, fork: int, theirs: Chain, banned: Container[PeerId], versions: int) -> tuple[Branch, Branch]:
-    """What counts of this many versions of two chains after a fork, whichever of the two sides looks at them."""
+    """Return what counts of so many versions of two chains after a fork; both sides get the same."""
     active = theirs.truncated(fork).active_set()
     seen = (without_tail(one.truncated(min(one.version, fork + versions)), fork) for one in (ours, theirs))
     our, their = (Branch(active, one.after(fork, versions), banned) for one in seen)

@@ -1,8 +1,8 @@
-"""How much of one group strangers may make up, and peers of one network (design §9, docs/adr/0017). Pure functions.
+"""Limits on newcomers, and on peers of one network, in a group (design §9, docs/adr/0017). Pure functions.
 
-Keys cost nothing, and a third of a group can stop it. So every member holds a roster to two bounds, which follow from
-the chain and from what the joins in the roster say; a leader fills its roster within them. Where a member sees that
-somebody calls from another network than its join names, that one counts there, too.
+Keys cost nothing, and a third of a group can stop it. So every member holds a roster to two limits, which follow from
+the chain and from the joins in the roster; a leader fills its roster within them. If a member sees that a peer calls
+from a network that its join does not name, the peer counts in that network, too.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Networks = Mapping[PeerId, Set[bytes]]
 
 @dataclass(frozen=True, slots=True)
 class NewcomerLimits:
-    """The bounds of one group. `known` are the active set, in which nobody is on probation, and the founders."""
+    """The limits of one group. `known` are the active set, which has no peer on probation, and the founders."""
 
     trust: TrustSpec
     leader: PeerId
@@ -27,20 +27,20 @@ class NewcomerLimits:
     networks: Networks = field(default_factory=dict)
 
     def admitted(self, order: Sequence[PeerId]) -> tuple[PeerId, ...]:
-        """As many of these as a roster may have, in the same order: first the leader stays, then known peers."""
+        """Return as many of these as a roster may have, in the same order; the leader stays first, then known peers."""
         members = tuple(order)
         while surplus := self._surplus(members):
             members = tuple(peer for peer in members if peer not in surplus)
         return members
 
     def refusal(self, members: Sequence[PeerId]) -> str | None:
-        """Why no roster may have these members; None if one may."""
+        """Return why a roster may not have these members; None if it may."""
         if self._of_one_network(members):
             return "has too many members of one network"
         return "has too many newcomers" if self._newcomers(members) else None
 
     def _surplus(self, members: Sequence[PeerId]) -> Set[PeerId]:
-        """Who has to go at least; with fewer members, more of them may have to."""
+        """Return members that have to go; with fewer members, more of them may have to."""
         return self._of_one_network(members) or self._newcomers(members)
 
     def _newcomers(self, members: Sequence[PeerId]) -> Set[PeerId]:
@@ -54,7 +54,7 @@ class NewcomerLimits:
 
 
 def beyond(order: Sequence[PeerId], most: int, networks: Networks) -> Set[PeerId]:
-    """Who of these, taken in order, is beyond the first `most` of a network; who has none never is."""
+    """Return the peers that, taken in order, are beyond the first `most` of a network; those without one never are."""
     count, surplus = dict[bytes, int](), set[PeerId]()
     for peer in order:
         own = networks.get(peer, frozenset())
@@ -66,10 +66,10 @@ def beyond(order: Sequence[PeerId], most: int, networks: Networks) -> Set[PeerId
 
 
 def most_newcomers(share: float, members: int) -> int:
-    """How many of so many members may be newcomers: where there is a bound, never all."""
+    """Return how many of so many members may be newcomers; with a share below 1, never all."""
     return members if share == 1 else min(most_of(share, members), members - 1)
 
 
 def most_of(share: float, members: int) -> int:
-    """How many of so many members this share is; one at least."""
+    """Return how many of so many members this share is, rounded down, but at least one."""
     return max(int(share * members), 1)

@@ -1,7 +1,7 @@
-"""The certificates that a chain keeps: the newest as they are, older ones as the bytes in which they travel.
+"""The certificates that a chain keeps: the newest ones decoded, older ones as their encoded bytes.
 
-A certificate in memory takes seven times its bytes, and a peer keeps a thousand of every fragment for peers that were
-away.
+A decoded certificate takes seven times its encoded bytes, and a peer keeps a thousand of every fragment for peers that
+were away.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import overload
 
 from coordinator.chain.certificate import Certificate
 
-OPEN_MAX = 16  # newest ones that are not packed: what rounds look at; waypoints and lineages rarely look further
+OPEN_MAX = 16  # the newest, kept decoded: rounds look at these; waypoints and lineages rarely look further
 
 
 class PackedHistory(Sequence[Certificate]):
@@ -42,28 +42,28 @@ class PackedHistory(Sequence[Certificate]):
 
     @property
     def digests(self) -> Sequence[bytes]:
-        """All digests in order; nothing is unpacked for it."""
+        """All digests in order; no certificate is decoded for it."""
         return self._digests
 
     def append(self, certificate: Certificate) -> None:
-        """Add the newest."""
+        """Add the newest certificate."""
         self._digests.append(certificate.digest)
         self._open.append(certificate)
         if len(self._open) > OPEN_MAX:
             self._packed.append(self._open.pop(0).to_wire())
 
     def keep(self, count: int) -> None:
-        """Drop all but the newest."""
+        """Drop all but the newest `count` certificates."""
         surplus = max(0, len(self) - count)
         packed = min(surplus, len(self._packed))
         del self._digests[:surplus], self._packed[:packed], self._open[: surplus - packed]
 
     def copy(self) -> PackedHistory:
-        """What remains as it is while this one grows."""
+        """Return a copy that does not change when this one grows."""
         return self.first(len(self))
 
     def first(self, count: int) -> PackedHistory:
-        """A copy of the oldest so many; both share the packed ones."""
+        """Return a copy of the oldest `count` certificates; both share the encoded ones."""
         packed = min(count, len(self._packed))
         found = PackedHistory()
         found._digests, found._packed = self._digests[:count], self._packed[:packed]

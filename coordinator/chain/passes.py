@@ -1,10 +1,10 @@
-"""Whose window is whose where a run reads its text in passes, `data.order = "passes"` (docs/how-to/data.md). Pure.
+"""Deals windows of text to peers in a run that reads in passes, `data.order = "passes"` (docs/how-to/data.md). Pure.
 
-A text is cut into windows that do not overlap, and every pass puts all of them in an order of its own. Places in that
-order are dealt out by what peers agree on anyway: a version of fragment 0 has a block of them, and everybody whose work
-is in that version has a lane of the block. So two peers have different lanes of one block, or different blocks. Who
-comes to the end of its lane goes on with the same lane of a further pass. Who is in no version yet, a guest, reads a
-few places that no version has, from one on that its key and the version draw.
+A text is cut into windows that do not overlap, and every pass puts all of them in an order of its own. The places in
+that order are dealt out by what peers agree on anyway: a version of fragment 0 has a block of places, and each
+contributor to that version has a lane of the block. So two peers have different lanes of one block, or different
+blocks. At the end of its lane a peer goes on with the same lane of a further pass. A guest, whose work is in no version
+yet, reads the few places that no version has. Its key and the version draw where it starts.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from dht.errors import UsageError
 from dht.identity import PeerId
 from dht.statement import digest_of
 
-GUESTS_SHARE = 64  # of so many windows of a pass one at least is for guests
-WINDOWS_MIN = GUESTS_SHARE  # then a block has a place for each of PEERS_PER_GROUP_MAX members, too
+GUESTS_SHARE = 64  # one in so many windows of a pass is for guests
+WINDOWS_MIN = GUESTS_SHARE  # a block then has a place for each of PEERS_PER_GROUP_MAX members, too
 MIXING_ROUNDS = 4
 
-# a window's number, at most 53 bits as on the wire: version, member or guest, rank, lanes - 1, and which of the lane's
+# fields of a window's number, at most 53 bits as on the wire: version, member or guest, rank, lanes - 1, index in lane
 VERSIONS, RANKS, INDICES = 1 << 20, PEERS_PER_GROUP_MAX, 1 << 22
 
 
 @dataclass(frozen=True, slots=True)
 class ReadingLane:
-    """The part of a version's block that one of `lanes` members reads; no lanes: what a guest reads at that version."""
+    """The part of a version's block that one of `lanes` members reads; with 0 lanes, what a guest reads."""
 
     version: int
     rank: int = 0
@@ -39,7 +39,7 @@ class ReadingLane:
 
     @classmethod
     def of(cls, window: int) -> Self:
-        """Whose window that is. Numbers just below a lane's first are that lane's, too: nobody's windows before it."""
+        """Return the lane of a window. Numbers just below a lane's first belong to it, too: no lane has them."""
         fields = (window + INDICES // 2) // INDICES
         fields, lanes = divmod(fields, RANKS)
         fields, rank = divmod(fields, RANKS)
@@ -54,7 +54,7 @@ class ReadingLane:
 
 
 def lane_of(newest: Certificate | None, founders: Iterable[PeerId], me: PeerId) -> ReadingLane:
-    """Where a peer reads that holds this version of fragment 0; None: version 0, which is the founders'."""
+    """Return the lane of a peer that holds this version of fragment 0; None is version 0, dealt to the founders."""
     version, readers = 0, sorted(founders)
     if newest is not None:
         version, readers = newest.version, sorted(PeerId(one.peer) for one in newest.outcome.contributors)
@@ -62,10 +62,10 @@ def lane_of(newest: Certificate | None, founders: Iterable[PeerId], me: PeerId) 
 
 
 def next_window(window: int, first: int) -> int:
-    """What a peer that may read a lane from `first` on reads next instead of `window`.
+    """Return the window that a peer reads next: `window`, or `first` of the lane that it is offered.
 
-    Who reads that lane already goes on, and so does a member whose work is not in the newest version: its lane of an
-    older one is nobody else's.
+    A peer that already reads that lane goes on. So does a member whose work is not in the newest version: no other peer
+    has its lane of an older one.
     """
     held, offered = ReadingLane.of(window), ReadingLane.of(first)
     return window if held == offered or (held.lanes and not offered.lanes) else first
@@ -82,7 +82,7 @@ def check_windows(windows: int, context_tokens: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class PassPlan:
-    """Which window of a text is which: `windows` of them, dealt to `blocks` versions a pass, `block` to each."""
+    """The plan by which a text of `windows` is dealt: to `blocks` versions per pass, `block` windows to each."""
 
     windows: int
     blocks: int
@@ -93,7 +93,7 @@ class PassPlan:
 
     @classmethod
     def of(cls, windows: int, config: RunConfig, run_key: bytes, peer_id: str) -> Self:
-        """For a text of so many windows. One pass is the whole run, unless blocks would get too small for a group.
+        """Plan for a text of so many windows. One pass is the whole run, unless blocks would be too small for a group.
 
         Raises UsageError if there are too few windows for any pass.
         """
@@ -104,7 +104,7 @@ class PassPlan:
         return cls(windows, blocks, dealt // blocks, config.data.sequences_per_step, run_key, peer_id)
 
     def sequence(self, window: int, sequence: int) -> tuple[tuple[int, int], int]:
-        """The pass, and the window of the text in [0, windows), of one sequence of the step with this number."""
+        """Return the pass, and the text's window in [0, windows), of one sequence of the step at `window`."""
         lane = ReadingLane.of(window)
         at = (window - lane.first) * self.sequences_per_step + sequence
         of_pass, place = self._place(lane, at)
@@ -112,7 +112,7 @@ class PassPlan:
         return of_pass, permuted(place, self.windows, key)
 
     def _place(self, lane: ReadingLane, at: int) -> tuple[tuple[int, int], int]:
-        """The pass, and the place in its order, of what somebody reads as its `at`-th sequence in a lane."""
+        """Return the pass, and the place in its order, of the `at`-th sequence that a peer reads in a lane."""
         turn, block = divmod(lane.version, self.blocks)
         if lane.lanes:
             own = range(lane.rank, self.block, lane.lanes)  # of the block; ranks are below PEERS_PER_GROUP_MAX
@@ -125,10 +125,10 @@ class PassPlan:
 
 
 def permuted(place: int, count: int, key: bytes) -> int:
-    """Where a permutation of range(count), drawn by `key`, takes `place`, without a table.
+    """Permute `place` by a permutation of range(count) that `key` draws, without a table.
 
     A Feistel network over a rectangle of at least `count` numbers (Black and Rogaway 2002, "Ciphers with arbitrary
-    finite domains"), walked on from whatever is beyond `count`; in a rectangle this tight that is next to nothing.
+    finite domains"). A result beyond `count` is permuted again, which is rare in a rectangle this tight.
     """
     rows = math.isqrt(count - 1) + 1
     columns = -(-count // rows)

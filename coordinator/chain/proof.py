@@ -1,10 +1,10 @@
-"""What stands behind exported weights, checked without a network (design §9, a checkpoint proves itself). Pure.
+"""The proof behind exported weights, checked without a network (design §9, a checkpoint proves itself). Pure.
 
-A proof holds, for each fragment, certificates that lead to its version and the momentum's Merkle root: with the root
-of the weights that gives the state digest which the newest certificate signs. Certificates that go back to version 1
-begin with the founders whom the manifest names; of a long run a few stand for all (`coordinator.chain.skipping`). Where
-a peer came later, it has only those that say who was active before the newest one; whether these belong to the run is
-then for others to say.
+A proof holds, for each fragment, certificates that lead to its version, and the momentum's Merkle root. Together with
+the root of the weights, that gives the state digest which the newest certificate signs. Certificates that go back to
+version 1 begin with the founders in the manifest; in a long run a few of them stand for all
+(`coordinator.chain.skipping`). A peer that came later has only those that determine the active set before the newest
+one. The proof then does not show whether these belong to the run.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from dht.statement import Digest
 from dht.wire import Wire, items_of
 
 PROOF_BYTES_MAX = 1 << 30
-FIELDS_MAX = 16  # of a proof and of its fragments, with those of later minor versions
-ONE_FIELD = b"\x91"  # how the encoding of a model with one field begins
+FIELDS_MAX = 16  # of a proof or of its fragments, including those of later minor versions
+ONE_FIELD = b"\x91"  # start of the encoding of a model with one field
 
 
 class _Momentum(Wire):
@@ -49,7 +49,10 @@ class Proof(Wire):
 
     @classmethod
     def from_wire(cls, data: bytes, bytes_max: int = PROOF_BYTES_MAX) -> Self:
-        """A certificate at a time: what is no proof would else take thirty times its bytes before it is refused."""
+        """Decode one certificate at a time; raises PeerError.
+
+        Decoded as a whole, data that is no proof would take thirty times its bytes before it is refused.
+        """
         if len(data) > bytes_max:
             raise PeerError(f"Proof of {len(data)} bytes is over the limit of {bytes_max}")
         (fragments,) = _first_fields(data, 1)
@@ -76,7 +79,7 @@ def _first_fields(data: bytes, count: int) -> list[bytes]:
 
 @dataclass(frozen=True, slots=True)
 class ProvenFragment:
-    """What the certificates of a fragment show."""
+    """The facts that a fragment's certificates prove."""
 
     version: int
     head: bytes  # digest of this version
@@ -88,15 +91,14 @@ class ProvenFragment:
 
     @property
     def from_founders(self) -> bool:
-        """Nobody but the founders, and those whom they and their successors let in, can have made this version."""
+        """Whether only the founders, and peers that they and their successors let in, can have made this version."""
         return self.first_version == 1 and not self.minor_versions
 
 
 def proving(passed: Sequence[Certificate], certificates: Sequence[Certificate], memory: int) -> tuple[Certificate, ...]:
-    """Those of a fragment's certificates, oldest first, that an export carries; raises LocalError if they do not do.
+    """Return the certificates of a fragment that an export carries, oldest first; raises LocalError if too few exist.
 
-    `passed` stand for those before `certificates`; `memory` is how many decide about the one after them
-    (`Rules.memory`).
+    `passed` stand for the ones before `certificates`; `memory` is how many decide about the next one (`Rules.memory`).
     """
     few = skipping(passed, certificates)
     if few and certificates and few[-1].digest == certificates[-1].digest:

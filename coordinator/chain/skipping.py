@@ -1,8 +1,8 @@
 """A few certificates that stand for a long chain: each is signed by most of the group of the one before it. Pure.
 
 Light clients of other chains call this skipping verification (Tendermint's light client, Braithwaite et al., 2020).
-Between two certificates it trusts what every version trusts: that fewer than half of a group ever sign two histories,
-later included.
+Between two certificates it relies on what every version relies on: fewer than half of a group ever sign two histories,
+even later.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from collections.abc import Iterable, Sequence
 
 from coordinator.chain.certificate import Certificate, more_than_share
 
-VOUCHING_SHARE = 0.5  # of a roster; a full certificate takes as much of the active set (`PaceSpec.min_share`)
+VOUCHING_SHARE = 0.5  # of a roster; a full certificate needs the same share of the active set (`PaceSpec.min_share`)
 
 
 def vouches_for(older: Certificate, newer: Certificate) -> bool:
-    """Whether enough of an older certificate's roster signed a newer one. Says nothing about their signatures."""
+    """Whether enough of an older certificate's roster signed a newer one. Does not verify the signatures."""
     roster = older.outcome.roster_ids
     if newer.outcome.minor or newer.fragment != older.fragment or newer.version <= older.version:
         return False
@@ -25,9 +25,9 @@ def vouches_for(older: Certificate, newer: Certificate) -> bool:
 
 
 def skipping(passed: Sequence[Certificate], newer: Iterable[Certificate]) -> list[Certificate]:
-    """As few certificates as lead from version 1 to the newest that can be reached; none without version 1.
+    """Return the few certificates that lead from version 1 to the newest reachable one; empty without version 1.
 
-    `passed` is what this function returned before, `newer` what follows on the same branch, oldest first.
+    `passed` is an earlier return value of this function; `newer` follows it on the same branch, oldest first.
     """
     kept = list(passed)
     for one in newer:

@@ -1,7 +1,7 @@
-"""Who came by an invite with limits: a list that only grows, in the certificates of fragment 0 (docs/adr/0061). Pure.
+"""The list of peers that came by an invite with limits. Pure.
 
-All peers count the uses of an invite from there, so they agree. Keys are named by short digests: there are few of them,
-and a certificate of each version carries the whole list.
+It only grows, in the certificates of fragment 0 (docs/adr/0061). All peers count the uses of an invite from it, so they
+agree. Keys are named by short digests: there are few of them, and every version's certificate carries the whole list.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from dht.statement import digest_of
 from dht.wire import Wire
 
 USES_FRAGMENT = 0
-INVITED_MAX = 256  # of a run, by invites with limits
+INVITED_MAX = 256  # peers of a run that came by invites with limits
 TAG_BYTES = 12
 
 Tag = Annotated[bytes, Field(min_length=TAG_BYTES, max_length=TAG_BYTES)]
 
 
 class InviteUses(Wire):
-    """Whom one invite has let in, in the order of their tags."""
+    """The peers that one invite has let in, in the order of their tags."""
 
     invite: Tag
     peers: tuple[Tag, ...] = Field(min_length=1, max_length=INVITED_MAX)
@@ -34,23 +34,23 @@ NONE_USED: UsedInvites = ()
 
 
 def tag_of(key: PeerId) -> bytes:
-    """How an invite or a peer is named in the list."""
+    """Return the tag that names an invite or a peer in the list."""
     return digest_of(b"muster-guest", key.encode())[:TAG_BYTES]
 
 
 def uses_of(used_invites: UsedInvites, invite: PeerId) -> frozenset[bytes]:
-    """The tags of the peers that this invite has let in."""
+    """Return the tags of the peers that this invite has let in."""
     tag = tag_of(invite)
     return next((frozenset(one.peers) for one in used_invites if one.invite == tag), frozenset())
 
 
 def count_of(used_invites: UsedInvites) -> int:
-    """How many are on the list."""
+    """Return how many peers are on the list."""
     return sum(len(one.peers) for one in used_invites)
 
 
 def joined_by(used_invites: UsedInvites, newcomers: Mapping[PeerId, PeerId]) -> UsedInvites:
-    """The list with these peers, each with its invite; beyond `INVITED_MAX` nobody is added."""
+    """Return the list with these peers added, each to its invite; beyond `INVITED_MAX` none is added."""
     held = {one.invite: set(one.peers) for one in used_invites}
     room = INVITED_MAX - count_of(used_invites)
     for peer, invite in sorted(newcomers.items()):
@@ -62,7 +62,7 @@ def joined_by(used_invites: UsedInvites, newcomers: Mapping[PeerId, PeerId]) -> 
 
 
 def extends(later: UsedInvites, earlier: UsedInvites) -> bool:
-    """Whether nobody has been forgotten, and nobody is on the list twice."""
+    """Whether the later list keeps all entries of the earlier one, has none twice, and has at most `INVITED_MAX`."""
     sets = {one.invite: set(one.peers) for one in later}
     return (
         len(sets) == len(later)
@@ -74,7 +74,10 @@ def extends(later: UsedInvites, earlier: UsedInvites) -> bool:
 def surplus(
     used_invites: UsedInvites, order: Sequence[PeerId], invites: Mapping[PeerId, tuple[PeerId, int]]
 ) -> frozenset[PeerId]:
-    """Who of these, in order, is more than an invite lets in; `invites` has the invite of each, and its uses."""
+    """Return the peers that, in order, exceed the uses of their invite.
+
+    `invites` has the invite of each peer, and how many peers that one may let in.
+    """
     coming: dict[PeerId, set[bytes]] = {}
     found = set()
     for peer in order:

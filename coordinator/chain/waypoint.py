@@ -1,9 +1,9 @@
-"""Where a newcomer begins in a run that is older than anybody's memory (design §8: the invite's heads). Pure functions.
+"""Waypoints: where a newcomer begins if no peer keeps the run's oldest certificates (design §8). Pure functions.
 
-A waypoint is one version of every fragment that the issuer of an invite holds certified; the invite carries a hash over
-the digests of these versions, its heads. Any holder of the chains can say what the heads are, and give the tail of
-certificates that ends at each: a head names its outcome, and that the version before, so the hash vouches for all of it
-but the signatures, and these are checked. From there on a newcomer follows certificates as everybody does.
+A waypoint is one version of every fragment, certified and held by the issuer of an invite. The invite carries a hash
+over the digests of these versions, the invite's heads. Any holder of the chains can give the heads, and the tail of
+certificates that ends at each. A head names its outcome, which names the version before. So the hash vouches for the
+whole tail except the signatures, and these are checked. From there on a newcomer follows certificates as all peers do.
 """
 
 from __future__ import annotations
@@ -18,34 +18,34 @@ from coordinator.chain.packed_history import PackedHistory
 from dht.errors import PeerError
 from dht.statement import digest_of
 
-SETTLED_VERSIONS = 4  # the newest ones may yet turn out to be nobody's, so a waypoint is this much older
+SETTLED_VERSIONS = 4  # the newest versions may still be abandoned, so a waypoint is this much older
 
 
 @dataclass(frozen=True, slots=True)
 class Waypoint:
-    """`digest` is `heads_digest` over the digests of this version of every fragment."""
+    """One version of every fragment; `digest` is `heads_digest` over the digests of that version."""
 
     version: int
     digest: bytes
 
 
 def heads_digest(run_id: bytes, version: int, heads: Sequence[bytes]) -> bytes:
-    """What an invite carries: `heads` are the digests of this version, by fragment."""
+    """Return the hash that an invite carries; `heads` are the digests of this version, by fragment."""
     return digest_of(b"muster-heads", run_id, version.to_bytes(8, "big"), *heads)
 
 
 def heads_at(chains: Sequence[Chain], version: int) -> tuple[bytes, ...] | None:
-    """The digests of this version of all fragments; None where one of them, or what led to it, is not kept."""
+    """Return the digests of this version of all fragments; None if one of them, or what led to it, is not kept."""
     if not all(chain.first_version <= version <= chain.version for chain in chains):
         return None
     return tuple(digest for chain in chains if (digest := chain.digest_at(version)) is not None)
 
 
 def newest_waypoint(held: Sequence[Chain]) -> Waypoint | None:
-    """What an invite should carry, from chains that end at what its issuer holds; None at the start of a run.
+    """Return the waypoint for an invite, from chains that end at what its issuer holds; None at the start of a run.
 
-    It lies before every branch that a healing partition may still make us leave: such a branch begins with a minor
-    version, and is no longer than lineages are compared, or what few made until most come back.
+    It lies before every branch that a healing partition may still make us leave. Such a branch begins with a minor
+    version, and lies within the depth at which lineages are compared, or within what few made until most come back.
     """
     version = min(_settled(chain) for chain in held)
     heads = heads_at(held, version) if version > 0 else None
@@ -61,13 +61,13 @@ def _settled(chain: Chain) -> int:
 
 
 def knows(chains: Sequence[Chain], waypoint: Waypoint) -> bool | None:
-    """Whether these chains contain the waypoint; None if they do not reach so far, or no longer go so far back."""
+    """Whether these chains contain the waypoint; None if they end before it or no longer go back to it."""
     heads = heads_at(chains, waypoint.version)
     return None if heads is None else heads_digest(chains[0].rules.run_id, waypoint.version, heads) == waypoint.digest
 
 
 def tail(chain: Chain, version: int) -> tuple[Certificate, ...]:
-    """The certificates that determine the active set at this version, oldest first; empty where they are not kept."""
+    """Return the certificates that determine the active set at this version, oldest first; empty if not kept."""
     if not chain.first_version <= version <= chain.version:
         return ()
     count = min(version, chain.rules.memory)
@@ -75,7 +75,7 @@ def tail(chain: Chain, version: int) -> tuple[Certificate, ...]:
 
 
 def chain_of_tail(empty: Chain, waypoint_version: int, head: bytes, certificates: Sequence[Certificate]) -> Chain:
-    """The chain that ends at `head` with these certificates; `empty` is the one at version 0.
+    """Build the chain that ends at `head` with these certificates; `empty` is the chain at version 0.
 
     Raises PeerError unless they are the tail of that version: linked, signed by their rosters, ending at the head.
     """
