@@ -1,1 +1,1 @@
-"""What convicts: evidence, bans, equivocation."""
+"""Convictions of keys: evidence, bans, orders, equivocation."""

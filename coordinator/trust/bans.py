@@ -1,7 +1,7 @@
-"""Keys that lost their place, and the evidence for it, at one peer (design §9): for a fault, or by an order.
+"""The banned keys that one peer knows, with the evidence for each (design §9): of a fault, or of an order.
 
-Held for good, on disk, too (`KeepEvidence`). Local: it decides whom we list, wait for and let join. What all members of
-a fragment must agree on follows from its chain alone (`Chain.convicted`).
+Bans are held for good, on disk, too (`KeepEvidence`). They are local: they decide which peers we list, wait for and let
+join. What all members of a fragment must agree on follows from its chain alone (`Chain.convicted`).
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ class Ban:
 
 @dataclass(slots=True)
 class Bans:
-    """One piece of evidence for each key, oldest first. Bounded: strangers' keys make room for those that matter.
+    """One piece of evidence for each key, oldest first. Bounded: strangers' keys make room for known ones.
 
-    Orders take no room of faults, and faults none of theirs.
+    Orders and faults have separate room.
     """
 
     held: dict[PeerId, Ban] = field(default_factory=dict)
     kept_bytes: int = 0
     orders: Orders = field(default_factory=Orders)
-    given: dict[tuple[PeerId, PeerId], Ban] = field(default_factory=dict)  # of `orders.latest`, with its evidence
-    revision: int = 0  # grows with whatever others may have to be told of
+    given: dict[tuple[PeerId, PeerId], Ban] = field(default_factory=dict)  # the evidence for `orders.latest`
+    revision: int = 0  # grows with every change that others may have to be told of
 
     def __contains__(self, peer: object) -> bool:
         return peer in self.held
@@ -50,7 +50,7 @@ class Bans:
     def add(self, ban: Ban, known: Collection[PeerId]) -> bool:
         """Keep verified evidence about a key that has none yet; False if there is no room even without strangers.
 
-        `known` are the keys of the active sets: making keys that convict themselves costs nothing.
+        `known` are the keys of the active sets. Strangers are dropped first: keys that convict themselves cost nothing.
         """
         size = len(ban.evidence.to_wire())
         faults = [peer for peer, held in self.held.items() if held.guilt.issued is None]
@@ -67,7 +67,7 @@ class Bans:
         return True
 
     def obey(self, given: Ban) -> frozenset[PeerId] | None:
-        """Take up a verified order: whose place changes by it; None if it is no news.
+        """Take up a verified order; returns the keys that it bans or lets in again, None if it is not new.
 
         A key that was convicted of a fault stays convicted, whatever is ordered.
         """
@@ -83,7 +83,7 @@ class Bans:
         return frozenset(peer for peer in changed if self._settle(peer))
 
     def _settle(self, peer: PeerId) -> bool:
-        """Have `held` say what the orders say of a key; whether that was otherwise before."""
+        """Make `held` agree with the orders about a key; returns whether that bans it or lets it in again."""
         held, verdict = self.held.get(peer), self.orders.verdict(peer)
         if held is not None and held.guilt.issued is None:
             return False
@@ -93,31 +93,31 @@ class Bans:
         return held is None
 
     def order_about(self, peer: PeerId) -> Ban | None:
-        """The order that holds about a key, with its evidence."""
+        """Return the order that holds about a key, with its evidence; None if there is none."""
         verdict = self.orders.verdict(peer)
         return None if verdict is None else self.given[verdict.issuer, peer]
 
     def everything(self) -> list[Ban]:
-        """All that others may lack: proofs of faults, and then orders, each oldest first."""
+        """Return all that others may lack: proofs of faults, and then orders, each oldest first."""
         return [*(ban for ban in self.held.values() if ban.guilt.issued is None), *self.given.values()]
 
     def evidence(self, digest: bytes) -> Evidence | None:
-        """The evidence of this digest, if it is the one that we keep."""
+        """Return the evidence with this digest, if we keep it."""
         return next((ban.evidence for ban in self.everything() if ban.evidence.digest == digest), None)
 
     def lacks(self, conviction: Conviction) -> bool:
-        """Whether what another peer holds of a key may be news: one proof is enough, orders follow others."""
+        """Whether another peer's evidence may be news: one proof of a fault is enough, but orders follow orders."""
         held = self.held.get(PeerId(conviction.peer))
         if held is not None and held.guilt.issued is None:
             return False
         return self.evidence(conviction.evidence) is None
 
     def among(self, peers: Iterable[PeerId]) -> tuple[Conviction, ...]:
-        """Convictions of these peers, in order, as rosters and certificates list them."""
+        """Return the convictions of these peers, in order, as rosters and certificates list them."""
         listed = sorted(peer for peer in peers if peer in self.held)
         return tuple(self.held[peer].conviction for peer in listed[:CONVICTIONS_MAX])
 
     def to_tell(self, known: Collection[PeerId]) -> list[Conviction]:
-        """Convictions to tell others of: first those in active sets, then the newest; and orders to let somebody in."""
+        """Return the convictions and orders to tell others of: first about keys in active sets, then the newest."""
         newest_first = self.everything()[::-1]
         return [ban.conviction for ban in sorted(newest_first, key=lambda ban: ban.guilt.peer not in known)]

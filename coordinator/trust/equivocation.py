@@ -1,8 +1,8 @@
-"""What we have heard others say, and where somebody said two things in one place (design §9).
+"""Finds equivocation: a peer that makes two different statements in one slot (design §9).
 
-Every peer keeps the first valid statement for each place of the newest two versions of a fragment. A second one that
-differs is evidence. Who tells one thing to half of a group and another thing to the rest is found by comparing: after
-each round a peer sends a few members of the group the digests of what it heard, and they ask for what differs.
+Every peer keeps the first valid statement for each slot of the newest two versions of a fragment. A second one that
+differs is evidence. A sender may also tell half of a group one thing and the rest another. To find that, a peer sends a
+few members of the group the digests of what it heard after each round, and they ask for the statements that differ.
 """
 
 from __future__ import annotations
@@ -22,39 +22,39 @@ from dht.statement import Statement, digest_of
 VERSIONS_KEPT = 2
 STATEMENTS_KEPT = 1024  # of each version: several rounds of a full group
 BYTES_KEPT = 16 << 20  # of each version
-SENDERS_MIN = 16  # it takes so many to fill either: what one says leaves room for what the others say
+SENDERS_MIN = 16  # it takes so many to fill either: one sender always leaves room for the others
 ROOMS = {
     "join": (8, 8 << 10),
     "roster": (4, 48 << 10),
     "commit": (4, 28 << 10),
-    "bundle": (4, BODIES_BYTES_MAX // 2),  # of two that are longer no evidence can be made
+    "bundle": (4, BODIES_BYTES_MAX // 2),  # two that are longer do not fit into evidence
     "result": (8, 64 << 10),
     "check": (8, 16 << 10),
     "redo": (4, 56 << 10),
     "proposal": (4, 56 << 10),
     "ballot": (6, 4 << 10),
 }
-"""Statements and bytes that are kept of one sender and kind: who fills one room may still convict itself in another."""
-ELSEWHERE_PART = 4  # of a room, besides it, is for groups that we are not in: anybody can make up any number of those
+"""Statements and bytes kept of one sender and kind: a sender that fills one room may convict itself in another."""
+ELSEWHERE_PART = 4  # rooms for groups that we are not in are so much smaller: anybody can make up any number of groups
 ANSWERED_MAX = 4  # statements in answer to one question
-SHORT_BYTES = 16  # of a place's name and of a statement's digest, where they are only compared
+SHORT_BYTES = 16  # of a slot's name and of a statement's digest, if they are only compared
 
 Heard = dict[bytes, Statement]
-"""By place."""
+"""Statements by the name of their slot."""
 Room = tuple[str, str, bool]
-"""Sender, kind, and whether it was said elsewhere than in its part of a group of ours."""
+"""Sender, kind, and whether the statement is not the sender's part in a group of ours."""
 Say = Callable[[Statement], bool]
-"""Whether a sender says in a group of ours what is its part there."""
+"""Tells whether a statement is its sender's part in a group of ours."""
 
 
 def nowhere(statement: Statement) -> bool:
-    """For a peer that is in no group."""
+    """Return False: the answer of a peer that is in no group."""
     return False
 
 
 @dataclass(slots=True)
 class Equivocations:
-    """Equivocations in one fragment, by version."""
+    """The statements heard about one fragment, by version, among which equivocations are found."""
 
     verifier: Verifier
     heard: dict[int, Heard] = field(default_factory=dict)
@@ -63,11 +63,11 @@ class Equivocations:
     kept_counts: dict[int, Counter[Room]] = field(default_factory=dict)
 
     def see(self, statement: Statement, trusted: Set[PeerId], ours: Say = nowhere) -> list[Evidence]:
-        """Keep a statement and those in it, if they are news; returns what they prove together with what we have.
+        """Keep a statement and those in it, if they are new; returns what they prove together with those we have.
 
-        While there is room everybody's are kept, then only those of `trusted` senders: keys cost nothing. Of any
-        one sender a part is kept, of each kind. What it says as its part in groups of ours (`ours`) has rooms of its
-        own, which nothing else can fill.
+        All senders share one half of the room; the other half is for `trusted` ones, as keys cost nothing. Each sender
+        has limited rooms, one for each kind. Statements that are its part in groups of ours (`ours`) have rooms of
+        their own, which nothing else can fill.
         """
         version = statement.context.version
         if statement.digest in self.known.get(version, ()):
@@ -102,7 +102,7 @@ class Equivocations:
     def _has_room(self, version: int, room: Room, size: int, trusted: Set[PeerId]) -> bool:
         counts, sizes = self.kept_counts.get(version, Counter()), self.kept_bytes.get(version, Counter())
         sender, kind, elsewhere = room
-        share = 1 if sender in trusted else 2  # half is for those whom we know
+        share = 1 if sender in trusted else 2  # half is for senders that we know
         if counts.total() >= STATEMENTS_KEPT // share or sizes.total() + size > BYTES_KEPT // share:
             return False
         part = ELSEWHERE_PART if elsewhere else 1
@@ -110,14 +110,14 @@ class Equivocations:
         return counts[room] < count_max // part and sizes[room] + size <= bytes_max // part
 
     def forget(self, newest: int) -> None:
-        """Keep what is about the newest versions up to this one only."""
+        """Forget all statements but those about the newest versions up to this one."""
         for version in [one for one in self.heard if not newest - VERSIONS_KEPT < one <= newest]:
             del self.heard[version], self.known[version], self.kept_bytes[version], self.kept_counts[version]
 
     # -- comparing
 
     def summary(self, fragment: int, version: int) -> HeardNote | None:
-        """What we heard about a version, in digests: the newest `HEARD_MAX`; None if that is nothing."""
+        """Return short digests of what we heard about a version, the newest `HEARD_MAX`; None if we heard nothing."""
         heard = list(self.heard.get(version, {}).items())[-HEARD_MAX:]
         if not heard:
             return None
@@ -125,7 +125,7 @@ class Equivocations:
         return HeardNote(fragment=fragment, version=version, heard=marks)
 
     def differing(self, note: HeardNote) -> AskHeardNote | None:
-        """What to ask somebody who heard something else than we did; None if we agree as far as we both heard."""
+        """Return a request for the statements that another peer heard differently; None if there are none."""
         own = self.heard.get(note.version, {})
         places = [
             mark[:SHORT_BYTES]
@@ -137,7 +137,7 @@ class Equivocations:
         return AskHeardNote(fragment=note.fragment, version=note.version, places=tuple(places[:ANSWERED_MAX]))
 
     def answer(self, note: AskHeardNote) -> list[Statement]:
-        """What we heard in these places."""
+        """Return the statements that we heard in these slots."""
         own = self.heard.get(note.version, {})
         return [own[place] for place in note.places[:ANSWERED_MAX] if place in own]
 

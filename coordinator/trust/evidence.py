@@ -1,29 +1,29 @@
 """Evidence: signed statements that prove a class A fault to anybody, offline (design §9).
 
-Everybody with the bytes of an `Evidence` and the run's manifest comes to the same verdict: no clock, no network,
-nobody's word. Only what is exact convicts. What rests on the tolerance of floating-point arithmetic, on time, or on
-what somebody did *not* say never does.
+Any peer with the bytes of an `Evidence` and the run's manifest reaches the same verdict, without a clock, a network or
+another peer's word. Only exact facts convict. The tolerance of floating-point arithmetic, time, or a message that a
+peer did *not* send never does.
 
-**A contradiction** is two statements of one key in one place that differ. No honest peer makes one, however often it
+**A contradiction** is two different statements of one key in one slot. No honest peer makes one, however often it
 crashes and restarts (`coordinator.trust.statement_slots`).
 
-**A lie** is one statement that cannot be true whatever else is: a result that counts one input twice.
+**A lie** is one statement that is false by itself: a result that counts one input twice.
 
 **Garbage** is a commitment with an opened leaf of one of its parts that does not decode to finite numbers. No codec
-makes such a leaf: encoding refuses what is not finite and saturates what is too large.
+makes such a leaf: encoding refuses numbers that are not finite and saturates those that are too large.
 
-**A false result** is a signed result with one opened leaf that is not what its inputs come to: the reducer's statement,
-the leader's bundle, and that leaf with those of all included inputs. The result names the bundle by its digest, so an
-honest reducer has read that very bundle before it signed: every commitment, and with them weights, norms and the roots
-of all inputs are what it had. It includes only inputs whose whole bytes hash to their committed root, and a root has
-one set of leaves. So nothing that a contributor or a leader says afterwards can make an honest reducer's result false,
-and nobody but the reducer is convicted by it. Where the bundle lies is not asked: its context says only what its
-leader wrote there.
+**A false result** is a signed result with one opened leaf that does not follow from its inputs. The evidence holds the
+reducer's statement, the leader's bundle, and that leaf with those of all included inputs. The result names the bundle
+by its digest, so an honest reducer has read that very bundle before it signed. It had the same commitments, and with
+them the same weights, norms and roots of all inputs. It includes only inputs whose whole bytes hash to their committed
+root, and a root has one set of leaves. So nothing that a contributor or a leader signs afterwards can make an honest
+reducer's result false, and only the reducer is convicted. The bundle's context is not checked, since its leader can
+write anything there.
 
 **An order** is no fault: the organiser, or a co-organiser, shows a key out of the run or lets it in again
-(`coordinator.trust.orders`). It proves itself and travels as the proofs of faults do.
+(`coordinator.trust.orders`). It proves itself and is sent like proofs of faults.
 
-What takes tensors to tell is behind the port `ProofChecker`.
+Checks that need tensors are behind the port `ProofChecker`.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from dht.statement import Digest, Statement, digest_of
 from dht.wire import MESSAGE_BYTES_MAX, Wire
 
 EVIDENCE_BYTES_MAX = MESSAGE_BYTES_MAX - (4 << 10)  # fits into one control message
-BODIES_BYTES_MAX = EVIDENCE_BYTES_MAX - (2 << 10)  # of its statements and exhibit: what surrounds them is small
+BODIES_BYTES_MAX = EVIDENCE_BYTES_MAX - (2 << 10)  # of its statements' bodies and its exhibit; the rest is small
 STATEMENTS_MAX = 4
 PATH_MAX = 40
 
@@ -60,11 +60,11 @@ TENSOR_CHARGES = (GARBAGE, FALSE_RESULT)
 
 
 class Evidence(Wire):
-    """What proves one fault of one key. Its bytes are canonical: another encoding of the same thing is no evidence."""
+    """The proof of one fault of one key. Its bytes are canonical: another encoding of the same proof is no evidence."""
 
     charge: str = Field(max_length=16, pattern=r"^[a-z_]+$")
     statements: tuple[Statement, ...] = Field(min_length=1, max_length=STATEMENTS_MAX)
-    exhibit: bytes = Field(b"", max_length=EVIDENCE_BYTES_MAX)  # what else this charge needs, encoded
+    exhibit: bytes = Field(b"", max_length=EVIDENCE_BYTES_MAX)  # further proof that this charge needs, encoded
 
     @cached_property
     def digest(self) -> bytes:
@@ -72,7 +72,7 @@ class Evidence(Wire):
 
     @classmethod
     def parse(cls, data: bytes) -> Evidence:
-        """Raises PeerError unless `data` is the one encoding of some evidence."""
+        """Decode evidence; raises PeerError unless `data` is its one canonical encoding."""
         evidence = cls.from_wire(data, EVIDENCE_BYTES_MAX)
         if evidence.to_wire() != data:
             raise PeerError("evidence that is not in canonical form")
@@ -89,7 +89,7 @@ class OpenedLeaf(Wire):
 
 
 class ProofChecker(Protocol):
-    """What takes tensors to tell. Pure: answers follow from the manifest and the arguments alone.
+    """The checks that need tensors. Pure: answers follow from the manifest and the arguments alone.
 
     A part is named by fragment, number of partitions and partition.
     """
@@ -100,7 +100,7 @@ class ProofChecker(Protocol):
         ...
 
     def leaves(self, part: tuple[int, int, int]) -> int:
-        """How many leaves the encoding of such a part of a contribution has; 0 if there is no such part."""
+        """Return how many leaves the encoding of such a part of a contribution has; 0 if there is no such part."""
         ...
 
     def is_garbage(self, part: tuple[int, int, int], index: int, piece: bytes) -> bool:
@@ -108,7 +108,7 @@ class ProofChecker(Protocol):
         ...
 
     def is_false(self, fragment: int, result: Result, committed: Committed, shown: Refutation) -> bool:
-        """Whether no honest reducer signs this result over these commitments, by the leaf that is shown of it.
+        """Whether the leaf that is shown proves that no honest reducer signs this result over these commitments.
 
         The commitments have one codec and one number of partitions, and the result includes some of them. Raises
         PeerError if a shown leaf is not under its signed root, or such results cannot be recomputed from a leaf.
@@ -118,7 +118,7 @@ class ProofChecker(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Guilt:
-    """Who is convicted, and of what, in one line; by whose order, if by one, which may also let somebody in again."""
+    """A convicted key and the reason in one line. `issued` is the order, if there is one; it may let the key in."""
 
     peer: PeerId
     reason: str
@@ -126,11 +126,11 @@ class Guilt:
 
 
 class UnknownChargeError(PeerError):
-    """Evidence that we cannot judge: of a newer version, or without tensors. Says nothing about its sender."""
+    """We cannot judge this evidence: it is of a newer version, or we have no tensors. Says nothing about its sender."""
 
 
 def verify(evidence: Evidence, rules: Rules, proof_checker: ProofChecker | None = None) -> Guilt:
-    """Who is guilty; raises PeerError with the reason if this proves nothing."""
+    """Verify evidence and return its verdict; raises PeerError with the reason if it proves nothing."""
     of_tensors = evidence.charge in TENSOR_CHARGES
     if not (of_tensors and proof_checker is not None) and evidence.charge not in (CONTRADICTION, LIE, ORDER):
         raise UnknownChargeError(f"evidence that cannot be judged here: {evidence.charge}")
@@ -152,7 +152,7 @@ def verify(evidence: Evidence, rules: Rules, proof_checker: ProofChecker | None 
 
 
 def order_evidence(order: Statement, delegation: bytes = b"") -> Evidence:
-    """What an order is with the word that its issuer may give it."""
+    """Make the evidence of an order, with the delegation by which a co-organiser may give it."""
     return Evidence(charge=ORDER, statements=(order,), exhibit=delegation)
 
 
@@ -169,7 +169,7 @@ def _read_order(evidence: Evidence, rules: Rules) -> Guilt:
 
 
 def contradiction(one: Statement, other: Statement) -> Evidence:
-    """The evidence that two differing statements from one place make."""
+    """Make the evidence of two different statements in one slot."""
     statements = tuple(sorted((one, other), key=lambda statement: statement.digest))
     return Evidence(charge=CONTRADICTION, statements=statements)
 
@@ -190,7 +190,7 @@ def _judge_contradiction(statements: tuple[Statement, ...]) -> Guilt:
 
 
 def lie_in(statement: Statement) -> str | None:
-    """What in this statement cannot be true; None if nothing is, or it cannot be read."""
+    """Return what is false in a statement by itself; None if nothing is, or it cannot be read."""
     if statement.context.kind != "result":
         return None
     try:
@@ -201,7 +201,7 @@ def lie_in(statement: Statement) -> str | None:
 
 
 def lie(statement: Statement) -> Evidence:
-    """The evidence that such a statement is by itself."""
+    """Make the evidence of a statement that is false by itself."""
     return Evidence(charge=LIE, statements=(statement,))
 
 
@@ -216,7 +216,7 @@ def _judge_lie(statements: tuple[Statement, ...]) -> Guilt:
 
 
 def garbage(commit: Statement, opened: OpenedLeaf) -> Evidence:
-    """The evidence that such a leaf under a signed commitment makes."""
+    """Make the evidence of a leaf under a signed commitment that does not decode to finite numbers."""
     return Evidence(charge=GARBAGE, statements=(commit,), exhibit=opened.to_wire())
 
 
@@ -241,7 +241,7 @@ def _judge_garbage(evidence: Evidence, proof_checker: ProofChecker) -> Guilt:
 
 
 def false_result(result: Statement, bundle: Statement, shown: Refutation) -> Evidence | None:
-    """The evidence that a refutation makes with what it is about; None if it does not fit into one message."""
+    """Make the evidence of a refutation, its result and its bundle; None if it does not fit into one message."""
     exhibit = shown.to_wire()
     if len(result.body) + len(bundle.body) + len(exhibit) > BODIES_BYTES_MAX:
         return None
@@ -261,7 +261,7 @@ def _judge_false_result(evidence: Evidence, proof_checker: ProofChecker) -> Guil
         raise PeerError("a leaf of another result")
     committed = Committed.of(bundle.read(Bundle))
     commits = committed.commits
-    if len(commits) > committed.members:  # else what an older muster weighted otherwise would convict (docs/adr/0046)
+    if len(commits) > committed.members:  # else a result with an older version's weights would convict (docs/adr/0046)
         raise PeerError("an input set that no honest member accepts")
     forms = {(commit.codec, len(commit.part_roots)) for commit in commits}
     if forms != {(proof_checker.codec, len(commits[0].part_roots))} or result.partition >= len(commits[0].part_roots):

@@ -1,7 +1,7 @@
-"""How long a statement may be: what is longer, everybody refuses by its bytes alone.
+"""Limits on the length of statements: every peer refuses a longer one by its bytes alone.
 
-Bodies may end in fields that we do not know (`dht.wire`). If there were room for any number of bytes, a leader could
-say two things that are both acted on, and both too long to be kept or to fit into evidence
+Bodies may end in fields that we do not know (`dht.wire`). With room for any number of bytes, a leader could make two
+contradicting statements that are both acted on, and both too long to be kept or to fit into evidence
 (`coordinator.trust.equivocation`).
 """
 
@@ -13,14 +13,14 @@ from dht.errors import PeerError
 from dht.statement import Statement
 from dht.wire import MESSAGE_BYTES_MAX
 
-ENVELOPE_BYTES = 1 << 8  # of a statement beside its body, at most: context, sender and signature
-LEADERS_OWN_BYTES_MAX = 5 << 10  # in what holds others' statements: convictions of 32 take 3.3 KB
+ENVELOPE_BYTES = 1 << 8  # the most that a statement has beside its body: context, sender and signature
+LEADERS_OWN_BYTES_MAX = 5 << 10  # of a statement that holds others' statements; 32 convictions take 3.3 KB
 
 
 def check_length(statement: Statement) -> None:
-    """Raises PeerError for what is too long, by itself or for what it lists of others."""
+    """Raise PeerError for a statement that is too long, by itself or for the statements of others that it lists."""
     _check_alone(statement)
-    if len(statement.body) <= LEADERS_OWN_BYTES_MAX:  # nothing in it is long, and most that is said costs no decoding
+    if len(statement.body) <= LEADERS_OWN_BYTES_MAX:  # nothing in it is long; so most statements cost no decoding
         return
     listed = nested(statement)
     for one in listed:

@@ -1,8 +1,8 @@
-"""Orders: who the organiser shows out of a run, and lets in again (docs/adr/0060). Pure.
+"""Orders, by which the organiser shows a key out of a run and lets it in again (docs/adr/0060). Pure.
 
-An order proves itself: it is signed by the organiser, or by a co-organiser with the organiser's own word that it is
-one. Which orders hold is a function of the set of them, whatever order they came in and however often, so that all
-peers who have seen the same come to the same.
+An order proves itself: it is signed by the organiser, or by a co-organiser that adds the organiser's delegation. Which
+orders hold is a function of the set of them, in whatever sequence and however often they arrived. So all peers that
+have seen the same orders agree.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from dht.statement import PeerIdText, Statement, digest_of, make_statement
 from dht.wire import Wire
 
 REASON_CHARACTERS_MAX = 120
-ORDERS_EACH_MAX = 256  # of the organiser, and of each co-organiser: one about a key
-DEPUTIES_MAX = 16  # co-organisers whose orders are kept; nobody but the organiser can make more
+ORDERS_EACH_MAX = 256  # of the organiser, and of each co-organiser: one for each key
+DEPUTIES_MAX = 16  # co-organisers whose orders are kept; only the organiser can appoint more
 ORDERS_MAX = (1 + DEPUTIES_MAX) * ORDERS_EACH_MAX
 SERIAL_MAX = 2**53
 
 
 class Order(Wire):
-    """«This key has no part in the run any more», or has again. The highest serial of one issuer about a key counts."""
+    """Shows a key out of the run, or lets it in again. The highest serial of one issuer about a key counts."""
 
     subject: PeerIdText
     revoked: bool
-    serial: int = Field(ge=0, le=SERIAL_MAX)  # unix milliseconds, where the issuer's clock is right
+    serial: int = Field(ge=0, le=SERIAL_MAX)  # unix milliseconds, if the issuer's clock is right
     reason: str = Field("", max_length=REASON_CHARACTERS_MAX, pattern=LINE)
 
 
@@ -50,23 +50,23 @@ class Issued:
 
     @property
     def rank(self) -> tuple[bool, int, bool, bytes]:
-        """What goes before what: the organiser's word, then the later one, then a revocation."""
+        """Precedence of an order: first the organiser's, then the later one, then a revocation."""
         digest = digest_of(b"muster-order", self.issuer.encode(), self.order.to_wire())
         return self.by_organiser, self.order.serial, self.order.revoked, digest
 
 
 def sign_order(signer: Signer, run_id: bytes, order: Order) -> Statement:
-    """The order of an organiser or a co-organiser."""
+    """Sign an order as the organiser or a co-organiser."""
     return make_statement(signer, place(run_id, "order"), order)
 
 
 def delegate(organiser: Signer, run_id: bytes, deputy: PeerId) -> Statement:
-    """The organiser's word that somebody is a co-organiser."""
+    """Sign the organiser's statement that `deputy` is a co-organiser."""
     return make_statement(organiser, place(run_id, "delegate"), Delegation(deputy=deputy))
 
 
 def delegation_of(authority: AdmissionAuthority, deputy: PeerId, signature: bytes) -> Statement:
-    """The statement to which the organiser put this signature."""
+    """Return the delegation that has this signature of the organiser."""
     body = Delegation(deputy=deputy).to_wire()
     return Statement(
         context=place(authority.run_id, "delegate"), sender=authority.organiser, body=body, signature=signature
@@ -74,7 +74,7 @@ def delegation_of(authority: AdmissionAuthority, deputy: PeerId, signature: byte
 
 
 def read_order(statement: Statement, delegation: bytes, rules: Rules) -> Issued:
-    """The order that a verified statement gives; `delegation` shows that a co-organiser may. Raises PeerError."""
+    """Read the order in a verified statement; `delegation` proves that a co-organiser may give it. Raises PeerError."""
     if statement.context != place(rules.run_id, "order"):
         raise PeerError("no order of this run")
     order, issuer = statement.read(Order), PeerId(statement.sender)
@@ -98,8 +98,8 @@ def read_order(statement: Statement, delegation: bytes, rules: Rules) -> Issued:
 class Orders:
     """The latest order of each issuer about each key, by issuer and subject.
 
-    Bounded, and what is kept follows from the set of all orders: of each issuer the latest ones, and of co-organisers
-    those whose ids come first. So nobody can take the room of another, and least of all the organiser's.
+    Bounded. Which orders are kept follows from the set of all orders: the latest of each issuer, and of the
+    co-organisers those whose ids come first. So no issuer can take another's room, least of all the organiser's.
     """
 
     latest: dict[PeerId, dict[PeerId, Issued]] = field(default_factory=dict)
@@ -108,13 +108,13 @@ class Orders:
         return sum(map(len, self.latest.values()))
 
     def get(self, issuer: PeerId, subject: PeerId) -> Issued | None:
-        """The latest order of this issuer about a key."""
+        """Return the latest order of this issuer about a key; None if there is none."""
         return self.latest.get(issuer, {}).get(subject)
 
     def add(self, issued: Issued) -> frozenset[PeerId]:
-        """Keys about which something else may hold now; none if this is no news, or older than all for which is room.
+        """Add an order; returns the keys about which another order may hold now, none if it is not new or not kept.
 
-        An issuer with more than it may have loses its oldest ones.
+        An issuer with more orders than it may have loses its oldest ones, which may be this one.
         """
         known = self.get(issued.issuer, issued.subject)
         if known is not None and known.rank >= issued.rank:
@@ -126,15 +126,15 @@ class Orders:
             oldest = min(book, key=lambda subject: book[subject].rank)
             del book[oldest]
             changed.add(oldest)
-        changed.update(*(self.latest.get(subject, ()) for subject in tuple(changed)))  # and what those said themselves
+        changed.update(*(self.latest.get(subject, ()) for subject in tuple(changed)))  # and keys in their own orders
         for gone in sorted(self.latest.keys() - self._organisers())[DEPUTIES_MAX:]:
             changed |= self.latest.pop(gone).keys()
         return frozenset(changed) if self.get(issued.issuer, issued.subject) is issued else frozenset()
 
     def verdict(self, subject: PeerId) -> Issued | None:
-        """The order that holds about a key; None if there is none.
+        """Return the order that holds about a key; None if there is none.
 
-        A co-organiser whom the organiser has shown out has given none, but for those after it was let in again.
+        If the organiser has shown a co-organiser out, only its orders after it was let in again hold.
         """
         about = [one for book in self.latest.values() if (one := book.get(subject)) is not None and self._holds(one)]
         return max(about, key=lambda one: one.rank, default=None)
@@ -144,12 +144,12 @@ class Orders:
         return verdict is not None and verdict.order.revoked
 
     def revoked(self) -> tuple[PeerId, ...]:
-        """Keys that have no part any more, in order."""
+        """Return the keys that have no part in the run any more, in order."""
         subjects = sorted({subject for book in self.latest.values() for subject in book})
         return tuple(subject for subject in subjects if self.is_revoked(subject))
 
     def _organisers(self) -> frozenset[PeerId]:
-        """The issuer that is the organiser, if it has given any."""
+        """Return the issuer that is the organiser, if it has given any order."""
         return frozenset(issuer for issuer, book in self.latest.items() if next(iter(book.values())).by_organiser)
 
     def _holds(self, issued: Issued) -> bool:
@@ -162,7 +162,7 @@ class Orders:
 
 
 def merged(books: Iterable[Orders]) -> Orders:
-    """What somebody knows who has seen everything that these have."""
+    """Return the orders of a peer that has seen all these orders."""
     whole = Orders()
     for book in books:
         for orders in book.latest.values():

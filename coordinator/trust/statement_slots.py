@@ -1,24 +1,24 @@
-"""Slots: where an honest peer says one thing at most, however often it crashes and restarts (design §9).
+"""Slots: in each, an honest peer makes one statement at most, however often it crashes and restarts (design §9).
 
-Two statements of one key in one slot that differ are a contradiction (`coordinator.trust.evidence`). Each slot holds
-something that a later life of the same peer does not share:
+Two different statements of one key in one slot are a contradiction (`coordinator.trust.evidence`). A peer starts a new
+life with each restart. Each slot holds something that a later life of the same peer does not share:
 
-* A *join* holds the boot nonce of the life that says it, and its context the base. Within a life `OwnJoins.said` keeps
-  what was said; an attempt forgotten there is used up, also if we leave the base and come back (`VoteLocks`).
-* A *roster* counts as said by the life whose join of the leader it holds; without one it convicts nobody. A life issues
+* A *join* holds the boot nonce of its sender's life, and its context the base. Within a life `OwnJoins.said` keeps the
+  joins; an attempt forgotten there is used up, even if we leave the base and come back (`VoteLocks`).
+* A *roster* belongs to the life whose join as leader it holds; without such a join it convicts no key. A life issues
   each revision once, only for attempts that it has joined, and takes no join of an earlier life of its own for its own
   (`RosterBuilder.add`).
-* *What is said in a group* (commit, bundle, vote, abstention) names the roster, whose digest covers the boot nonce of
-  every member. A peer only speaks under a roster that names its present life (`VersionRound._on_roster`), once in
-  each kind; what it has left or declined it does not enter later (`OwnJoins.is_behind`).
-* *What is said in a cell* names its roster, which holds a nonce of every member, its leader included. A member draws
-  one for each stay at a base, and enters no cell without it (`CellRounds.nonce`): each stay deals the wards out anew.
-* *What is said about an input set* (result, check, redo, proposal) names the bundle, whose digest covers the roster's:
+* *Statements in a group* (commit, bundle, vote, abstention) name the roster, whose digest covers the boot nonce of
+  every member. A peer only signs under a roster that names its present life (`VersionRound._on_roster`), once in each
+  kind. It does not later enter a group that it has left or declined (`OwnJoins.is_behind`).
+* *Statements in a cell* name its roster, which holds a nonce of every member, the leader included. A member draws one
+  for each stay at a base, and enters no cell without it (`CellRounds.nonce`): each stay assigns the wards anew.
+* *Statements about an input set* (result, check, redo, proposal) name the bundle, whose digest covers the roster's:
   one result for each partition and turn, one check for each phase, one redo, one proposal.
 * *A vote and an abstention* share a slot: a peer never gives both (`Voting.abstain`, `VersionRound._decline`).
 
-Kinds that are not listed (presence, whatever comes later) may be said as often as one likes. The simulator holds
-every honest peer to this over all of its lives (`coordinator.simulator.invariants`).
+Kinds that are not listed (presence, and any later ones) may be sent any number of times. The simulator holds every
+honest peer to this over all of its lives (`coordinator.simulator.invariants`).
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from dht.errors import PeerError
 from dht.statement import Statement
 
 Slot = tuple[object, ...]
-"""Where an honest peer says one thing at most."""
+"""The name of a slot, in which an honest peer makes one statement at most."""
 
 
 def slot_of(statement: Statement) -> Slot | None:
-    """Where this was said, if only one thing may be said there; None for all else, and for what cannot be read."""
+    """Return the slot of a statement; None if its kind has none, or if it cannot be read."""
     context = statement.context
     detail = _SLOTS.get(context.kind)
     if detail is None:
@@ -58,12 +58,12 @@ def slot_of(statement: Statement) -> Slot | None:
 
 
 def kind_of(statement: Statement) -> str:
-    """What it is said as: who votes does not abstain."""
+    """Return the kind of a statement's slot, which votes and abstentions share."""
     return "ballot" if statement.context.kind in ("vote", "abstain") else statement.context.kind
 
 
 def nested(statement: Statement) -> tuple[Statement, ...]:
-    """The statements of others that a leader's statement holds; none if it cannot be read."""
+    """Return the statements of others that a leader's statement holds; empty if it cannot be read."""
     model = STATEMENT_BODIES.get(statement.context.kind)
     field = _NESTED.get(statement.context.kind)
     if model is None or field is None:
