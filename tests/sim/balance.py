@@ -1,8 +1,9 @@
-"""`python -m tests.sim.balance`: how much of a merge fewer than a third of a group get, and where that turns it around.
+"""`python -m tests.sim.balance`: the hostile share of a merge, and when it turns the merge around.
 
-The figures of docs/adr/0046. First, in the simulator, the largest share of a partition's weight that hostile peers have
-while they claim eight times their work and their leaders leave honest ones out or keep them away; then where the merge
-points if they have what they can at most and send the honest mean with its sign turned.
+The figures of docs/adr/0046; the hostile peers are fewer than a third of a group. The first table has their largest
+share of a partition's weight in the simulator, while they claim eight times their work and their leaders leave honest
+peers out or keep them away. The second has the direction of the merge if they have the largest possible weight and
+send the honest mean with its sign turned.
 """
 
 from __future__ import annotations
@@ -25,29 +26,29 @@ from peer.numerics.robust.rules import robust_rda
 from tests.sim.worlds import INTERVAL_SECONDS, machine, statement_of, swarm
 
 ELEMENTS, DRAWS = 20_000, 5
-HIDING = {  # leaders that come to nothing, and from whom they hide their rosters
-    "keep_busy": lambda victim: not victim,  # so that victims still wait there while the others form the next group
-    "hide": lambda victim: victim,  # so that the others take victims for silent
+HIDING = {  # leaders that make no version: which peers they hide their rosters from
+    "keep_busy": lambda victim: not victim,  # victims still wait there while the others form the next group
+    "hide": lambda victim: victim,  # the others take victims for silent
 }
-TRICKS = ("pass_over", "shut_out", *HIDING)  # the first two leave victims out of the commitments, of the roster
+TRICKS = ("pass_over", "shut_out", *HIDING)  # the first two leave victims out of the commitments or the roster
 STEPS = (1, 1)  # tokens and steps of an honest contribution: their scale does not matter
 
 
 @dataclass(frozen=True, slots=True)
 class Band:
-    """Of `peers` so many are hostile, and as many honest ones can be missing from a merge."""
+    """A group of `peers` with `hostile` hostile ones; as many honest ones can be missing from a merge."""
 
     peers: int
     hostile: int
 
 
 BANDS = (Band(10, 3), Band(7, 2), Band(16, 5))
-MERGES = ((Band(10, 3), 7), (Band(8, 2), 5), (Band(16, 5), 11), (Band(10, 3), 10), (Band(8, 2), 8))  # and merged of all
+MERGES = ((Band(10, 3), 7), (Band(8, 2), 5), (Band(16, 5), 11), (Band(10, 3), 10), (Band(8, 2), 8))  # and merged inputs
 AGREEMENTS = (0.8, 0.5, 0.31)  # cosine of two honest contributions
 
 
 def claiming(band: Band, trick: str, seed: int) -> World:
-    """A swarm whose last peers claim more work, and whose leaders, where they are of the band, do `trick`."""
+    """Return a swarm whose last peers, the band, claim more work and use `trick` as leaders."""
     world = swarm(band.peers, seed=seed)
     honest, hostile = world.peers[: -band.hostile], world.peers[-band.hostile :]
     ids, victims = frozenset(peer.me for peer in hostile), frozenset(one.me for one in honest[: band.hostile])
@@ -65,7 +66,7 @@ def claiming(band: Band, trick: str, seed: int) -> World:
 
 
 def turned(band: Band, merged: int, agreement: float, weight: float) -> float:
-    """Cosine of the merge with the honest mean, each hostile one weighing so much, honest ones 1; mean of draws."""
+    """Return the merge's mean cosine with the honest mean; honest peers weigh 1, hostile ones `weight`."""
     honest, cosines = merged - band.hostile, []
     for draw in range(DRAWS):
         random = torch.Generator().manual_seed(draw)
@@ -79,7 +80,7 @@ def turned(band: Band, merged: int, agreement: float, weight: float) -> float:
 
 
 def most_of(band: Band, merged: int) -> float:
-    """What each of the hostile weighs at most, in an honest one's weight."""
+    """Return the largest weight of each hostile peer, in units of an honest one's weight."""
     claims = [(STEPS[0] * CLAIMED, STEPS[1])] * band.hostile
     return weights_of([*claims, *[STEPS] * (merged - band.hostile)], band.peers, range(merged))[0]
 

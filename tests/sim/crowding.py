@@ -1,7 +1,7 @@
 """`python -m tests.sim.crowding`: versions that eight peers make while a hundred idle keys ask into every group.
 
-One line for each way to bound strangers: versions after 60 intervals of virtual time, one figure per seed. Keys that
-promise commit to something in every group that takes them in; none ever sends a part, a check or a vote.
+One line for each way to limit strangers: versions after 60 intervals of virtual time, one figure per seed. Promising
+keys commit to something in every group that admits them; no key ever sends a part, a check or a vote.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ INTERVALS = 60
 
 @dataclass(frozen=True)
 class Way:
-    """How strangers are bounded, and what they do."""
+    """Limits on strangers, and the strangers' behaviour."""
 
     trust: TrustSpec
     keys: int = SYBILS
@@ -43,7 +43,7 @@ WAYS: Mapping[str, Way] = {
 
 
 class Promising:
-    """Commits in the name of the farm's keys to parts that nobody will ever get."""
+    """A sender of commitments by the farm's keys to parts that nobody will ever get."""
 
     def __init__(self, world: World, farm: SybilFarm) -> None:
         self.world = world
@@ -71,7 +71,7 @@ class Promising:
 
 
 def versions(way: Way, seed: int) -> int:
-    """What the first peer holds in the end."""
+    """Return the version that the first peer holds in the end."""
     world = swarm(HONEST, OPEN, trust=way.trust, seed=seed)
     farm = SybilFarm(world, way.networks, way.keys)
     if way.promise:

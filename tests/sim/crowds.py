@@ -1,4 +1,4 @@
-"""Crowds in which a dozen or two of peers are a large swarm: the groups are of 8 instead of 32."""
+"""Crowds in which one or two dozen peers are a large swarm, as groups have 8 members instead of 32."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def small_groups(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @contextmanager
 def two_tiers() -> Iterator[None]:
-    """Heads deal out more than two wards."""
+    """Make heads deal out wards to cells below them from three wards on."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(assignment, "WARDS_PER_CELL_MAX", 2)
         patch.setattr(assignment, "CELL_PEERS", 3)
@@ -59,15 +59,15 @@ def two_tiers() -> Iterator[None]:
 
 @dataclass(slots=True, repr=False)
 class Scene(ScaleRun):
-    """A crowd in which a peer dies at `trap`; `yields` says what each leader brought, by version and peer."""
+    """A crowd in which a peer dies at `trap`; `yields` has each leader's contributed work, by version and peer."""
 
     trap: Callable[[VirtualPeer, Action], bool] | None = None
     dead: list[PeerId] = field(default_factory=list)
     yields: dict[tuple[int, PeerId], list[tuple[Contributor, ...]]] = field(default_factory=dict)
     again: int = 0
-    liars: set[PeerId] = field(default_factory=set)  # who signed something false
+    liars: set[PeerId] = field(default_factory=set)  # peers that signed something false
     banned: set[PeerId] = field(default_factory=set)
-    lost: set[bytes] = field(default_factory=set)  # versions that exist and whose states nobody has
+    lost: set[bytes] = field(default_factory=set)  # certified versions whose states nobody has
     _said: dict[tuple[object, ...], bytes] = field(default_factory=dict)
 
     def acts(self, peer: VirtualPeer, action: Action) -> None:
@@ -91,14 +91,14 @@ class Scene(ScaleRun):
         self.again += isinstance(action, Send) and isinstance(action.message, AgainNote)
 
     def _no_contradiction(self, peer: VirtualPeer, action: Action) -> None:
-        """In all of its lives, and however often it comes to a base."""
+        """Check that a peer never contradicts itself, across restarts and repeated stays at a base."""
         message = action.message if isinstance(action, Send) else None
         place = slot_of(message) if isinstance(message, Statement) and message.sender == peer.me else None
         if place is not None and isinstance(message, Statement):
             assert self._said.setdefault(place, message.digest) == message.digest, f"two in {place[1]}"
 
     def until(self, versions: int) -> list[Certificate]:
-        """Certify so many versions, then let everybody finish; returns them in order."""
+        """Certify `versions` versions, then let all peers finish; return their certificates in order."""
         for peer in self.peers:
             self.clock.after(self.random.uniform(0, 1), peer.start)
         while len(self.meter.certified) < versions + len(self.lost) or self._line()[-1].version < versions:
@@ -118,7 +118,7 @@ class Scene(ScaleRun):
         return found
 
     def _line(self) -> list[Certificate]:
-        """The versions on which the newest rests, in order."""
+        """Return the chain of versions up to the newest, in order."""
         kept = {digest: one for digest, one in self.meter.certified.items() if digest not in self.lost}
         newest = max(kept.values(), key=lambda one: one.version)
         line = [newest]
@@ -127,7 +127,7 @@ class Scene(ScaleRun):
         return line
 
     def _no_fork(self, line: list[Certificate]) -> None:
-        """Whoever waits in vain for a lost version may go on as a minority, until most have made theirs."""
+        """Check that versions beside the line are minor ones, made by peers that waited in vain for a lost version."""
         aside = self.meter.certified.keys() - self.lost - {one.digest for one in line}
         for digest in aside:
             one = self.meter.certified[digest]
@@ -135,7 +135,7 @@ class Scene(ScaleRun):
             assert one.outcome.minor or one.outcome.parent in aside
 
     def workers(self, certificate: Certificate) -> dict[PeerId, int]:
-        """Whose steps are in a version, through all cells."""
+        """Return the steps of each peer in a version, through all cells."""
         steps: dict[PeerId, int] = {}
 
         def add(one: Contributor, leader: str) -> None:
@@ -151,7 +151,7 @@ class Scene(ScaleRun):
         return steps
 
     def check_work(self, certificates: list[Certificate]) -> None:
-        """Everybody alive holds the newest version, and counts as certified just what is."""
+        """Check that every live peer holds the newest version, and counts exactly its certified steps."""
         newest, counted = certificates[-1], [self.workers(one) for one in certificates]
         for peer in self.peers:
             if peer.engine is not None and peer.me not in self.dead:

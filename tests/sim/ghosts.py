@@ -1,8 +1,8 @@
-"""`python -m tests.sim.ghosts`: what keys do to a run that only publish presence: they say to train, and nothing else.
+"""`python -m tests.sim.ghosts`: the effect of ghosts, keys that only publish presence and claim to train.
 
-Three figures for each number of ghosts, one column per seed: versions of eight peers in 40 intervals of virtual time if
-the ghosts are there from the start and say to be very slow; versions in 24 intervals if they come later; and the
-largest share of the active set that three hostile leaders of eleven get in 90 intervals, who leave honest peers out.
+Three figures for each number of ghosts, one column per seed: versions of eight peers in 40 intervals of virtual time
+if the ghosts are there from the start and claim to be very slow; versions in 24 intervals if they come later; and the
+largest share of the active set that three hostile leaders of eleven, who leave honest peers out, get in 90 intervals.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ ATTACK_INTERVALS = 90
 
 
 class Ghosts:
-    """Keys of which nothing is seen but presence."""
+    """Keys that only publish presence."""
 
     def __init__(self, world: World, count: int, steps_per_second: float = STEPS_PER_SECOND) -> None:
         self.world, self.steps_per_second, self.beat = world, steps_per_second, 0
@@ -38,7 +38,7 @@ class Ghosts:
         self.appear()
 
     def appear(self) -> None:
-        """To everybody, and again before they count as gone."""
+        """Show their presence to all peers, again and again before they count as gone."""
         self.beat += 1
         shown = presence(rate=self.steps_per_second, beat=self.beat)
         for peer in self.world.peers:
@@ -49,7 +49,7 @@ class Ghosts:
 
 @dataclass(frozen=True, slots=True)
 class LeavingOut(Mischief):
-    """As a leader it leaves out as many honest peers as pass, beside its accomplices."""
+    """A leader that leaves out as many honest peers as the others accept, but no accomplices."""
 
     def says(self, body: Wire) -> Wire:
         if not isinstance(body, Roster):
@@ -60,7 +60,7 @@ class LeavingOut(Mischief):
 
 
 def versions_from_the_start(ghosts: int, seed: int = 0, intervals: int = 40) -> int:
-    """What eight peers make if the ghosts are there when they begin."""
+    """Return the versions that eight peers make if the ghosts are there when they begin."""
     world = swarm(HONEST, OPEN, seed=seed)
     Ghosts(world, ghosts, CRAWLING)
     world.run(intervals * INTERVAL_SECONDS)
@@ -68,7 +68,7 @@ def versions_from_the_start(ghosts: int, seed: int = 0, intervals: int = 40) -> 
 
 
 def versions_later(ghosts: int, seed: int = 0, intervals: int = 24) -> int:
-    """What they make if the ghosts come when some versions are there."""
+    """Return the versions that they make if the ghosts come after some versions."""
     world = swarm(HONEST, OPEN, seed=seed)
     run_to_version(world, 4)
     Ghosts(world, ghosts)
@@ -78,7 +78,7 @@ def versions_later(ghosts: int, seed: int = 0, intervals: int = 24) -> int:
 
 
 def share_of(keys: Collection[PeerId], world: World) -> float:
-    """Of the active set of an honest peer."""
+    """Return the share of these keys in an honest peer's active set."""
     active = machine(world.peers[0]).chain.active_set()
     return len(active.intersection(keys)) / len(active)
 
@@ -86,7 +86,7 @@ def share_of(keys: Collection[PeerId], world: World) -> float:
 def largest_share(
     ghosts: int, seed: int = 0, trust: TrustSpec = EVERYBODY_AT_ONCE, intervals: int = ATTACK_INTERVALS
 ) -> float:
-    """That three hostile leaders of eleven get; beyond a half they certify alone, so no more is run then."""
+    """Return the largest share that three hostile leaders of eleven get; over a half they certify alone, so it ends."""
     world = swarm(HONEST + HOSTILE, OPEN, seed=seed, trust=trust)
     run_to_version(world, 4)
     band = world.peers[HONEST:]

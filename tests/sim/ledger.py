@@ -1,6 +1,6 @@
 """`python -m tests.sim.ledger --kind attacked --seeds 500`: run the next unrecorded seeds of a kind, and record them.
 
-docs/research/seed-ledger.md gets one line when the last seed has ended. What broke is printed at once and named there.
+docs/research/seed-ledger.md gets one line when the last seed has ended. Failures are printed at once and named there.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from coordinator.simulator.seeds import KINDS, Kind, SeedOutcome, outcomes
 from tests.checkout import ROOT, git
 
 LEDGER = ROOT / "docs/research/seed-ledger.md"
-SIMULATED = ("coordinator", "dht")  # what a simulated seed runs
+SIMULATED = ("coordinator", "dht")  # the code that a simulated seed runs
 NONE = "none"
 ROW = re.compile(
     r"\| (?P<kind>[a-z ]+) \| (?P<seeds>[\d–, ]+) \| (?P<count>\d+) \| (?P<failed>[^|]+) \| (?P<commit>.+) \|"
@@ -29,7 +29,7 @@ Run = Callable[[Sequence[int], Kind, int], Iterator[SeedOutcome]]
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """Seeds of a kind that ran to their ends at a commit, and those of them that broke."""
+    """Seeds of one kind that ran to their end at one commit, and the ones that failed."""
 
     kind: str
     seeds: tuple[int, ...]  # in ascending order
@@ -42,7 +42,7 @@ class Entry:
 
 
 def spans(seeds: Iterable[int]) -> str:
-    """Ascending seeds as `0–4, 7`."""
+    """Write ascending seeds as `0–4, 7`."""
     found: list[list[int]] = []
     for seed in seeds:
         if found and seed == found[-1][1] + 1:
@@ -53,13 +53,13 @@ def spans(seeds: Iterable[int]) -> str:
 
 
 def seeds_of(text: str) -> tuple[int, ...]:
-    """The inverse of `spans`."""
+    """Parse seeds as written by `spans`."""
     ends = [[int(end) for end in span.split("–")] for span in text.split(", ")]
     return tuple(seed for first, *last in ends for seed in range(first, (last or [first])[0] + 1))
 
 
 def read(text: str) -> list[Entry]:
-    """All lines of the ledger's table; a line that contradicts itself is a ValueError."""
+    """Return all entries of the ledger's table; raises ValueError for an inconsistent line."""
     entries = []
     for line in text.splitlines():
         if row := ROW.fullmatch(line):
@@ -72,13 +72,13 @@ def read(text: str) -> list[Entry]:
 
 
 def unrecorded(entries: Iterable[Entry], kind: str, wanted: int) -> tuple[int, ...]:
-    """The lowest seeds of a kind that nobody has run."""
+    """Return the lowest seeds of a kind that nobody has run."""
     known = {seed for entry in entries if entry.kind == kind for seed in entry.seeds}
     return tuple(islice((seed for seed in count() if seed not in known), wanted))
 
 
 def record(ledger: Path, kind: str, wanted: int, commit: str, run: Run, processes: int) -> Entry:
-    """Run the next seeds, then append their line, which must be the file's last."""
+    """Run the next seeds, then append their line at the end of the file."""
     seeds = unrecorded(read(ledger.read_text()), kind, wanted)
     failed = []
     for outcome in run(seeds, KINDS[kind], processes):
@@ -92,7 +92,7 @@ def record(ledger: Path, kind: str, wanted: int, commit: str, run: Run, processe
 
 
 def totals(entries: Sequence[Entry]) -> str:
-    """How many different seeds of each kind ran, and how often one broke."""
+    """Return how many different seeds of each kind ran and how many runs failed, one line per kind."""
     lines = []
     for kind in KINDS:
         mine = [entry for entry in entries if entry.kind == kind]
@@ -102,14 +102,14 @@ def totals(entries: Sequence[Entry]) -> str:
 
 
 def commit_of(root: Path) -> str:
-    """The commit that is checked out; exits if the simulated code is not what it says."""
+    """Return the checked-out commit; exits if the simulated code has uncommitted changes."""
     if git(root, "status", "--porcelain", "--", *SIMULATED):
         sys.exit(f"commit the changes to {' and '.join(SIMULATED)} first: a recorded seed can be run again")
     return git(root, "rev-parse", "--short", "HEAD")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Exit code 1 if a seed failed; it is recorded all the same."""
+    """Run and record seeds; return exit code 1 if one failed."""
     parser = argparse.ArgumentParser(prog="python -m tests.sim.ledger", description=__doc__)
     parser.add_argument("--kind", choices=list(KINDS))
     parser.add_argument("--seeds", type=int, default=1000)

@@ -1,7 +1,7 @@
-"""`python -m tests.sim.rates`: versions that peers make while some of them are hostile, beside those without it.
+"""`python -m tests.sim.rates`: versions that peers make with some hostile ones among them, and without.
 
-Virtual time; of six peers with one fragment, or of four or seven at the pace that examples/tiny.toml has (`--swarm`),
-or of ten of whom nobody can call five or six of the honest.
+Virtual time. Swarms (`--swarm`): six peers with one fragment; four or seven at the pace of examples/tiny.toml; or ten
+of which nobody can call five or six of the honest ones.
 """
 
 from __future__ import annotations
@@ -23,9 +23,10 @@ CALM = "nobody"
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """Of `peers` the last `hostile` are, and know each other, for so many intervals of one fragment's versions.
+    """A swarm whose last `hostile` peers are hostile and know each other, and the length of its run.
 
-    Everybody can be called but for `homes` of the honest, who do not get through to each other.
+    It runs for `intervals` of one fragment's versions. All peers can be called except `homes` of the honest ones, which
+    cannot reach each other either.
     """
 
     peers: int
@@ -50,7 +51,7 @@ SETTINGS = {"six": SIX, "four": FOUR, "seven": SEVEN, "five-homes": FIVE_HOMES, 
 
 
 def versions_made(attack: str, seed: int, setting: Setting = SIX) -> int:
-    """Versions of an honest peer's chains in these intervals, while the last peers behave as `attack` says."""
+    """Return the versions of an honest peer's chains in these intervals, while the last peers run `attack`."""
     world = swarm(setting.peers, setting.pace, rates=[setting.steps_per_second] * setting.peers, seed=seed)
     _close_homes(world, setting)
     run_to_version(world, 2)

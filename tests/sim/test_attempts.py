@@ -1,4 +1,4 @@
-"""Which attempts a peer asks into while nothing comes of them: whoever is bound meanwhile must find it again."""
+"""The attempts that a peer asks into while they fail: peers that were bound meanwhile must be able to find it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ DEADLINE = PACE.round_seconds
 
 
 def lonely() -> World:
-    """Of four peers the first is left alone."""
+    """Return a world of four peers in which only the first is left alive."""
     world = swarm(4)
     run_to_version(world, 2)
     for peer in world.peers[1:]:
@@ -25,19 +25,19 @@ def lonely() -> World:
 
 
 def test_whoever_asks_alone_uses_up_few_attempts() -> None:
-    """The others may be bound for three of the longest deadlines, and come back where it was when they voted."""
+    """The others may be bound for three of the longest deadlines, and come back to the attempt in which they voted."""
     world = lonely()
     world.run(24 * DEADLINE)
     joining = machine(world.peers[0]).rounds.joining
     assert joining.own.first_attempt == 0
-    assert joining.own.used() <= ATTEMPTS_TRIED * len(world.peers)  # those whose leaders are gone are skipped
+    assert joining.own.used() <= ATTEMPTS_TRIED * len(world.peers)  # attempts whose leaders are gone are skipped
 
 
 @pytest.mark.parametrize("intervals", [40, *extra([120])])
 def test_whoever_knows_less_of_the_silent_than_the_leader_keeps_nobody_waiting(
     intervals: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """All but one know that the first said nothing, and leave it out; that one insists on it, and all votes count."""
+    """All but one know of a silent peer and leave it out; that one insists on it, and all votes are needed."""
     world = swarm(5, PACE.model_copy(update={"min_share": 0.6}))
     silent, knows_less = world.peers[2].me, world.peers[3].me
 
@@ -50,7 +50,7 @@ def test_whoever_knows_less_of_the_silent_than_the_leader_keeps_nobody_waiting(
 
 
 def test_a_second_peer_that_has_made_no_step_yet_does_not_cost_an_attempt() -> None:
-    """It asks at once, with nothing to bring, and two are what a group needs."""
+    """It asks at once, without a contribution, and a group needs two."""
     pace = PACE.model_copy(update={"round_seconds": 60.0})
     world = swarm(2, pace, founders=range(1))
     world.crash(world.peers[1])

@@ -1,4 +1,4 @@
-"""A reducer that no spot check sees is found by an audit, in whole worlds; and audits harm nobody."""
+"""Audits in whole worlds: one finds a reducer that no spot check sees, and audits harm no honest peer."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.sim.worlds import INTERVAL_SECONDS, Tape, machine, run_to_version, ru
 
 @pytest.fixture
 def blind(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Spot checks that look at other leaves than those that were touched."""
+    """Make spot checks miss all altered leaves."""
     honest: Callable[[VirtualTensors, Inspect], Inspected] = VirtualTensors.inspect
 
     def inspect(self: VirtualTensors, action: Inspect) -> Inspected:

@@ -1,4 +1,4 @@
-"""Hostile wards, heads and leaders of cells: they stop nobody, and nobody honest is banned for what others do."""
+"""Hostile wards, heads and leaders of cells: they stop no peer, and no honest peer is banned for their acts."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ NONCE = bytes(16)
 
 @dataclass(slots=True)
 class Outsider:
-    """A hostile peer without a seat: it asks every head, and commits to these tokens and steps in each cell."""
+    """A hostile peer without a seat, which asks every head and claims these tokens and steps in each cell."""
 
     crowd: Scene
     tokens: int
@@ -48,7 +48,7 @@ class Outsider:
         self._ask()
 
     def _ask(self) -> None:
-        """Every second, as long as this run goes on."""
+        """Ask every head, and again every second while the run lasts."""
         chains = [] if self.peer.engine is None else [self.peer.engine.machines[0].chain]
         for chain in chains:
             for head in sorted(heads_of(chain)):
@@ -57,7 +57,7 @@ class Outsider:
         self.crowd.clock.after(1.0, self._ask)
 
     def _meet(self, sender: PeerId, to: PeerId, message: Message) -> bool:
-        """What its honest part would say is not heard; what comes to it, it reads."""
+        """Suppress its honest core's messages, and read the messages that it gets."""
         if to == self.peer.me and self.peer.engine is not None:
             self._hear(message, self.peer.engine.core, self.peer.engine.machines[0].chain)
         said = isinstance(message, PartNote) or (isinstance(message, Statement) and message.sender == sender)
@@ -102,7 +102,7 @@ class Outsider:
 
 
 def test_a_claim_beyond_all_bounds_ends_no_heads_process() -> None:
-    """Sums of what a cell claims may be more than one commitment can say."""
+    """The sum of a cell's claims may be more than one commitment can hold."""
     crowd = scene()
     outsider = Outsider(crowd, tokens=1, steps=COUNT_MAX)
     crowd.until(3)
@@ -153,7 +153,7 @@ def test_who_asks_every_head_gets_into_the_cell_of_one() -> None:
 
 
 def test_nobody_asks_for_another_ward() -> None:
-    """Who kept what a ward said at an earlier stay at this base could have it dealt a cell that it refuses."""
+    """A peer that kept a ward's request from an earlier stay at this base could get it into a cell that it refuses."""
     crowd = scene()
     relay, relayed = crowd.peers[0].me, list[PeerId]()
 
@@ -173,7 +173,7 @@ def test_nobody_asks_for_another_ward() -> None:
 
 @pytest.mark.parametrize("seed", [3, *extra([1, 4])])
 def test_who_comes_back_to_a_base_says_nothing_twice_in_a_cell(seed: int) -> None:
-    """No attack: a version is made whose state is lost, so everybody goes on from the one before it."""
+    """No attack: a version's state is lost, so all peers go on from the version before it."""
     crowd = scene(seed=seed)
     world = crowd.peers[0].world
     club = Club([one.signer for one in crowd.peers], world.verifier, world.manifest)
@@ -200,7 +200,7 @@ def test_who_comes_back_to_a_base_says_nothing_twice_in_a_cell(seed: int) -> Non
 
 
 def test_a_head_that_restarts_does_not_go_on_with_a_cell_of_its_earlier_life(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A ward shows it that cell, and two commitments of the three: another bundle would convict it."""
+    """A ward shows it that cell with two of its three commitments: a second, different bundle would convict it."""
     crowd = scene()
     head = crowd.peers[0]  # which peers become heads follows the digests of this scene
     brings = CellRounds._brings

@@ -1,4 +1,4 @@
-"""More peers than a group takes, in cells: everybody's work comes, whoever dies or lies, and none of it twice."""
+"""Cells for more peers than a group takes: all work counts once, whichever peers die or lie."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.sim.crowds import small_groups as small_groups
 
 @pytest.mark.parametrize("seed", [1, *extra([0, 2])])
 def test_a_version_holds_everybodys_work(seed: int) -> None:
-    """Where nobody dies or lies: heads and wards, however slow, come to it at one time."""
+    """If no peer dies or lies, heads and wards come to a version at one time, however slow they are."""
     crowd = scene(seed=seed)
     certificates = crowd.until(3)
     crowd.check_work(certificates)
@@ -34,12 +34,12 @@ def test_a_version_holds_everybodys_work(seed: int) -> None:
     assert [len(crowd.workers(one)) for one in certificates[1:]] == [PEERS] * (len(certificates) - 1)
     assert all(len(one.outcome.roster) <= GROUP for one in certificates)
     sent, received = crowd.meter.fragments_sent, crowd.meter.fragments_received
-    assert max(*sent.values(), *received.values()) / len(certificates) < 4  # the group, the cell, its results
+    assert max(*sent.values(), *received.values()) / len(certificates) < 4  # for the group, the cell and its results
     assert max(peer.given for peer in crowd.peers) / len(certificates) < GROUP
 
 
 def test_a_leader_that_can_tell_all_itself_changes_nothing() -> None:
-    """Heads do not come to the next version before their wards, which hear of the last one by its certificate."""
+    """Heads do not come to the next version before their wards, which learn of the last one from its certificate."""
     crowd = scene(GROUP + 4)
     certificates = crowd.until(4)
     assert [len(crowd.workers(one)) for one in certificates[1:]] == [GROUP + 4] * (len(certificates) - 1)
@@ -52,7 +52,7 @@ def test_heads_of_many_deal_them_out_to_cells_below() -> None:
     crowd.check_work(certificates)
     assert all(len(crowd.workers(one)) > 0.8 * 34 for one in certificates[1:])
     leaders = {peer for version, peer in crowd.yields if version == 2}
-    assert leaders - {PeerId(peer) for peer in certificates[1].outcome.roster}  # some who have no seat lead cells
+    assert leaders - {PeerId(peer) for peer in certificates[1].outcome.roster}  # some peers without a seat lead cells
 
 
 def test_in_a_run_that_cannot_have_cells_there_are_none(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -65,7 +65,7 @@ def test_in_a_run_that_cannot_have_cells_there_are_none(monkeypatch: pytest.Monk
 
 @pytest.mark.parametrize("kind", ["cell", "bundle", "join"])
 def test_who_loses_its_head_loses_no_work(kind: str) -> None:
-    """The head dies before it deals out its wards, in the middle, or with what they brought."""
+    """The head dies before it deals out its wards, in the middle, or with their merged work."""
 
     def head_dies(peer: VirtualPeer, action: Action) -> bool:
         led = peer.engine is not None and peer.engine.machines[0].cells.leading is not None
@@ -79,9 +79,9 @@ def test_who_loses_its_head_loses_no_work(kind: str) -> None:
     assert len(crowd.workers(certificates[-1])) > 0.7 * PEERS
 
 
-@pytest.mark.parametrize("seed", [3, *extra([4, 12])])  # in each it has wards, some of whom are heard in time
+@pytest.mark.parametrize("seed", [3, *extra([4, 12])])  # in each it has wards, and some ask another head in time
 def test_wards_of_a_head_that_is_gone_bring_their_work_through_another(seed: int) -> None:
-    """The version that makes it a head is its last. A ward whose next head hears of that late comes a version later."""
+    """The head dies at the version that makes it one. If a ward's next head learns of it late, its work comes later."""
 
     def head_dies(peer: VirtualPeer, action: Action) -> bool:
         return isinstance(action, Adopt) and action.certificate.version == 1
@@ -139,7 +139,7 @@ def test_a_sub_leader_that_dies_costs_its_cell_alone() -> None:
 
 @pytest.mark.parametrize("loses", [False, True])
 def test_a_ward_commits_again_only_if_its_commitment_got_lost(loses: bool) -> None:
-    """However long the others of its cell take: a head would get the same from each of its cells again and again."""
+    """It does not repeat it while others of its cell are slow: else a head would get commitments again and again."""
     crowd = scene(34)
     came: Counter[tuple[PeerId, bytes]] = Counter()
     cells: set[bytes] = set()
@@ -189,7 +189,7 @@ def test_false_results_of_a_hostile_third_of_the_wards_are_made_again_and_convic
 
 
 def test_a_head_that_brings_something_else_than_its_cell_costs_its_wards_no_work() -> None:
-    """They see it in the certificate, and bring the same steps with the next version."""
+    """They see it in the certificate, and contribute the same steps to the next version."""
     crowd = scene()
     cheats: list[VirtualPeer] = []  # the first head, once there is one
     cheated: set[PeerId] = set()

@@ -1,4 +1,4 @@
-"""Hostile peers that know each other, leaders that leave somebody out, and the draw of all that they do."""
+"""Hostile peers that know each other, leaders that leave peers out, and the draw of their behaviours."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ NAMED_BY_DRAW = {"signer", "victims", "others", "accomplices", "sybils", "memory
 
 
 def band(count: int, hostile: int, *names: str, victim: int = 0, trust: TrustSpec | None = None) -> World:
-    """A swarm whose last peers are of one band from the start, the first of them doing what `names` say."""
+    """Return a swarm whose last peers are a band from the start; the first of them uses the tricks `names`."""
     world = swarm(count) if trust is None else swarm(count, founders=range(count), trust=trust)
     culprits = world.peers[-hostile:]
     ids = frozenset(peer.me for peer in culprits)
@@ -84,7 +84,7 @@ def test_accomplices_hand_on_nothing_that_tells_two_faces_apart() -> None:
 
 
 def test_a_leader_leaves_a_member_out_of_its_own_versions_only() -> None:
-    """Whoever holds that member's join stays out, too, so some come to nothing; no work is lost (`check_work`)."""
+    """Peers that hold that member's join stay out, too, so some attempts fail; no work is lost (`check_work`)."""
     world = band(5, 1, "shut_out")
     culprit, victim = world.peers[-1], world.peers[0].me
     run_to_version(world, 20, 120 * INTERVAL_SECONDS)
@@ -96,7 +96,7 @@ def test_a_leader_leaves_a_member_out_of_its_own_versions_only() -> None:
 
 
 def test_a_commitment_that_a_leader_passes_over_is_made_good_in_the_next_version() -> None:
-    """Nobody can tell it from one that came late, and no step is lost or counts twice (`check_work`)."""
+    """No peer can tell it from one that came late, and no step is lost or counts twice (`check_work`)."""
     world = band(5, 1, "pass_over")
     victim = world.peers[0].me
     run_to_version(world, 20, 120 * INTERVAL_SECONDS)
@@ -109,13 +109,13 @@ def test_a_commitment_that_a_leader_passes_over_is_made_good_in_the_next_version
 @pytest.mark.slow
 @pytest.mark.parametrize("trick", ["pass_over", "shut_out"])
 def test_three_of_ten_that_claim_more_and_leave_others_out_never_tip_the_balance(trick: str) -> None:
-    """The watcher looks at every partition's weights; before docs/adr/0046 they had 52.7 % within eighteen versions."""
+    """The watcher checks every partition's weights; before docs/adr/0046 they had 52.7 % within eighteen versions."""
     run_to_version(claiming(Band(10, 3), trick, seed=0), 30, 90 * INTERVAL_SECONDS)
 
 
 @pytest.mark.parametrize("trick", [*list(HIDING)[:1], *extra(list(HIDING)[1:])])
 def test_leaders_that_hide_their_rosters_get_no_version_with_half_of_the_weight(trick: str) -> None:
-    """Before, 60 % of the 13th version and 53 % of three; they cost attempts, as any leader that does not lead."""
+    """Before docs/adr/0046 they had 60 % of the 13th version and 53 % of three; they only cost attempts."""
     world = claiming(Band(10, 3), trick, seed=0)
     world.run(20 * INTERVAL_SECONDS)
     assert isinstance(world.watcher, Watcher)
@@ -125,14 +125,14 @@ def test_leaders_that_hide_their_rosters_get_no_version_with_half_of_the_weight(
 
 
 def test_a_group_that_its_leader_has_made_too_small_is_over_at_once_and_nobody_is_blamed_for_it() -> None:
-    """Members waited for results that they refused, took the reducers for silent, and two camps met after 187 s."""
+    """Members once waited for results that they refused and took reducers for silent; two camps met after 187 s."""
     run_to_version(claiming(Band(16, 5), "shut_out", seed=2), 1, 1.5 * PACE.round_seconds)
 
 
 def test_who_asks_a_moment_too_late_does_not_stop_a_swarm_of_unlike_machines() -> None:
-    """With one that never commits, so that the latecomer has time: only who leads can have left it out on purpose.
+    """Another peer never commits, which gives the latecomer time. Only the leader can have left it out on purpose.
 
-    As long as any two of those that had come were suspected, two of seven left no version at all.
+    While the rule suspected any two members of the group, two of seven let no version come at all.
     """
     world = swarm(7, rates=[1.0, 2.0, 3.0, 4.0, 5.0, 2.0, 2.0])
     run_to_version(world, 4)
@@ -259,7 +259,7 @@ def test_a_swarm_that_stands_still_under_attack(monkeypatch: pytest.MonkeyPatch)
 def test_a_swarm_is_held_to_versions_where_fewer_than_a_third_vote_for_none(
     count: int, held_to_it: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also in a run that asks for a small share: two of three are more than half, but two votes of three are none."""
+    """This holds with a small `min_share`, too: two of three are more than half, but two votes do not certify."""
     world = swarm(count, PACE.model_copy(update={"min_share": 0.5}))
     world.outcasts.add(world.peers[-1].me)
     monkeypatch.setattr(Engine, "_open", lambda self, now: [])
@@ -281,7 +281,7 @@ def test_the_hostile_come_back_to_be_endured() -> None:
 
 @pytest.mark.parametrize("name", ["silent_from_commit", "silent_from_check"])
 def test_a_witness_helps_out_where_somebody_only_pretends_to_take_part(name: str) -> None:
-    """Two honest learners of four founders are too few; that the third is there does not show that it votes."""
+    """Two honest learners of four founders are too few; the third one's presence does not show that it votes."""
     world = swarm(4, witnesses=[0])
     culprit = world.peers[-1]
     culprit.mischief = mischief_of(culprit.signer, [name], ())

@@ -1,4 +1,4 @@
-"""What honest peers bring is credited in full, although nobody is credited for whatever it claims (docs/adr/0035)."""
+"""Honest peers are credited in full, although credit has limits on what a peer may claim (docs/adr/0035)."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ def test_members_with_other_counts_have_one_deadline(links: LinkFaults, seed: in
     world.run(6 * PACE.round_seconds)
     world.peers[3].checkpoint()
     world.crash(world.peers[3])
-    world.peers[3].start()  # in this life it has seen no void group
+    world.peers[3].start()  # since this restart it has seen no void group
     counts = {machine(peer).rounds.joining.failures for peer in world.peers}
     assert len(counts) > 1, f"seed {seed}"
     world.network.filter = None

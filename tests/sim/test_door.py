@@ -1,4 +1,4 @@
-"""Outsiders, expired and overused invites, invites that are withdrawn: no honest peer is shut out, versions go on."""
+"""Outsiders, expired, overused and withdrawn invites: no honest peer is shut out, and versions go on."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from dht.statement import Statement
 from tests.sim.worlds import INTERVAL_SECONDS, LINKS, PACE, STEPS_PER_SECOND, machine, run_until, version
 
 ORGANISER = 0
-UNIX_SECONDS = 1e9  # where virtual time begins
+UNIX_SECONDS = 1e9  # unix time at virtual time 0
 VERSIONS = 6
 
 
 class Gathering:
-    """A run of one founder, who organises it, and of others as they come."""
+    """A run of one founder, the organiser, and others that join later."""
 
     def __init__(self, others: int, *, seed: int = 1, mode: AdmissionMode = "invite", pace: PaceSpec = PACE) -> None:
         rates = [STEPS_PER_SECOND] * (others + 1)
@@ -47,7 +47,7 @@ class Gathering:
         role: Role = "trainer",
         by: VirtualPeer | None = None,
     ) -> PeerId:
-        """Let these show passes of one invite; returns its key."""
+        """Give these peers passes of one invite; return its key."""
         self.invites += 1
         signer, issuer = self.organiser.signer, by or self.organiser
         assert isinstance(signer, KeyedSigner)
@@ -61,7 +61,7 @@ class Gathering:
         return key.peer_id
 
     def name(self, *peers: VirtualPeer) -> None:
-        """Let these show passes that name them."""
+        """Give these peers passes that name them."""
         for peer in peers:
             peer.own_pass = Pass(word=sign_grant(self.organiser.signer, self.run_id, Grant(key=peer.me))).to_wire()
 
@@ -69,7 +69,7 @@ class Gathering:
         return delegate(self.organiser.signer, self.run_id, deputy.me)
 
     def order(self, about: PeerId, *, revoked: bool, serial: int, by: VirtualPeer | None = None) -> None:
-        """As a peer does whose owner typed it."""
+        """Issue an order, as a peer does when its owner types it."""
         issuer = by or self.organiser
         word = b"" if by is None else self.delegation(by).to_wire()
         signed = sign_order(issuer.signer, self.run_id, Order(subject=about, revoked=revoked, serial=serial))
@@ -80,13 +80,13 @@ class Gathering:
             peer.start()
 
     def go_on(self, peers: Sequence[VirtualPeer], versions: int = VERSIONS) -> None:
-        """So many more versions, and the same at all of these."""
+        """Run until all these peers have `versions` more versions, and check that they are the same."""
         target = max(map(version, peers)) + versions
         assert run_until(self.world, lambda: all(version(one) >= target for one in peers), 60 * INTERVAL_SECONDS)
         assert len({machine(peer).chain.digest_at(target) for peer in peers}) == 1
 
     def seated(self, since: int = 0) -> set[PeerId]:
-        """Who was in any roster after that version."""
+        """Return the members of all rosters after that version."""
         chain = machine(self.organiser).chain
         return {peer for one in chain.after(since, 1000) for peer in one.outcome.roster_ids}
 
@@ -100,7 +100,7 @@ def test_outsiders_have_no_seat_and_keep_nobody_from_theirs(seed: int) -> None:
     run = Gathering(7, seed=seed)
     friends, outsiders = run.others[:3], run.others[3:]
     run.invite(*friends)
-    outsiders[0].own_pass = friends[0].own_pass  # which it has seen somewhere
+    outsiders[0].own_pass = friends[0].own_pass  # a stolen pass
     forged = Gathering(7, seed=seed + 100)
     forged.invite(outsiders[1])
     run.start()
@@ -119,7 +119,7 @@ def test_an_invite_without_limits_leaves_no_trace_in_certificates() -> None:
 
 @pytest.mark.parametrize(("fragments", "seed"), [(1, 0), (1, 1), (2, 2)])
 def test_an_invite_lets_in_as_many_as_it_says(seed: int, fragments: int) -> None:
-    """Whoever comes first: all peers count the same from certificates."""
+    """The first ones get in: all peers count them alike, from certificates."""
     run = Gathering(7, seed=seed, pace=PACE.model_copy(update={"fragments": fragments}))
     friends, crowd = run.others[:2], run.others[2:]
     run.invite(*friends)
@@ -148,7 +148,7 @@ def test_who_came_before_an_invite_expired_stays() -> None:
     for peer in early:
         peer.start()
     run.go_on([run.organiser, *early])
-    run.world.run(20 * INTERVAL_SECONDS)  # and the tolerance of clocks
+    run.world.run(20 * INTERVAL_SECONDS)  # beyond the expiry and the tolerance of clocks
     late.start()
     run.go_on([run.organiser, *early])
     assert run.seated(version(run.organiser) - 5) == ids(run.organiser, *early)
@@ -179,7 +179,7 @@ def test_a_list_lets_in_whom_it_names_only() -> None:
 
 @pytest.mark.parametrize("seed", range(2))
 def test_a_withdrawn_invite_takes_its_peers_along_but_for_those_that_are_named(seed: int) -> None:
-    """In the middle of whatever round is under way."""
+    """It is withdrawn in the middle of a round."""
     run = Gathering(6, seed=seed)
     friends, used_invites = run.others[:3], run.others[3:]
     run.invite(*friends)
@@ -221,7 +221,7 @@ def test_what_a_co_organiser_grants_ends_with_its_office() -> None:
     run.start()
     run.go_on(run.world.peers)
     run.order(deputy.me, revoked=True, serial=1)
-    run.order(used_invites[0].me, revoked=False, serial=2)  # which the organiser keeps
+    run.order(used_invites[0].me, revoked=False, serial=2)  # so the organiser keeps this peer
     staying = [run.organiser, *friends, used_invites[0]]
     before = version(run.organiser)
     run.go_on(staying)

@@ -1,4 +1,4 @@
-"""Words in others' names that these never signed: they count as nothing, and take no room from what is said."""
+"""Forged statements in others' names: they do not count, and take no room from real statements."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PATIENCE_SECONDS = 30.0
 
 
 def in_group(world: World) -> tuple[VirtualPeer, Attempt]:
-    """A member that has no input set yet, and its attempt."""
+    """Return a member that has no input set yet, and its attempt."""
     run_to_version(world, 3)
     member = next(peer for peer in world.peers if peer is not leader(world))
     run_until(world, lambda: machine(member).attempt is not None, PATIENCE_SECONDS)
@@ -27,7 +27,7 @@ def in_group(world: World) -> tuple[VirtualPeer, Attempt]:
 
 
 def forge(world: World, member: VirtualPeer, kind: str, group: bytes, sender: PeerId, body: bytes) -> None:
-    """An outsider shows a member what it signed in another's name."""
+    """Send a member a forged statement in the name of `sender`, from an outsider."""
     run_id, at = world.manifest.run_id, machine(member).chain.version
     context = Context(run_id=run_id, kind=kind, fragment=0, version=at, group=group)
     forged = Statement(context=context, sender=sender, body=body, signature=b"x" * 64)

@@ -1,4 +1,4 @@
-"""Keys that only publish presence keep no run from starting, slow none down and win none over (docs/adr/0042)."""
+"""Keys that only publish presence cannot keep a run from starting, slow it down or take it over (docs/adr/0042)."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_nobody_waits_long_for_the_joins_of_ghosts() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("intervals", [10, 34])
 def test_leaders_that_leave_honest_peers_out_do_not_win_with_ghosts(intervals: int) -> None:
-    """Whoever is left out asks again, as if the ghosts were not there; three of eleven had most of the active set."""
+    """Peers that are left out ask again, as without ghosts; once three of eleven got most of the active set."""
     assert largest_share(2 * PEERS_PER_GROUP_MAX, seed=2, intervals=intervals) < 0.3
 
 
@@ -42,7 +42,7 @@ def test_nor_where_strangers_are_bounded_and_on_probation() -> None:
 
 
 def test_honest_latecomers_are_seated_soon_among_many_ghosts() -> None:
-    """A leader calls a few strangers only; but first those that have asked, if late."""
+    """A leader calls only a few strangers, but first the ones that have asked, even if late."""
     world = swarm(HONEST, OPEN, founders=range(5), seed=3)
     late = world.peers[5:]
     for peer in late:

@@ -1,4 +1,4 @@
-"""Who comes, or comes back, after everybody has forgotten how the run began (design §8: the heads of an invite)."""
+"""Peers that come, or come back, after all others forgot how the run began (design §8: the heads of an invite)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LOSSY = LinkFaults(delay_min_seconds=0.01, delay_max_seconds=0.1, loss=0.02)
 
 
 def long_run(links: LinkFaults = LINKS, seed: int = 0) -> World:
-    """Four peers, the last of which comes later; the others have forgotten how it all began."""
+    """Return a world of four peers: the last one has not started, the others have forgotten how the run began."""
     world = World(PACE, [2.0] * 4, [0, 1, 2], seed, links, chain_kept=KEPT)
     for peer in world.peers[:3]:
         peer.start()
@@ -29,7 +29,7 @@ def long_run(links: LinkFaults = LINKS, seed: int = 0) -> World:
 
 
 def begin(peer: VirtualPeer, inviter: VirtualPeer) -> int:
-    """Start with a fresh invite: the version at which it begins."""
+    """Start a peer with a fresh invite; return the version at which it begins."""
     peer.start()
     assert peer.engine is not None
     assert inviter.engine is not None
@@ -75,12 +75,12 @@ def test_a_newcomer_begins_at_the_heads_and_contributes(links: LinkFaults, seed:
 
 @pytest.mark.parametrize("seed", [0, *extra(range(1, 4))])
 def test_whoever_comes_back_after_long_counts_no_work_twice(seed: int) -> None:
-    """The simulator's judge compares what every version counts with what every peer brought, over all its lives."""
+    """The simulator's judge compares each version's counts with each peer's contributions, across restarts."""
     world = long_run(seed=seed)
     returner = world.peers[2]
     returner.checkpoint()
     saved = version(returner)
-    world.run(5.0)  # what it brings now is certified, and it will not remember
+    world.run(5.0)  # its work of this time is certified, but it will not remember that
     world.crash(returner)
     assert world.run_until_versions(world.versions() + 4 * KEPT, 600.0)
     begun = begin(returner, world.peers[1])
@@ -96,7 +96,7 @@ def test_a_crash_on_the_way_costs_only_the_way() -> None:
     world = long_run()
     newcomer = world.peers[3]
     begin(newcomer, world.peers[0])
-    newcomer.checkpoint()  # before any state has come
+    newcomer.checkpoint()  # before it has fetched any state
     world.crash(newcomer)
     world.run(30.0)
     begin(newcomer, world.peers[0])
@@ -104,7 +104,7 @@ def test_a_crash_on_the_way_costs_only_the_way() -> None:
     newcomer.checkpoint()
     held = version(newcomer)
     world.crash(newcomer)
-    newcomer.start()  # what it holds now is enough
+    newcomer.start()  # it can go on from the state that it holds now
     assert version(newcomer) == held > KEPT
     world.settle(400.0)
 

@@ -1,7 +1,7 @@
-"""Two of seven follow the protocol and yet bind honest members: they show a thing to some of them, or old ones to all.
+"""Two of seven follow the protocol and yet bind honest members, by selective or outdated messages.
 
-Nothing of it is late and nothing convicts. Without all this 29 versions come in these thirty intervals; more than half
-have to come with it (docs/adr/0049).
+They show statements to some members only, or old statements to all. None of it is late or convicts them. Without them
+29 versions come in these thirty intervals; with them more than half have to come (docs/adr/0049).
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ Filter = Callable[[PeerId, PeerId, Message], bool]
 
 
 class Band:
-    """A world of seven with two hostile members, who have just begun."""
+    """A world of seven at version 2, two of them hostile from then on."""
 
     def __init__(self, seed: int, ground: bool = False) -> None:
-        """`ground`: their keys are those that sort first."""
+        """`ground`: the hostile peers are the ones whose keys sort first."""
         self.world = swarm(7, seed=seed)
         run_to_version(self.world, 2)
         self.hostile = sorted(self.world.peers, key=lambda peer: peer.me)[:2] if ground else self.world.peers[-2:]
@@ -43,17 +43,17 @@ class Band:
         self.world.watcher.hostile |= self.ids
 
     def told(self, version: int) -> set[PeerId]:
-        """Three of the five honest ones, others for each version."""
+        """Return three of the five honest peers, different ones for each version."""
         return {self.honest[(version + number) % len(self.honest)].me for number in range(3)}
 
     def own(self, by: PeerId, message: Message) -> Statement | None:
-        """What one of them says for itself."""
+        """Return the message if it is a hostile peer's own statement, else None."""
         if isinstance(message, Statement) and by in self.ids and message.sender in self.ids:
             return message
         return None
 
     def versions(self, shows: Filter) -> int:
-        """How many are made meanwhile, and that nobody honest is banned."""
+        """Return the versions made under this filter, after checking that no honest peer is banned."""
         before = machine(self.honest[0]).chain.version
         self.world.network.filter = shows
         self.world.run(INTERVALS * INTERVAL_SECONDS)
@@ -65,17 +65,17 @@ class Band:
 
 @pytest.mark.parametrize("kind", ["roster", *extra(["bundle"])])
 def test_a_group_that_is_shown_to_some_of_its_members(kind: str) -> None:
-    """Whoever votes there is bound, and the others, who would abstain, never hear of it."""
+    """Members that vote there are bound, and the others, which would abstain, never hear of it."""
     band = Band(seed=1)
 
     def shows(by: PeerId, to: PeerId, message: Message) -> bool:
-        """Nor do they show what they vote."""
+        """Hide the hostile peers' votes, too."""
         own = band.own(by, message)
         if own is None or own.context.kind not in (kind, "vote"):
             return True
         return own.context.kind == kind and to in band.told(own.context.version) | band.ids
 
-    assert band.versions(shows) > 15  # 11 and 4 where nobody hands them on
+    assert band.versions(shows) > 15  # 11 and 4 if members do not pass them on
 
 
 def test_a_proposal_that_is_shown_to_some_and_voted_for_before_them() -> None:
@@ -91,11 +91,11 @@ def test_a_proposal_that_is_shown_to_some_and_voted_for_before_them() -> None:
             led.add(place)
         return place in led and to in band.told(own.context.version)
 
-    assert band.versions(shows) > 15  # 13 where only an unheard proposer's word is handed on
+    assert band.versions(shows) > 15  # 13 if members pass on only an unheard proposer's statement
 
 
 def test_results_that_only_the_first_keys_could_give() -> None:
-    """Keys are ground until they sort first; the leader's vote reaches three, its accomplice's the other two."""
+    """Attackers choose keys that sort first; the leader's vote reaches three, its accomplice's the other two."""
     band = Band(seed=1, ground=True)
     inputs: set[bytes] = set()
     leaders: dict[bytes, str] = {}
@@ -115,11 +115,11 @@ def test_results_that_only_the_first_keys_could_give() -> None:
             return group in leaders and to in (told if leaders[group] == own.sender else others)
         return True
 
-    assert band.versions(shows) > 15  # 9 where the voter whose key sorts first is asked
+    assert band.versions(shows) > 15  # 9 if members ask the voter whose key sorts first
 
 
 def test_old_joins_that_are_shown_again() -> None:
-    """What somebody else shows says nothing of where its signer asks now."""
+    """A join shown by another peer says nothing about where its signer asks now."""
     band = Band(seed=9)
     for peer in band.hostile:
         peer.mischief = replace(mischief_of(peer.signer, ["never_gather"], ()), accomplices=band.ids - {peer.me})
@@ -131,7 +131,7 @@ def test_old_joins_that_are_shown_again() -> None:
                 band.world.clock.after(pause_seconds, partial(band.world.network.send, by, peer.me, join, None))
 
     def shows(by: PeerId, to: PeerId, message: Message) -> bool:
-        """Nothing is kept back; whenever somebody asks into a later attempt, all hear again where all asked first."""
+        """Hide nothing; but when a peer asks into a later attempt, show all peers everyone's first joins again."""
         asks = isinstance(message, Statement) and message.context.kind == "join" and by == message.sender
         if to in band.ids and by not in band.ids and asks:
             attempt, joins = message.read(Join).attempt, first[message.context.group]
@@ -139,7 +139,7 @@ def test_old_joins_that_are_shown_again() -> None:
                 repeat(to, [join for _, join in joins.values()])
         return True
 
-    assert band.versions(shows) > 15  # 1 where they count as what the honest say now
+    assert band.versions(shows) > 15  # 1 if old joins count as the honest peers' current ones
 
 
 def test_a_member_that_asks_without_end_is_given_little() -> None:

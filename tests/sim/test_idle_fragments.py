@@ -1,4 +1,4 @@
-"""What a fragment costs a peer at every event while nothing of it is under way: counted in calls of functions."""
+"""The cost of an idle fragment to a peer at every event, counted in function calls."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from peer.rounds.counters import RunCounters
 from tests.sim.worlds import STEPS_PER_SECOND, run_until, swarm
 
 FEW, MANY = 4, 24
-CALLS_MAX = 40  # of functions in Python, of one fragment more
+CALLS_MAX = 40  # calls of Python functions for one more fragment
 
 
 def test_a_fragment_at_rest_costs_an_event_few_calls() -> None:
@@ -21,7 +21,7 @@ def test_a_fragment_at_rest_costs_an_event_few_calls() -> None:
 
 
 def _calls_at_an_event(fragments: int) -> int:
-    """Of all that `peer.rounds.driver` does for one that changes nothing, in a swarm that has made some versions."""
+    """Count the calls of `peer.rounds.driver` for an event that changes nothing, in a swarm with some versions."""
     pace = PaceSpec(fragments=fragments, steps_per_version=24, overlap=2, quorum=2, min_group=2, round_seconds=8.0)
     world = swarm(3, pace)
     peer = world.peers[0]

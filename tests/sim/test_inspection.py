@@ -1,6 +1,6 @@
-"""Reducers that cheat, peers that do not open, and peers that complain: what the others make of it (design §6.2).
+"""Reactions to reducers that cheat, peers that do not open, and peers that complain (design §6.2).
 
-The watcher looks on: whatever a hostile member says, honest ones keep their promises and go on.
+The watcher checks that honest members keep their promises and go on, whatever a hostile one sends.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ LATE_SECONDS = 0.43 * PACE.round_seconds  # checks are signed at CHECK_SHARE
 
 
 class Cheat(VirtualTensors):
-    """Reduces as `lie` changes it."""
+    """Tensors whose reductions `lie` changes."""
 
     lie: Callable[[Reduce, Reduced], Reduced]
 
@@ -39,7 +39,7 @@ class Cheat(VirtualTensors):
 
 
 class Complainer(VirtualTensors):
-    """Doubts or refutes whatever it looks into, and opens what it has."""
+    """Tensors that doubt or refute every result they inspect, but open their inputs."""
 
     finding: Finding = Finding.DOUBTFUL
 
@@ -54,7 +54,7 @@ class Complainer(VirtualTensors):
 
 
 def hostile(peer: VirtualPeer, kind: type[VirtualTensors]) -> VirtualTensors:
-    """Give a living peer other tensors. Whoever can show that it cheats may ban it."""
+    """Give a living peer hostile tensors, and let the watcher accept its ban."""
     assert isinstance(peer.tensors, VirtualTensors)
     world = peer.world.watch
     assert isinstance(world, World)
@@ -71,24 +71,24 @@ def cheat(peer: VirtualPeer, lie: Callable[[Reduce, Reduced], Reduced]) -> None:
 
 
 def perturbed(_: Reduce, honest: Reduced) -> Reduced:
-    """Other bytes than the inputs give."""
+    """Return a result whose bytes do not follow from the inputs."""
     return replace(honest, root=digest_of(b"perturbed", honest.root or b""))
 
 
 def dropped(action: Reduce, honest: Reduced) -> Reduced:
-    """Without one input of somebody else, and honest about it."""
+    """Return a result without one other member's input, and say so."""
     kept = action.inputs[1:]
     root = merged_root(action.partition, kept)
     return replace(honest, root=root, included=tuple(one.member for one in kept))
 
 
 def raised(_: Reduce, honest: Reduced) -> Reduced:
-    """With coefficients that are not the rule's."""
+    """Return a result with coefficients that do not follow from the merge rule."""
     return replace(honest, coefficients=(1.0,))
 
 
 def reduced_by(world: World, peer: PeerId) -> list[bytes]:
-    """Roots of this reducer that are part of any version."""
+    """Return this reducer's roots in all certified versions."""
     return [
         partition.root
         for certificate in world.watcher.certified.values()
@@ -117,10 +117,9 @@ def test_nothing_of_a_cheating_reducer_becomes_part_of_a_version(
     assert result_statements(tape)[culprit.me], "it has reduced"
     assert reduced_by(world, culprit.me) == []
     every = [one for at in range(1, VERSIONS + 1) for one in certificates(world, at)]
-    # Somebody else reduces it instead, unless the cheat itself leads the group in which it is convicted. To the others
-    # it is then like a leader that died, and whoever proposes in its place cannot order that anything be reduced again:
-    # only a leader can, in the protocol that peers of all minor versions speak. So it freezes one partition for one
-    # version, and the price is its key.
+    # Another member reduces the partition instead, unless the cheat itself leads the group in which it is convicted.
+    # The others then treat it like a leader that died. The second proposer cannot order a redo: only a leader can, in
+    # the protocol of all minor versions. So the cheat freezes one partition for one version, at the price of its key.
     void = {one.version for one in every if None in one.outcome.partitions}
     led_by_it = {roster.context.version + 1 for roster in tape.statements("roster") if roster.sender == culprit.me}
     assert void <= (led_by_it if lie is perturbed else set())
@@ -149,7 +148,7 @@ def test_a_reducer_that_leaves_somebody_out_is_replaced() -> None:
 
 
 def test_two_cheats_in_a_row_freeze_a_partition_and_no_more() -> None:
-    """Where the second reducer cheats, too, the partition is void; the version is made all the same."""
+    """If the second reducer cheats, too, the partition is void, but the version is still made."""
     world = swarm(7)
     for culprit in world.peers[2:4]:
         cheat(culprit, perturbed)
@@ -189,7 +188,7 @@ def test_a_cheat_that_does_not_open_is_found_by_what_the_others_open() -> None:
 
 
 class LateAndMute(VirtualPeer):
-    """Tells its results when others are about to sign their checks, and opens nothing."""
+    """A reducer that sends its results only when others are about to sign their checks, and opens nothing."""
 
     __slots__ = ()
 
@@ -205,7 +204,7 @@ class LateAndMute(VirtualPeer):
 @pytest.mark.parametrize("seed", [0, *extra([1, 2])])
 @pytest.mark.parametrize(("links", "redone"), [(LINKS, True), (SLOW, False)], ids=["fast", "slow"])
 def test_what_nobody_has_looked_into_yet_is_not_vouched_for(links: LinkFaults, redone: bool, seed: int) -> None:
-    """With its result came the time to sign, so all twelve versions held what the reducer had made up."""
+    """Once its result came just when it was time to sign, and all twelve versions held the made-up bytes."""
     world = swarm(6, seed=seed, links=links)
     culprit = world.peers[3]
     cheat(culprit, perturbed)
@@ -218,7 +217,7 @@ def test_what_nobody_has_looked_into_yet_is_not_vouched_for(links: LinkFaults, r
 
 
 def test_a_contributor_that_does_not_open_is_not_needed() -> None:
-    """Reducers open what they got from it."""
+    """Reducers open its inputs instead."""
     world = swarm(6)
     silent = world.peers[2]
     world.network.filter = Drop(
@@ -263,7 +262,7 @@ def test_one_that_announces_refutations_and_sends_none_costs_a_moment() -> None:
 
 
 def test_one_that_feels_left_out_everywhere_has_nothing_redone() -> None:
-    """It sends its parts to nobody: whoever is missing in most partitions has itself to thank."""
+    """It sends its parts to nobody: a member missing in most partitions is at fault itself."""
     world = swarm(6)
     left_out = world.peers[3].me
     tape = Tape(world)
@@ -276,7 +275,7 @@ def test_one_that_feels_left_out_everywhere_has_nothing_redone() -> None:
 
 
 def test_the_leader_tells_everybody_what_was_shown_to_it_alone() -> None:
-    """A finder whose words reach nobody but the leader."""
+    """The finder's refutation reaches only the leader."""
     world = swarm(5)
     culprit = world.peers[3]
     cheat(culprit, perturbed)

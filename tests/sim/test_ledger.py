@@ -1,4 +1,4 @@
-"""The ledger of seeds: what is next, and that only what came to its end is written down."""
+"""The ledger of seeds: the choice of the next seeds, and that it records only runs that ended."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ ASK_SECONDS = 0.25
 
 
 class SybilFarm:
-    """Keys of one owner that join everything that is open, and say nothing after that."""
+    """Keys of one owner that join every open attempt, and stay silent after that."""
 
     def __init__(self, world: World, networks: tuple[bytes, ...], count: int = SYBILS) -> None:
         secret = digest_of(b"simulation", world.seed.to_bytes(8, "big"))
@@ -37,7 +37,7 @@ class SybilFarm:
         return frozenset(signer.peer_id for signer in self.signers)
 
     def ask(self) -> None:
-        """Into the attempts in which honest peers are now, everybody once; and again soon."""
+        """Join the attempts in which honest peers are now, with every key once; repeat this soon."""
         for peer in self.world.peers:
             for fragment in range(self.world.pace.fragments):
                 joining, chain = machine(peer, fragment).rounds.joining, machine(peer, fragment).chain
@@ -71,12 +71,12 @@ def certified(world: World) -> list[Certificate]:
 
 
 def most(world: World, keys: frozenset[PeerId]) -> float:
-    """The largest share that these keys have in any certified group."""
+    """Return the largest share of these keys in any certified group."""
     return max(len(one.outcome.roster_ids & keys) / len(one.outcome.roster) for one in certified(world))
 
 
 def run_slowly(world: World) -> None:
-    """For a while: without probation, versions beside silent keys come by luck (docs/research/results/hostile.md)."""
+    """Run for a while: without probation, versions beside silent keys are luck (docs/research/results/hostile.md)."""
     world.run(60 * INTERVAL_SECONDS)
     assert len(certified(world)) > 1
 
@@ -89,7 +89,7 @@ def test_keys_of_one_network_get_a_quarter_of_a_group() -> None:
 
 
 def test_keys_that_nobody_knows_get_a_quarter_of_a_group() -> None:
-    """Wherever they call from; the active set grows by no more than that in each version."""
+    """This holds wherever they call from; the active set grows by no more than that per version."""
     world = swarm(HONEST, OPEN, trust=TrustSpec(newcomers_share=0.15), seed=4)
     farm = SybilFarm(world, ())
     run_slowly(world)
@@ -102,7 +102,7 @@ def test_keys_that_nobody_knows_get_a_quarter_of_a_group() -> None:
 
 
 def test_silent_keys_on_probation_cost_no_version() -> None:
-    """Neither do their joins begin a round before its time, nor does anybody wait long for what they never send."""
+    """Their joins do not start a round early, and no peer waits long for their missing messages."""
     world = swarm(HONEST, OPEN, trust=TrustSpec(newcomers_share=0.25, probation_rounds=3))
     farm = SybilFarm(world, ())
     run_to_version(world, VERSIONS, (VERSIONS + 1) * INTERVAL_SECONDS)
@@ -112,7 +112,7 @@ def test_silent_keys_on_probation_cost_no_version() -> None:
 
 
 def test_without_bounds_they_would_have_most_of_every_group() -> None:
-    """So the tests above can fail."""
+    """This shows that the tests above can fail."""
     world = swarm(HONEST, OPEN)
     tape = Tape(world)
     farm = SybilFarm(world, (FARM,), 30)

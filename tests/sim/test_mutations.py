@@ -1,4 +1,4 @@
-"""The simulator can fail: cores broken on purpose are caught, each by the check that is there for it (design §6.5)."""
+"""The simulator can fail: each core broken on purpose is caught by the check made for it (design §6.5)."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def test_minorities_whose_certificates_count_as_full() -> None:
 
 
 def test_a_fork_that_no_hostile_voter_explains() -> None:
-    """Somebody hostile is in each of the two groups, but has voted in one of them only."""
+    """Each of the two groups has a hostile member, but no hostile peer voted in both."""
     world = swarm(4, PACE.model_copy(update={"min_share": 0.0, "quorum": 2}))
     assert isinstance(world.watcher, Watcher)
     world.watcher.min_share = 0.5
@@ -128,10 +128,10 @@ def test_a_join_that_is_signed_anew_every_time(monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.mark.parametrize("hostile", [True, False])
 def test_only_honest_peers_are_held_to_what_they_said(hostile: bool) -> None:
-    """A peer with two faces meets its own other one again, in a bundle, and shows it to whoever asks what it heard."""
+    """A two-faced peer gets its own second version back in a bundle, and shows it to peers that ask what it heard."""
     world = swarm(4)
     run_to_version(world, 2)
-    suspect, other = [peer for peer in world.peers if peer is not leader(world)][:2]  # who leads sends itself nothing
+    suspect, other = [peer for peer in world.peers if peer is not leader(world)][:2]  # a leader sends itself nothing
     assert isinstance(world.watcher, Watcher)
     world.watcher.hostile |= {suspect.me} if hostile else set()
     tape = Tape(world)
@@ -143,13 +143,13 @@ def test_only_honest_peers_are_held_to_what_they_said(hostile: bool) -> None:
 
 
 def test_restarts_that_look_like_contradictions(monkeypatch: pytest.MonkeyPatch) -> None:
-    """If joins did not name the life that says them, whoever restarts would be convicted."""
+    """If joins did not carry the boot nonce, a peer that restarts would be convicted."""
     nameless = {**statement_slots._SLOTS, "join": lambda statement: (statement.read(Join).attempt,)}
     monkeypatch.setattr(statement_slots, "_SLOTS", nameless)
     world = swarm(4)
     run_to_version(world, 2)
     lose_all(world, "roster")
-    world.run(INTERVAL_SECONDS)  # until everybody has said its join
+    world.run(INTERVAL_SECONDS)  # until every peer has sent its join
     last = next(peer for peer in world.peers if peer is not leader(world))
     last.crash()
     last.start()

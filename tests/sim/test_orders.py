@@ -1,4 +1,4 @@
-"""The organiser shows peers out and lets them in again: everybody comes to the same, and versions go on."""
+"""The organiser removes and readmits peers: all peers agree, and versions go on."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def begin(seed: int = 3) -> World:
 
 
 def order(world: World, by: int, about: int, revoked: bool, serial: int) -> None:
-    """As a peer does whose owner typed it."""
+    """Issue an order, as a peer does when its owner types it."""
     issuer = world.peers[by]
     run_id = world.manifest.run_id
     word = b"" if by == ORGANISER else delegate(world.peers[ORGANISER].signer, run_id, issuer.me).to_wire()
@@ -54,7 +54,7 @@ def heads(peers: Sequence[VirtualPeer]) -> set[tuple[int, bytes]]:
 
 
 def go_on(world: World, staying: Sequence[VirtualPeer], versions: int = 4) -> None:
-    """So many more versions, and the same at all of these."""
+    """Run until all these peers have `versions` more versions, and check that they are the same."""
     target = max(machine(peer).chain.version for peer in staying) + versions
     assert run_until(
         world, lambda: all(machine(peer).chain.version >= target for peer in staying), 60 * INTERVAL_SECONDS
@@ -64,7 +64,7 @@ def go_on(world: World, staying: Sequence[VirtualPeer], versions: int = 4) -> No
 
 @pytest.mark.parametrize("seed", [0, *extra(range(1, 4))])
 def test_who_is_shown_out_has_no_seat_two_versions_later(seed: int) -> None:
-    """In the middle of whatever round is under way."""
+    """The order comes in the middle of a round."""
     world = begin(seed)
     world.run(0.37 * INTERVAL_SECONDS)
     before = machine(world.peers[ORGANISER]).chain.version
@@ -103,7 +103,7 @@ def test_who_was_away_while_another_was_shown_out_learns_it() -> None:
 
 
 def test_who_was_away_learns_every_one_of_many_orders() -> None:
-    """More than one note holds."""
+    """There are more orders than one note holds."""
     world = begin()
     bob, organiser = world.peers[BOB], world.peers[ORGANISER]
     world.crash(bob)
@@ -142,7 +142,7 @@ def test_a_restart_forgets_no_order() -> None:
 
 
 def test_each_side_of_a_partition_shows_somebody_out() -> None:
-    """And both of them somebody whom the other lets in: the organiser has the last word."""
+    """Both sides also give opposite orders about one peer: the organiser has the last word."""
     world = begin()
     world.network.sides = {peer.me: number // 3 for number, peer in enumerate(world.peers)}
     order(world, ORGANISER, ANN, revoked=True, serial=5)

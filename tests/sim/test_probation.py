@@ -24,7 +24,7 @@ def with_newcomer(seed: int = 0) -> tuple[World, VirtualPeer]:
 
 
 def with_work_of(world: World, peer: VirtualPeer) -> list[Certificate]:
-    """The certificates with work of this peer, oldest first."""
+    """Return the certificates with work of this peer, oldest first."""
     return [one for one in machine(world.peers[0]).chain.certificates if any(one.outcome.included_in(peer.me))]
 
 
@@ -42,7 +42,7 @@ def test_a_newcomer_counts_after_its_probation() -> None:
 
 
 def test_a_newcomer_checks_and_votes_after_its_probation() -> None:
-    """Until then it holds each state when the others have certified it, as long as nothing comes late to it alone."""
+    """Until then it applies each state in time with the others' certificate, if no message reaches it late."""
     world, newcomer = with_newcomer(seed=3)
     tape = Tape(world)
     run_to_version(world, ROUNDS + 4, 30 * INTERVAL_SECONDS)
@@ -56,7 +56,7 @@ def test_a_newcomer_checks_and_votes_after_its_probation() -> None:
 
 
 def test_a_newcomer_waits_for_those_who_are_bound_by_their_votes() -> None:
-    """Else it would ask into one attempt after the other, led by nobody, and take honest leaders for absent."""
+    """Else it would ask into one attempt after another while nobody leads, and take honest leaders for absent."""
     world, newcomer = with_newcomer()
     lost = set[bytes]()
 
@@ -76,7 +76,7 @@ def test_a_newcomer_waits_for_those_who_are_bound_by_their_votes() -> None:
 
 
 def test_a_newcomer_follows_a_redo_that_a_refutation_alone_explains() -> None:
-    """Though the false result comes to it later, or never."""
+    """It does so even if the false result comes to it later, or never."""
     world, newcomer = with_newcomer()
     cheat = world.peers[1]
     cheat.mischief = mischief_of(cheat.signer, ["false_results"], [])
@@ -106,7 +106,7 @@ def test_a_restart_changes_nothing_about_it() -> None:
 
 
 def test_two_newcomers_take_turns_until_one_is_known() -> None:
-    """A quarter of four founders' groups is one; nobody else waits for them."""
+    """A quarter of a group of four founders is one newcomer; the other peers do not wait for them."""
     world = swarm(FOUNDERS + 2, OPEN, founders=range(FOUNDERS), trust=TRUST, seed=2)
     run_to_version(world, ROUNDS + 8, 60 * INTERVAL_SECONDS)
     chain = machine(world.peers[0]).chain

@@ -1,4 +1,4 @@
-"""The preset `public` against a hundred keys of strangers: as many versions as without them, or nearly (design §9)."""
+"""The preset `public` against a hundred strangers' keys: nearly as many versions as without them (design §9)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LEFT = 0.8
 
 
 def swarm(seed: int) -> World:
-    """As the preset says: founders who hold it, and others who are known by now."""
+    """Return a swarm with the preset's settings, of founders and other peers that are known by now."""
     pace = PaceSpec(**PRESET["pace"])
     world = World(
         pace,
@@ -40,7 +40,7 @@ def swarm(seed: int) -> World:
 
 
 def versions(seed: int, attack: Callable[[World], object] = lambda _: None) -> int:
-    """Of all fragments together."""
+    """Return the versions of all fragments together after INTERVALS."""
     world = swarm(seed)
     attack(world)
     world.run(INTERVALS * world.pace.steps_per_version / STEPS_PER_SECOND)
@@ -63,7 +63,7 @@ def appear(world: World) -> object:
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("seed", [0, *[pytest.param(seed, marks=pytest.mark.hours) for seed in (1, 2)]])
 def test_a_hundred_keys_of_strangers_cost_a_fifth_of_the_versions_at_most(seed: int) -> None:
-    """Whether they ask into every group, also promise something there, or only say to be training."""
+    """The keys ask into every group, promise work there as well, or only claim to train."""
     calm = versions(seed)
     assert calm >= 8 * (INTERVALS - 2)
     found = {attack.__name__: versions(seed, attack) for attack in (ask, promise, appear)}

@@ -1,4 +1,4 @@
-"""Hostile members that cannot be convicted: versions advance at more than half the rate that they have without them.
+"""Hostile members that cannot be convicted: versions advance at more than half their rate without them.
 
 `python -m tests.sim.rates` prints the figures.
 """
@@ -88,9 +88,9 @@ def test_so_they_do_where_most_of_those_who_can_be_called_are_hostile(attack: st
 def test_a_leader_that_says_that_all_went_wrong_before_gets_no_longer_time_to_be_silent(
     attack: str, worlds: int, share: float
 ) -> None:
-    """Where few can be called the number of a version's first attempt is often a late one.
+    """If few peers can be called, the number of a version's first attempt is often high.
 
-    One world is luck: sixteen made 5 to 26 of 29 versions, in the mean 15.
+    A single world is luck: sixteen worlds made 5 to 26 of 29 versions, 15 on average.
     """
     check(attack, FOUR_HOMES, range(worlds), share)
 
@@ -105,5 +105,5 @@ def test_so_they_do_at_other_seeds_with_whatever_convicts_nobody(attack: str) ->
 @pytest.mark.parametrize("setting", [FOUR, SEVEN])
 @pytest.mark.parametrize("attack", [*SILENT_AT_ONE_STAGE, *SILENT_SOMEWHERE])
 def test_so_they_do_at_the_shipped_pace_with_whoever_is_silent_somewhere(attack: str, setting: Setting) -> None:
-    """Of seven with two that shun half it is luck: other seeds leave 31 to 40 of 79 (docs/research/results.md)."""
+    """Seven peers with two that shun half are luck: other seeds give 31 to 40 of 79 (docs/research/results.md)."""
     check(attack, setting, range(1))

@@ -1,4 +1,4 @@
-"""Sides of a partition that meet again: whichever wins, it wins in every fragment (design §8)."""
+"""Sides of a network partition that meet again: one of them wins, in every fragment (design §8)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SPLIT_PACE = PACE.model_copy(update={"fragments": FRAGMENTS, "steps_per_version"
 
 
 def parted(seed: int, each: int = 2) -> World:
-    """Two halves that have gone on apart, in every fragment."""
+    """Return a world of two halves that have gone on apart in every fragment."""
     world = swarm(2 * each, SPLIT_PACE, seed=seed)
     part(world, each)
     for index in range(FRAGMENTS):
@@ -31,7 +31,7 @@ def parted(seed: int, each: int = 2) -> World:
 
 
 def part(world: World, second: int) -> None:
-    """Let the last peers go on by themselves."""
+    """Part the last `second` peers from the others, and let both sides go on for a while."""
     world.run(40.0)
     first = len(world.peers) - second
     world.network.sides = {peer.me: int(number >= first) for number, peer in enumerate(world.peers)}
@@ -55,7 +55,7 @@ def test_one_side_wins_in_every_fragment(seed: int) -> None:
 
 @pytest.mark.slow
 def test_one_side_wins_at_once_where_two_looks_at_every_fragment_pass() -> None:
-    """A page of all four fragments has less than 60 kB here; of what comes later, a second brings next to nothing."""
+    """A page of all four fragments has less than 60 kB here; the budget for further answers is nearly nothing."""
     world = parted(seed=0, each=4)
     for peer in world.peers:
         engine_of(peer).core.answering = AnswerBudget(1 << 10, 120 << 10)
@@ -66,7 +66,7 @@ def test_one_side_wins_at_once_where_two_looks_at_every_fragment_pass() -> None:
 
 
 def fragment_of(message: Message) -> int | None:
-    """Which fragment a message is about, as far as it says."""
+    """Return the fragment that a message names, if it names one."""
     if isinstance(message, Statement):
         return message.context.fragment
     if isinstance(message, CertificateNote):
@@ -76,7 +76,7 @@ def fragment_of(message: Message) -> int | None:
 
 @pytest.mark.parametrize("forked", [FRAGMENTS - 1, *extra([1])])
 def test_a_fork_of_one_fragment_that_is_not_the_first_is_healed(forked: int) -> None:
-    """Answers come in the order of the questions, as on a stream, so that some say of no fork before one does."""
+    """Answers come in the order of the questions, as on a stream, so the first ones are about unforked fragments."""
     world = swarm(5, SPLIT_PACE, links=LinkFaults(delay_max_seconds=0.02, ordered=True))
     side = {peer.me: number >= 3 for number, peer in enumerate(world.peers)}
     world.run(40.0)
@@ -92,7 +92,7 @@ def test_a_fork_of_one_fragment_that_is_not_the_first_is_healed(forked: int) -> 
 
 
 def certified_steps(world: World, of: VirtualPeer, index: int) -> int:
-    """Steps of a peer that are in the lineage of this fragment that everybody holds."""
+    """Return a peer's steps in the lineage of this fragment that all peers hold."""
     found = machine(world.peers[0], index).chain.certificates
     return sum(one.steps for certificate in found for one in certificate.outcome.included() if one.peer == of.me)
 
@@ -100,7 +100,7 @@ def certified_steps(world: World, of: VirtualPeer, index: int) -> int:
 @pytest.mark.slow
 @pytest.mark.parametrize(("seed", "second"), [(2, 2), (0, 4)])
 def test_all_that_either_side_has_certified_is_in_the_lineage_that_wins(seed: int, second: int) -> None:
-    """And once: the judge of every run compares the steps themselves."""
+    """Each step counts once: the judge of every run compares the steps themselves."""
     world = swarm(8, SPLIT_PACE, seed=seed)
     part(world, second)
     met = [peer.tensors.learner.steps(world.clock.now) for peer in world.peers]
@@ -124,7 +124,7 @@ def test_a_swarm_that_does_not_carry_loses_what_one_side_has_certified() -> None
 
 
 class Asker:
-    """One engine that asks about another peer's chains, with whoever shall answer in that one's name."""
+    """One engine that asks about another peer's chains; the test chooses the peer that answers in its name."""
 
     def __init__(self, world: World, asker: VirtualPeer, asked: VirtualPeer) -> None:
         self.engine, self.asked, self.now = engine_of(asker), asked, world.clock.now
@@ -135,7 +135,7 @@ class Asker:
         return self._take(self.engine.fork_choice.ask(self.asked.me, fragment, self.now))
 
     def answer(self, fragment: int, by: VirtualPeer) -> list[int]:
-        """Have one of the questions that are open answered; the fragments that are asked about next."""
+        """Have an open question answered by `by`; return the fragments that the engine asks about next."""
         question = next(one for one in self.open if one.fragment == fragment)
         self.open.remove(question)
         (answer,) = engine_of(by).fork_choice.answer(self.asked.me, question, self.now)
@@ -151,7 +151,7 @@ class Asker:
 
     @property
     def changed(self) -> list[int]:
-        """Fragments in which it has changed over."""
+        """Return the fragments in which it has changed its lineage."""
         return [one.fragment for one in self.actions if isinstance(one, Tell) and one.event == "lineage_changed"]
 
 
@@ -161,7 +161,7 @@ def engine_of(peer: VirtualPeer) -> Engine:
 
 
 def winner_first(world: World, fragments: list[int]) -> list[list[VirtualPeer]]:
-    """The two sides; first the one that wins if only these fragments are compared."""
+    """Return the two sides, first the one that wins if only these fragments are compared."""
     sides = [world.peers[:2], world.peers[2:]]
     ours = {index: machine(sides[0][0], index).chain for index in fragments}
     theirs = {index: (fork_of(world, index), machine(sides[1][0], index).chain) for index in fragments}
@@ -189,7 +189,7 @@ def test_who_shows_the_same_lineage_twice_is_followed_in_every_fragment() -> Non
 
 @pytest.mark.parametrize("change_after", [2, *extra([1, 3])])
 def test_who_changes_over_between_its_answers_leads_nobody_into_two_lineages(change_after: int) -> None:
-    """Its first answers are of a lineage that it has left by now, and in these fragments that one is the better."""
+    """Its first answers are about a lineage that it has left by now, and that one wins in these fragments."""
     world = parted(seed=1)
     won, lost = winner_first(world, list(range(change_after)))
     asker = Asker(world, lost[0], won[0])

@@ -1,8 +1,8 @@
-"""Two minor versions of the protocol share a swarm, and one takes the place of the other (design §8).
+"""Two minor versions of the protocol share a swarm, and one replaces the other (design §8).
 
-There is no next version yet, so these peers speak as one would: whatever a peer of the next minor version sends or
-signs has a field more at the end of every model that may grow (CONTRIBUTING.md, Changing what is sent). All messages
-travel encoded, in the frames of the wire, and are read by peers that do not know such fields.
+There is no next minor version yet, so some peers imitate one. Their messages and statements have one more field at the
+end of every model that may grow (CONTRIBUTING.md, Changing what is sent). All messages travel encoded, in the frames
+of the wire, and the other peers do not know such fields.
 """
 
 from __future__ import annotations
@@ -39,21 +39,21 @@ LATER_KIND = "later"
 
 @dataclass
 class Upgrade:
-    """Who speaks the next minor version at the moment, and what went over the wire."""
+    """The peers that speak the next minor version now, and the kinds of messages that went over the wire."""
 
     newer: set[PeerId] = field(default_factory=set)
-    bodies: set[str] = field(default_factory=set)  # kinds of statements that were signed with a field more
-    grown: set[str] = field(default_factory=set)  # messages that were sent with a field more
+    bodies: set[str] = field(default_factory=set)  # kinds of statements signed with an extra field
+    grown: set[str] = field(default_factory=set)  # messages sent with an extra field
 
     def state(self, signer: Signer, context: Context, body: Wire) -> Statement:
-        """As `make_statement`, with the body that this signer's version writes."""
+        """Make a statement like `make_statement`, in the signer's version of the body."""
         if signer.peer_id not in self.newer:
             return make_statement(signer, context, body)
         self.bodies.add(context.kind)
         return next_minor_statement(signer, context, body)
 
     def carry(self, sender: PeerId, message: Message) -> Message:
-        """A message as it is read on the other side."""
+        """Encode a message in the sender's version, and return it as the receiver reads it."""
         header = encode_header(message)
         if sender in self.newer:
             header = header[:1] + next_minor_bytes(message)
@@ -66,7 +66,7 @@ class Upgrade:
 
 @pytest.fixture
 def upgrade(monkeypatch: pytest.MonkeyPatch) -> Upgrade:
-    """Worlds whose peers speak through the wire."""
+    """Make worlds encode and decode all messages of their peers."""
     found = Upgrade()
 
     class Wires(VirtualNetwork):
@@ -93,7 +93,7 @@ def presence() -> Presence:
 
 
 def say_something_later(upgrade: Upgrade, world: World, peer: VirtualPeer) -> None:
-    """A kind of statement that only the next version knows, to everybody."""
+    """Send all peers a kind of statement that only the next version knows."""
     at = machine(peer).chain
     context = Context(run_id=at.rules.run_id, kind=LATER_KIND, fragment=0, version=at.version, group=at.digest)
     said = upgrade.state(peer.signer, context, presence())
@@ -113,7 +113,7 @@ def banned_by(peers: list[VirtualPeer], culprit: VirtualPeer) -> bool:
 
 
 def hostile_world(upgrade: Upgrade, newer: slice, **behaviour: Any) -> tuple[World, VirtualPeer, list[VirtualPeer]]:
-    """Six peers at version 2, of whom the last one is hostile from now on, and the other five."""
+    """Return a world of six peers at version 2, its last peer, hostile from now on, and the other five."""
     world = swarm(6)
     upgrade.newer |= {peer.me for peer in world.peers[newer]}
     run_to_version(world, 2)
@@ -125,7 +125,7 @@ def hostile_world(upgrade: Upgrade, newer: slice, **behaviour: Any) -> tuple[Wor
 
 
 def test_the_next_version_says_more_wherever_it_may() -> None:
-    """Else the other tests would show nothing."""
+    """Without this the other tests would show nothing."""
     assert len(msgpack.unpackb(next_minor_bytes(presence()))) == len(Presence.model_fields) + 1
     context = Context(run_id=bytes(32), kind="join", fragment=0, version=0, group=b"")
     statement = make_statement(swarm(1).peers[0].signer, context, presence())
@@ -144,7 +144,7 @@ def test_both_versions_certify_together(upgrade: Upgrade, newer: int) -> None:
     certificates = machine(world.peers[-1]).chain.certificates
     assert any(one.voters & upgrade.newer and (one.voters & older or not older) for one in certificates)
     assert upgrade.bodies >= {"join", "commit", "check", "vote", LATER_KIND}
-    assert upgrade.bodies >= {"roster", "bundle", "result", "proposal"} or older  # some of them only leaders say
+    assert upgrade.bodies >= {"roster", "bundle", "result", "proposal"} or older  # only leaders send some of these
     assert upgrade.grown >= {"PartNote", "OpenNote", "OpeningNote"}
     world.settle(120.0)
     assert_nobody_is_banned(world)
@@ -152,7 +152,7 @@ def test_both_versions_certify_together(upgrade: Upgrade, newer: int) -> None:
 
 @pytest.mark.parametrize("seed", [*SEEDS[:2], *extra(SEEDS[2:])])
 def test_peers_come_back_as_the_other_version_one_after_the_other(upgrade: Upgrade, seed: int) -> None:
-    """A rolling upgrade, of some also the way back: each dies at a point of a round and begins as the other version."""
+    """A rolling upgrade, with some peers going back: each dies at some point of a round and restarts as the other."""
     draw = random.Random(seed)
     pace = PACE.model_copy(update={"fragments": 1 + seed % 2, "steps_per_version": 6 * (1 + seed % 2)})
     world = swarm(4 + seed % 3, pace, seed=seed)
@@ -166,7 +166,7 @@ def test_peers_come_back_as_the_other_version_one_after_the_other(upgrade: Upgra
         while peer.alive and world.clock.step(until):
             pass
         world.traps.pop(peer.me, None)
-        if peer.alive:  # it never came to that point
+        if peer.alive:  # it never reached that point
             world.crash(peer)
         upgrade.newer ^= {peer.me}
         world.run(draw.uniform(0.0, 3.0))
@@ -179,7 +179,7 @@ def test_peers_come_back_as_the_other_version_one_after_the_other(upgrade: Upgra
 @pytest.mark.parametrize("newer", [slice(0, 6, 2), slice(1, 6, 2)], ids=["older culprit", "newer culprit"])
 @pytest.mark.parametrize("kind", ["commit", "vote"])
 def test_who_says_two_things_is_convicted_in_both_versions(upgrade: Upgrade, kind: str, newer: slice) -> None:
-    """Evidence holds the bytes that were signed: whoever knows less of them comes to the same verdict."""
+    """Evidence holds the signed bytes, so a peer that does not know the extra field comes to the same verdict."""
     world, culprit, others = hostile_world(upgrade, newer, two_faced=frozenset({kind}))
     run_until(world, lambda: banned_by(others, culprit), 60 * INTERVAL_SECONDS)
     run_to_version(world, version(others[0]) + 2, 60 * INTERVAL_SECONDS)
@@ -190,7 +190,7 @@ def test_who_says_two_things_is_convicted_in_both_versions(upgrade: Upgrade, kin
 
 @pytest.mark.parametrize("newer", [slice(0, 6, 2), slice(1, 6, 2)], ids=["older culprit", "newer culprit"])
 def test_who_reduces_falsely_is_convicted_in_both_versions(upgrade: Upgrade, newer: slice) -> None:
-    """This evidence holds a bundle, a result and an exhibit, which its maker encodes anew from a refutation."""
+    """This evidence holds a bundle, a result and an exhibit, which its author encodes again from a refutation."""
     world, culprit, others = hostile_world(upgrade, newer, cheats=True)
     run_until(world, lambda: banned_by(others, culprit), 60 * INTERVAL_SECONDS)
     run_to_version(world, version(others[0]) + 2, 60 * INTERVAL_SECONDS)

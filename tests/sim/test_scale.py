@@ -1,4 +1,4 @@
-"""More peers than a group takes: versions come, seats turn over, nobody stores or sends what grows with the swarm."""
+"""More peers than a group takes: versions come, seats turn over; no peer's storage or traffic grows with the swarm."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_a_place_that_is_full_takes_nobody_new() -> None:
 @pytest.mark.parametrize("nodes", [10, 16, 1000])
 def test_acquaintances_of_earlier_puts_still_hold_a_record(nodes: int) -> None:
     rng, draws = random.Random(0), 500
-    others = nodes - 1 - REPLICAS  # of whom the first has invited the writer, and is told each time
+    others = nodes - 1 - REPLICAS  # the first of them invited the writer, and gets each put
     kept = 0
     for _ in range(draws):
         told = {0}.union(*(rng.sample(range(1, others), ACQUAINTANCES - 1) for _ in range(PUTS_PER_LIFETIME)))
@@ -82,7 +82,7 @@ def test_acquaintances_of_earlier_puts_still_hold_a_record(nodes: int) -> None:
 
 
 def test_late_comers_do_not_all_ask_the_same_few() -> None:
-    """Who lies first in the order of the keys had to answer everybody, and who mines such keys was asked by all."""
+    """Once the peers whose keys sort first had to answer all others, and an attacker could mine such keys."""
     crowd = ScaleRun(60, seed=0, deaths_per_version=0.0, pace=PACE)
     ahead, late = crowd.peers[:40], crowd.peers[40:]
     for peer in ahead:
@@ -99,7 +99,7 @@ def test_late_comers_do_not_all_ask_the_same_few() -> None:
 
 
 def test_whoever_starts_looks_often_at_first_as_real_peers_do() -> None:
-    """Else ten thousand that start together find each other minutes later, with every version told in between."""
+    """Else ten thousand peers that start together find each other minutes later, after every version in between."""
     assert (EAGER_SECONDS, EAGER_SHARE) == (presence_loop.EAGER_SECONDS, presence_loop.EAGER_SHARE)
     crowd = ScaleRun(1, seed=0, deaths_per_version=0.0, pace=PACE)
     crowd.peers[0].start()

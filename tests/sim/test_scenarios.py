@@ -1,7 +1,7 @@
-"""What the protocol does in situations with names (design §6, §8), under virtual time.
+"""The protocol in named situations (design §6, §8), under virtual time.
 
-The watcher of `coordinator.simulator.invariants` looks on in all of them: two versions for one parent, broken promises,
-contradictions and forgotten deadlines fail a scenario wherever they happen.
+The watcher of `coordinator.simulator.invariants` checks all of them: two versions for one parent, broken promises,
+contradictions and missed deadlines fail a scenario wherever they happen.
 """
 
 from __future__ import annotations
@@ -42,19 +42,19 @@ from tests.sim.worlds import (
 )
 
 DEADLINE = PACE.round_seconds
-LED = ("roster", "bundle")  # points of a round that nobody but its leader gets to
+LED = ("roster", "bundle")  # points of a round that only its leader reaches
 ALONE = PACE.model_copy(update={"min_group": 1, "quorum": 1})
 
 
 def split(world: World, *sides: list[int]) -> None:
-    """Cut the network so that only peers of one side reach each other."""
+    """Cut the network so that peers reach only others of their side."""
     for side, members in enumerate(sides):
         for number in members:
             world.network.sides[world.peers[number].me] = side
 
 
 def finish(world: World) -> None:
-    """Everybody drains; all must end at the same heads with every step in its place."""
+    """Drain all peers; they must end with the same heads, and with every step counted right."""
     world.settle(120.0)
 
 
@@ -113,14 +113,14 @@ def test_a_peer_that_was_away_for_fifty_versions_comes_back() -> None:
     done = [action for _, peer, action in tape.entries if peer is away]
     assert sum(isinstance(action, FetchState) for action in done) <= 3  # the newest state, not one per version
     told = [action.message for action in done if isinstance(action, Send)]
-    assert not any(isinstance(message, CertificateNote) for message in told)  # what it led long ago is no news
+    assert not any(isinstance(message, CertificateNote) for message in told)  # versions that it led long ago
     run_to_version(world, version(world.peers[0]) + 2)
     finish(world)
 
 
 @pytest.mark.slow
 def test_a_peer_that_was_away_comes_back_though_each_of_the_others_answers_little() -> None:
-    """A page at once, and then one every eight seconds: what is not answered is asked again, of others, too."""
+    """Each gives a page at once, and then one every eight seconds: it asks again, and asks others, too."""
     world = swarm(5)
     run_to_version(world, 3)
     away = world.peers[2]
@@ -140,7 +140,7 @@ def test_a_peer_that_was_away_comes_back_though_each_of_the_others_answers_littl
 
 @pytest.mark.parametrize("seed", [0, *extra([1, 2])])
 def test_a_newcomer_contributes_with_the_next_rounds_and_not_after_a_period(seed: int) -> None:
-    """It cannot know when the versions that it finds were made; whoever leads the next round shows it who asks."""
+    """It cannot know when the versions that it finds were made; the next round's leader shows it the others' joins."""
     pace = PACE.model_copy(update={"fragments": 4, "steps_per_version": 24})
     period_seconds = pace.steps_per_version / STEPS_PER_SECOND
     world = swarm(5, pace, founders=range(4), seed=seed)
@@ -154,7 +154,7 @@ def test_a_newcomer_contributes_with_the_next_rounds_and_not_after_a_period(seed
 
 
 def test_a_peer_that_was_away_takes_a_branch_with_several_minor_versions_as_a_whole() -> None:
-    """One decision for the branch: waiting anew at every minor version, it might never get to a served state."""
+    """It decides once for the branch: if it waited at every minor version, it might never reach a served state."""
     world = swarm(6, ALONE)
     run_to_version(world, 3)
     stays, come_and_go, away = world.peers[0], world.peers[1:3], world.peers[5]
@@ -177,7 +177,7 @@ def test_a_peer_that_was_away_takes_a_branch_with_several_minor_versions_as_a_wh
 
 
 def test_a_peer_that_comes_back_takes_the_minor_version_that_it_signed_itself_at_once() -> None:
-    """Its vote binds it, but to this very version; and who keeps the one before may be nobody (honest seed 4787)."""
+    """Its vote binds it, but to this very version; and perhaps nobody keeps the one before (honest seed 4787)."""
     world = swarm(4, ALONE)
     run_to_version(world, 3)
     for peer in world.peers:
@@ -292,7 +292,7 @@ def test_who_misses_all_votes_and_the_certificate_learns_of_the_version() -> Non
 
 
 def test_a_peer_that_hears_nothing_does_not_stop_a_group_that_needs_everybody() -> None:
-    """Of three members all must vote: one that asks to join but hears no answer would void every attempt."""
+    """All three members must vote: one that asks to join but hears no answer would void every attempt."""
     world = swarm(3)
     run_to_version(world, 2)
     deaf = world.peers[1]
@@ -314,7 +314,7 @@ def test_a_peer_that_hears_nothing_does_not_stop_a_group_that_needs_everybody() 
     ],
 )
 def test_one_of_five_dies_and_the_others_go_on(point: str, leads: bool) -> None:
-    """The survivors certify on with one digest, and nobody stays in a group beyond its deadline (the watcher sees)."""
+    """The survivors go on certifying one digest, and no peer stays in a group beyond its deadline (watcher)."""
     world = swarm(5, PACE.model_copy(update={"fragments": 2, "steps_per_version": 12}), seed=7)
     run_to_version(world, 3)
     victim = leader(world) if leads else leader(world, attempt=2)
@@ -328,7 +328,7 @@ def test_one_of_five_dies_and_the_others_go_on(point: str, leads: bool) -> None:
 
 
 def test_a_leader_that_dies_while_it_proposes_leaves_a_proposal_that_others_hand_on() -> None:
-    """It told only one member: that one tells the rest, and the round is not void."""
+    """Only one member got it: that one passes it on to the rest, and the round is not void."""
     world = swarm(5, seed=3)
     run_to_version(world, 2)
     tape, victim = Tape(world), leader(world)
@@ -344,7 +344,7 @@ def test_a_leader_that_dies_while_it_proposes_leaves_a_proposal_that_others_hand
 
 
 def test_a_leader_that_is_lost_before_the_input_set_costs_less_than_a_deadline() -> None:
-    """Everybody's transport notices: the group is given up, and the next attempt begins at once."""
+    """All transports notice: members give up the group, and the next attempt begins at once."""
     world = swarm(5)
     run_to_version(world, 2)
     victim = leader(world)
@@ -381,7 +381,7 @@ def test_who_proposes_second_finishes_a_round_whose_leader_died_after_a_redo() -
 
 
 def test_a_vote_that_was_written_but_not_sent_binds_the_next_life() -> None:
-    """Three members must all vote, so without the lost vote nothing comes of the group; yet its voter stays bound."""
+    """All three members must vote, so the group fails without the lost vote; yet its voter stays bound."""
     world = swarm(3)
     run_to_version(world, 2)
     world.run(0.1)
@@ -397,7 +397,7 @@ def test_a_vote_that_was_written_but_not_sent_binds_the_next_life() -> None:
 
 
 def seven_parted(world: World) -> tuple[VirtualPeer, list[VirtualPeer]]:
-    """Four, whose votes get lost, and three others: one of the four, and the three."""
+    """Split seven into four, whose votes get lost, and three others; return one of the four, and the three."""
     four = [leader(world), *(peer for peer in world.peers if peer is not leader(world))][:4]
     others = [peer for peer in world.peers if peer not in four]
     world.network.sides = {peer.me: 1 for peer in others}
@@ -406,14 +406,14 @@ def seven_parted(world: World) -> tuple[VirtualPeer, list[VirtualPeer]]:
 
 
 def join_side(world: World, victim: VirtualPeer) -> None:
-    """It comes back on the three others' side, and votes arrive again."""
+    """Restart the victim on the three others' side, and let votes arrive again."""
     world.network.sides[victim.me] = 1
     world.network.filter = None
     victim.start()
 
 
 def test_a_vote_that_was_written_keeps_its_voter_out_of_another_majority() -> None:
-    """Four of seven may still certify once its vote is sent; with the three others its next life would be four, too."""
+    """Its group of four of seven may still certify; after a restart it could make four with the three others, too."""
     world = swarm(7)
     run_to_version(world, 2)
     victim, _ = seven_parted(world)
@@ -427,7 +427,7 @@ def test_a_vote_that_was_written_keeps_its_voter_out_of_another_majority() -> No
 
 
 def test_a_vote_that_was_not_yet_written_leaves_its_voter_free() -> None:
-    """If it dies while the disk is still at work, nobody has its word: it makes a majority with the three others."""
+    """If it dies before the vote is on disk, it was never sent: it may make a majority with the three others."""
     world = swarm(7)
     run_to_version(world, 2)
     victim, others = seven_parted(world)
@@ -447,7 +447,7 @@ def test_a_vote_that_was_not_yet_written_leaves_its_voter_free() -> None:
 
 
 def test_a_vote_binds_a_life_that_starts_from_an_older_checkpoint() -> None:
-    """The base of the vote is newer than the checkpoint: the promise counts again once the chain has caught up."""
+    """The vote's base is newer than the checkpoint: the promise counts again once the chain has caught up."""
     world = swarm(3)
     run_to_version(world, 1)
     world.run(0.1)
@@ -465,10 +465,10 @@ def test_a_vote_binds_a_life_that_starts_from_an_older_checkpoint() -> None:
 
 
 def test_a_version_whose_bytes_nobody_serves_does_not_exist_until_somebody_does() -> None:
-    """Four of five made it and died; the fifth has only the certificate. It turns back and goes on alone."""
+    """Four of five made it and died; the fifth has only the certificate. It goes back a version and on alone."""
     world = swarm(5, ALONE)
     run_to_version(world, 3)
-    last = next(peer for peer in world.peers if peer is not leader(world))  # who proposes holds the bytes
+    last = next(peer for peer in world.peers if peer is not leader(world))  # the proposer would hold the bytes
     makers = [peer for peer in world.peers if peer is not last]
     tape = Tape(world)
     world.network.filter = Drop(lambda _, to, message: to == last.me and statement_of(message, "proposal"))
@@ -489,7 +489,7 @@ def test_a_version_whose_bytes_nobody_serves_does_not_exist_until_somebody_does(
 
 
 def test_versions_that_died_with_their_makers_do_not_haunt_them() -> None:
-    """Five come back one after the other from before them, each told of them anew, and tell each other, too."""
+    """Five peers come back one by one from before these versions, learn of each anew, and tell each other, too."""
     world = swarm(5)
     run_to_version(world, 1)
     for peer in world.peers:
@@ -508,7 +508,7 @@ def test_versions_that_died_with_their_makers_do_not_haunt_them() -> None:
 
 
 def goes_on(peer: VirtualPeer, lost: Sequence[Certificate]) -> bool:
-    """Whether it holds another version, of its own state, in place of the first lost one."""
+    """Whether a peer holds a different version, with its state, in place of the first lost one."""
     found = machine(peer)
     return found.ready and found.chain.version > 1 and found.chain.digest_at(2) != lost[0].digest
 
@@ -590,7 +590,7 @@ def test_two_halves_become_one_lineage_again(pace: PaceSpec, lost_answers: int) 
 
 @pytest.mark.parametrize("duplication", [1.0, *extra([0.0])])
 def test_who_came_to_one_of_two_halves_late_counts_for_it(duplication: float) -> None:
-    """The other half has more tokens in the versions before that, and hears of it only in the second answer.
+    """The other half has more tokens in the versions before that, and learns of its signature in the second answer.
 
     Answers may come twice, and late.
     """
@@ -612,7 +612,7 @@ def test_who_came_to_one_of_two_halves_late_counts_for_it(duplication: float) ->
 
 
 def test_a_minor_version_before_its_time_leads_nobody_away(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two of five certify alone at once, as if nothing had come for long; the others do not follow but go on."""
+    """Two of five certify alone at once, without the wait; the others do not follow but go on."""
     world = swarm(5, PACE.model_copy(update={"quorum": 2}))
     run_to_version(world, 3)
     others, cheats = world.peers[:3], world.peers[3:]
@@ -676,7 +676,7 @@ def test_a_peer_that_withdraws_costs_nobody_and_comes_back() -> None:
     run_until(world, lambda: engine.in_flight == 0, DEADLINE)
     at = version(world.peers[0])
     tape = Tape(world)
-    # four intervals, and the attempts that it would have led: 20 to 35 s over seeds 0 to 23
+    # four intervals, and the attempts that the leaver would have led: 20 to 35 s over seeds 0 to 23
     assert run_to_version(world, at + 4) < 12 * INTERVAL_SECONDS
     assert not [one for one in tape.statements("join") if one.sender == away.me]
     engine.withdraw(False)
@@ -698,7 +698,7 @@ def test_one_peer_drains_and_leaves_while_the_others_go_on() -> None:
     for peer in world.peers:
         if peer.alive:
             peer.handle(PeerGone(leaving.me))
-    # three intervals, and what an attempt or two cost whose leader is the one that left
+    # three intervals, and the cost of one or two attempts led by the peer that left
     assert run_to_version(world, at + 3) < 6 * INTERVAL_SECONDS
     finish(world)
 

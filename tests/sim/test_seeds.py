@@ -26,7 +26,7 @@ pytestmark = pytest.mark.sim
 
 
 def run(seed: int, real_keys: bool = False, attacked: bool = False, strangers: bool = False) -> SeedReport:
-    """One seed; its number is in whatever goes wrong."""
+    """Run one seed; an error carries the command to replay it."""
     try:
         return run_seed(seed, real_keys, attacked, strangers)
     except Exception as error:
@@ -36,7 +36,7 @@ def run(seed: int, real_keys: bool = False, attacked: bool = False, strangers: b
 
 
 def test_a_new_default_changes_no_draw() -> None:
-    """Seeds are known by their numbers. The run's id is in every draw, and has all settings in it."""
+    """Seeds are recorded by number. Every draw depends on the run's id, which depends on all settings."""
     assert draw_world(0).manifest.run_id.hex()[:16] == "f1f700bd67be3e08"
 
 
@@ -55,7 +55,7 @@ def test_seeds_with_real_keys(seed: int) -> None:
 
 @pytest.mark.parametrize("seeds", [range(CHUNK), *extra([range(CHUNK, SEEDS_UNDER_ATTACK)])])
 def test_seeds_under_attack(seeds: range) -> None:
-    """Nobody honest is ever banned, versions go on, and hostile peers are banned, if what they do convicts."""
+    """No honest peer is ever banned, versions go on, and hostile peers are banned if their acts convict them."""
     reports = [run(seed, attacked=True) for seed in seeds]
     assert all(report.versions >= VERSIONS_MIN for report in reports)
     assert sum(report.banned for report in reports) > 0
@@ -63,7 +63,7 @@ def test_seeds_under_attack(seeds: range) -> None:
 
 @pytest.mark.parametrize("attacked", [*extra([False]), True], ids=["honest", "attacked"])
 def test_seeds_with_strangers(attacked: bool) -> None:
-    """Whoever is new is on probation, and members audit each other: the same promises hold."""
+    """Newcomers are on probation, and members audit each other: the same promises hold."""
     reports = [run(seed, attacked=attacked, strangers=True) for seed in range(SEEDS_WITH_STRANGERS)]
     assert all(report.versions >= VERSIONS_MIN for report in reports)
     assert sum(report.events.get("audited", 0) for report in reports) > 0
@@ -76,7 +76,7 @@ def test_a_silent_founder_and_a_silent_newcomer_stop_nobody(seed: int) -> None:
 
 
 def test_a_run_goes_on_once_a_silent_third_of_who_train_has_left() -> None:
-    """Two of six never commit, and the host only votes: no version may be expected while they stay (docs/adr/0038)."""
+    """Two of six never commit, and the host only votes: no version need come while they stay (docs/adr/0038)."""
     report = run(50127, attacked=True)
     assert report.hostile == 2
     assert report.versions >= VERSIONS_MIN

@@ -1,8 +1,8 @@
-"""Hostile members that choose whom they give a result to, and whom they open it to (docs/adr/0055).
+"""Hostile members that give a result, or open it, to chosen members only (docs/adr/0055).
 
-They are fewer than a third and know each other. What any one honest member misses is too little for a redo or a ban;
-all of it together is to leave too few who vote, or too few who have seen what is false. Only `Opener` leads its attack
-and makes anything up. What the others reduce is honest, and they lead as they should.
+They are fewer than a third and know each other. Each honest member misses too little for a redo or a ban. All together
+should leave too few voters, or too few members that have seen a false leaf. Only `Opener` leads its attack and makes up
+results. The others reduce and lead honestly.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from tests.sim.test_vouching import FAULT_FREE_VERSIONS, SECONDS, Blind, Plotter
 from tests.sim.worlds import INTERVAL_SECONDS, PACE, Tape, machine, statement_of, swarm, version
 
 LONG_SECONDS = 240.0
-LEAVES = 600  # that a result is said to have; in the simulator it has one
-LEAF_BYTES, BUTTERFLY_BYTES = 1 << 10, 10**9  # with which every voter draws as many leaves as are wanted
+LEAVES = 600  # pretended leaves of a result; in the simulator it has one
+LEAF_BYTES, BUTTERFLY_BYTES = 1 << 10, 10**9  # with these every voter draws as many leaves as it wants
 
 
 class Chooser(Plotter):
-    """Whoever leads: some do not get what it reduces, others are not shown its inputs. It does not vote."""
+    """In any group it withholds its result from some members and its openings from others. It does not vote."""
 
     __slots__ = ()
 
@@ -42,13 +42,13 @@ class Chooser(Plotter):
         return list(machine(self).rounds.all())
 
     def ungiven(self, attempt: Attempt) -> list[PeerId]:
-        """Who does not get its results: as many as more than two thirds can do without."""
+        """Return the members that do not get its results: as many as two thirds can do without."""
         honest = self.honest(attempt)
         hostile = len(attempt.group.members) - len(honest)
         return honest[: len(honest) + hostile - attempt.group.votes_needed]
 
     def unshown(self, attempt: Attempt) -> list[PeerId]:
-        """Whom it does not open them to: these, and as many more as may doubt."""
+        """Return the members that get no openings: these, and as many more as may doubt."""
         return self.honest(attempt)[: len(self.ungiven(attempt)) + len(attempt.group.members) // 3]
 
     def delays(self, attempt: Attempt, to: PeerId) -> bool:
@@ -70,10 +70,10 @@ class Chooser(Plotter):
 
 
 class Laggard(Chooser):
-    """A third gets what it reduced with the proposal only, which waits for a redo and then for its check."""
+    """It gives a third its result only with the proposal, which waits for a redo and then for its check."""
 
     __slots__ = ()
-    recheck_share = 0.79  # of the deadline; at 0.8 a proposal after a redo is due, whoever is silent
+    recheck_share = 0.79  # of the deadline; at 0.8 a proposal after a redo is due even with silent members
 
     def ungiven(self, attempt: Attempt) -> list[PeerId]:
         others = [member for member in self.honest(attempt) if member != attempt.group.leader]
@@ -87,7 +87,7 @@ class Laggard(Chooser):
         if attempt is None or not isinstance(message, PartNote) or message.turn > 0:
             return super().hides(action)
         given = [member for member in self.honest(attempt) if member not in self.ungiven(attempt)]
-        return action.to in given[:1]  # so what this one reduces lacks an input and is reduced again
+        return action.to in given[:1]  # so this one's result lacks an input and is reduced again
 
     def _send(self, action: Send) -> None:
         message, attempt = action.message, self.plot(action.message)
@@ -99,7 +99,7 @@ class Laggard(Chooser):
 
 
 class Exposer(Chooser):
-    """All but an honest leader get what it reduces, and it opens that to nobody."""
+    """It gives its result to all but an honest leader, and opens it to nobody."""
 
     __slots__ = ()
 
@@ -114,7 +114,7 @@ class Exposer(Chooser):
 
 
 class Opener(Plotter):
-    """Leads, makes up some leaves of its result, and opens it to those who draw none of these."""
+    """As leader it makes up some leaves of its result, and opens it only to members that draw none of these."""
 
     __slots__ = ()
     false_share = 0.0  # of the leaves
@@ -137,7 +137,7 @@ class Opener(Plotter):
         return draws_false(message.seed, len(attempt.group.voters), held.result.root, self.false_share)
 
     def starved(self, attempt: Attempt) -> list[PeerId]:
-        """Of those who doubt, as many as a proposal can do without."""
+        """Return as many doubters as a proposal can do without."""
         own = attempt.group.reducers.index(self.me)
         doubters = [sender for sender, one in attempt.leader_role.checks.items() if own in one.check.doubts]
         return doubters[: len(attempt.group.voters) - attempt.group.votes_needed]
@@ -148,14 +148,14 @@ def is_recheck(statement: Statement) -> bool:
 
 
 def draws_false(seed: bytes, voters: int, root: bytes, false_share: float) -> bool:
-    """Whether this seed draws any of the leaves that are made up in a result."""
+    """Whether this seed draws a made-up leaf of a result."""
     wanted = leaves_per_voter(voters, voters, voters, LEAF_BYTES, BUTTERFLY_BYTES)
     false = drawn_leaves(root, LEAVES, int(false_share * LEAVES))
     return not set(drawn_leaves(seed, LEAVES, wanted)).isdisjoint(false)
 
 
 def make_up(false_share: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Give results leaves, of which this share is false: who draws none of these finds nothing."""
+    """Make false results have LEAVES leaves, of which this share is false; a draw without a false one finds nothing."""
     inspect_all = VirtualTensors.inspect
 
     def inspect(tensors: VirtualTensors, action: Inspect) -> Inspected:
@@ -171,7 +171,7 @@ def make_up(false_share: float, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def plotted(world: World, kind: type[Plotter], seconds: float) -> Tape:
-    """What was done in so much time with as many of this kind as can be hostile."""
+    """Return the tape of a run with as many hostile peers of this kind as can be."""
     seize(world, kind)
     tape = Tape(world)
     world.run(seconds)
@@ -179,7 +179,7 @@ def plotted(world: World, kind: type[Plotter], seconds: float) -> Tape:
 
 
 def longest_gap(tape: Tape) -> float:
-    """The longest time in which an honest member moved to no version."""
+    """Return the longest time in which an honest member adopted no version."""
     first = tape.world.peers[0]
     moved = [at for at, peer, action in tape.entries if peer is first and isinstance(action, Adopt)]
     return max(after - before for before, after in pairwise([0.0, *moved, tape.world.clock.now]))
@@ -187,7 +187,7 @@ def longest_gap(tape: Tape) -> float:
 
 @pytest.mark.parametrize(("count", "seed"), [(4, 0), *extra([(7, 0), (4, 1), (7, 1)])])
 def test_what_a_third_misses_and_a_third_doubts_is_reduced_again(count: int, seed: int) -> None:
-    """Neither were more than a third, so it was proposed, and too few were convinced of it for others to follow."""
+    """Neither was more than a third, so the result was proposed, but too few were convinced for others to follow."""
     tape = plotted(swarm(count, seed=seed), Chooser, SECONDS)
     assert longest_gap(tape) < 2 * PACE.round_seconds
     assert version(tape.world.peers[0]) >= 0.4 * FAULT_FREE_VERSIONS  # each takes a redo
@@ -196,7 +196,7 @@ def test_what_a_third_misses_and_a_third_doubts_is_reduced_again(count: int, see
 
 @pytest.mark.parametrize(("count", "seed"), [(4, 0), *extra([(7, 0), (4, 1), (7, 1)])])
 def test_who_is_given_a_result_with_the_proposal_votes_in_time(count: int, seed: int) -> None:
-    """It waited for openings until the attempt was over: all others, who had voted, were locked for three deadlines."""
+    """Once it waited for openings until the attempt was over; all others had voted, and were locked for 3 deadlines."""
     tape = plotted(swarm(count, seed=seed), Laggard, LONG_SECONDS)
     assert longest_gap(tape) < 8 * PACE.round_seconds
     assert version(tape.world.peers[0]) >= 0.2 * LONG_SECONDS / INTERVAL_SECONDS  # each takes a whole deadline
@@ -204,7 +204,7 @@ def test_who_is_given_a_result_with_the_proposal_votes_in_time(count: int, seed:
 
 @pytest.mark.parametrize(("count", "seed"), [(4, 0), *extra([(7, 0), (4, 1), (7, 1)])])
 def test_a_leader_proposes_no_checks_from_before_its_own_redo(count: int, seed: int) -> None:
-    """Before its order had reached itself it proposed the checks that asked for it, and froze what it had ordered."""
+    """Once it proposed old checks before its own order reached it, and froze the partition of the redo."""
     tape = plotted(swarm(count, seed=seed), Exposer, SECONDS)
     redone = {(one.sender, one.context.group) for one in tape.statements("redo")}
     after = [one for one in tape.statements("proposal") if (one.sender, one.context.group) in redone]
@@ -219,7 +219,7 @@ def test_a_leader_proposes_no_checks_from_before_its_own_redo(count: int, seed: 
 def test_who_doubts_a_result_does_not_count_for_it(
     false_share: float, held_share_max: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A third of doubters were counted: of seven members one whose draw missed, with two hostile, was enough."""
+    """A third of voters counted even with doubters: one of seven whose draw missed, with two hostile, was enough."""
     world = swarm(7, seed=1)
     make_up(false_share, monkeypatch)
     made = seize(world, Opener)

@@ -1,4 +1,4 @@
-"""Keys that call each leader to an attempt of its own, or hold its members there: the others meet all the same."""
+"""Keys that call each leader to its own attempt, or hold its members there: honest peers meet all the same."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def strangers(world: World, count: int) -> list[Signer]:
 
 
 def call(world: World, peers: Sequence[VirtualPeer], callers: Sequence[Signer]) -> None:
-    """Ask each of these, again and again, into the next attempt that it leads itself."""
+    """Call each of these peers into the next attempt that it leads itself."""
     for peer in peers:
         rounds = machine(peer).rounds
         attempt = rounds.joining.attempt_number + 1
@@ -60,7 +60,7 @@ def context(chain: Chain) -> Context:
 @pytest.mark.parametrize("trust", [EVERYBODY_AT_ONCE, BOUNDS], ids=["anybody", "bounds"])
 @pytest.mark.parametrize(("count", "hostile", "fresh"), [(4, 0, 2), *extra([(7, 0, 3), (10, 3, 0)])])
 def test_few_cannot_call_the_leaders_apart(count: int, hostile: int, fresh: int, trust: TrustSpec) -> None:
-    """A leader followed three that asked, whoever they were: no version came while they called."""
+    """Once a leader followed any three that asked, and no version came while they called."""
     world = swarm(count, trust=trust)
     run_to_version(world, 2)
     honest, members = world.peers[: count - hostile], world.peers[count - hostile :]
@@ -74,7 +74,7 @@ def test_few_cannot_call_the_leaders_apart(count: int, hostile: int, fresh: int,
 
 
 class Reviser(VirtualPeer):
-    """Leads its group to nothing, and shows it another draft of its roster whenever its time is nearly up."""
+    """A leader that sends no bundle, and another draft of its roster whenever its time is nearly up."""
 
     __slots__ = ()
 
@@ -95,7 +95,7 @@ class Reviser(VirtualPeer):
 
 
 def test_another_draft_of_a_roster_does_not_hold_its_members_longer() -> None:
-    """Each draft began a deadline of its own, nine of them in the end."""
+    """Once each draft began a new deadline, nine of them in the end."""
     world = swarm(4)
     run_to_version(world, 2)
     culprit, honest = world.peers[-1], world.peers[0]

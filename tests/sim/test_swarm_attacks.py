@@ -1,4 +1,4 @@
-"""Keys that nobody knows certify among themselves: nothing of that is adopted, whatever honest peers go through."""
+"""Unknown keys that certify among themselves: honest peers never adopt their versions, whatever happens to them."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ DEADLINE = PACE.round_seconds
 
 
 def farm(world: World, count: int) -> list[KeyedSigner]:
-    """Keys of one owner."""
+    """Return `count` keys of one owner."""
     secret = digest_of(b"simulation", world.seed.to_bytes(8, "big"))
     return [KeyedSigner(virtual_peer_id(1000 + number, world.seed), secret) for number in range(count)]
 
 
 def branch(chain: Chain, signers: Sequence[Signer], versions: int) -> list[Certificate]:
-    """What these keys certify among themselves after the newest version of `chain`."""
+    """Return certificates that these keys make among themselves after the newest version of `chain`."""
     own, made = chain.truncated(chain.version), []
     for _ in range(versions):
         outcome = decided(own, [one.peer_id for one in signers], 10**9)
@@ -55,14 +55,14 @@ def branch(chain: Chain, signers: Sequence[Signer], versions: int) -> list[Certi
 
 
 def show(peer: VirtualPeer, sender: PeerId, made: list[Certificate]) -> None:
-    """The news of it, and the whole branch to whoever asks for it, as it does itself."""
+    """Show a peer the news of a branch, then the whole branch in answer to its question."""
     for _ in range(2):
         peer.handle(Received(sender, CertificateNote(certificate=made[-1]), None))
         peer.handle(Received(sender, ChainNote(fragment=0, certificates=tuple(made)), None))
 
 
 def follows(peer: VirtualPeer, made: list[Certificate]) -> bool:
-    """Whether a peer holds anything of this branch."""
+    """Whether a peer follows any version of this branch."""
     chain = machine(peer).chain
     return any(chain.digest_at(one.version) == one.digest for one in made)
 
@@ -70,7 +70,7 @@ def follows(peer: VirtualPeer, made: list[Certificate]) -> bool:
 @pytest.mark.parametrize("keys", [1, PEERS_PER_GROUP_MAX])
 @pytest.mark.parametrize("stalled", [False, True])
 def test_what_fresh_keys_certify_is_adopted_by_nobody(keys: int, stalled: bool) -> None:
-    """Not even while nobody honest reaches another and nothing has been certified for long."""
+    """This holds even while no honest peer reaches another and nothing has been certified for long."""
     world = swarm(HONEST)
     run_to_version(world, 3)
     if stalled:
@@ -91,7 +91,7 @@ def test_what_fresh_keys_certify_is_adopted_by_nobody(keys: int, stalled: bool) 
 
 
 def test_one_of_the_active_set_does_not_lead_the_others_away_with_strangers() -> None:
-    """Fewer than a third of those who are here may all be hostile; the others have time to go on without it."""
+    """Fewer than a third of the live peers may all be hostile; the others have time to go on without them."""
     world = swarm(HONEST)
     run_to_version(world, 3)
     world.network.filter = Drop(lambda _, to, message: statement_of(message, "vote"))
@@ -105,7 +105,7 @@ def test_one_of_the_active_set_does_not_lead_the_others_away_with_strangers() ->
 
 @pytest.mark.parametrize(("intervals", "seconds"), [(4, 1.0), (20, 3.0), *extra([(4, 0.0), (20, 0.0)])])
 def test_nobody_is_led_away_in_the_moment_in_which_all_meet_again(intervals: int, seconds: float) -> None:
-    """Whoever sees nobody yet is no proof that few are left."""
+    """That a peer sees nobody yet does not prove that few are left."""
     world = swarm(HONEST)
     run_to_version(world, 3)
     world.network.sides = {peer.me: number for number, peer in enumerate(world.peers)}
@@ -128,13 +128,13 @@ def test_nobody_is_led_away_in_the_moment_in_which_all_meet_again(intervals: int
     ids=["two in each", "one in each", "late"],
 )
 def test_those_who_are_few_in_each_other_fragment_lead_nobody_away(fragments: int, each: int, intervals: int) -> None:
-    """Fewer than a third in the groups of all fragments but the first, where they have no seat, and many together."""
+    """They are fewer than a third in each fragment's groups but the first, where they have no seat; together many."""
     world = swarm(HONEST + each * (fragments - 1), PACE.model_copy(update={"fragments": fragments}))
     honest, hostile = world.peers[:HONEST], world.peers[HONEST:]
     seats = {peer.me: 1 + number // each for number, peer in enumerate(hostile)}
 
     def elsewhere(sender: PeerId, _: PeerId, message: Message) -> bool:
-        """A join of the hostile for another fragment than its own, or a roster with which it would admit itself."""
+        """Return whether this is a hostile join, or roster of its own, outside the sender's fragment."""
         return (
             isinstance(message, Statement)
             and message.context.kind in ("join", "roster")
@@ -156,7 +156,7 @@ def test_those_who_are_few_in_each_other_fragment_lead_nobody_away(fragments: in
 
 
 def test_a_newcomer_follows_those_who_are_left() -> None:
-    """Two of six went on by themselves; one that comes back from before takes their version over."""
+    """Two of six went on by themselves; a peer that comes back from before adopts their version."""
     world = swarm(HONEST, PACE.model_copy(update={"quorum": 2}))
     run_to_version(world, 3)
     back, *others = world.peers
@@ -172,7 +172,7 @@ def test_a_newcomer_follows_those_who_are_left() -> None:
 @pytest.mark.parametrize("trick", ["passes_over", *extra(["shuts_out"])])
 @pytest.mark.parametrize("seed", [0, *extra([1])])
 def test_leaders_that_choose_whose_work_counts_never_get_half_of_it(trick: str, seed: int) -> None:
-    """Two of eight, one of whom leads now and then: by bundles of their own alone, and by rosters without three."""
+    """Two of eight lead now and then, with bundles of their own commitments only, or rosters without three peers."""
     world = swarm(8, seed=seed)
     *honest, first, second = world.peers
     both = frozenset({first.me, second.me})
@@ -182,7 +182,7 @@ def test_leaders_that_choose_whose_work_counts_never_get_half_of_it(trick: str, 
         peer.mischief = replace(mischief, **{trick: True})
     world.run(30 * INTERVAL_SECONDS)
     made = list(world.watcher.certified.values())
-    assert len(made) > 10  # of 29: what they lead comes to nothing, and who was shut out waits for a roster
+    assert len(made) > 10  # of 29: their attempts fail, and peers that were shut out wait for a roster
     for outcome in (certificate.outcome for certificate in made):
         for partition in outcome.partitions:
             included = [] if partition is None else [outcome.contributors[at].peer for at in partition.included]
@@ -190,7 +190,7 @@ def test_leaders_that_choose_whose_work_counts_never_get_half_of_it(trick: str, 
 
 
 def test_the_watcher_sees_when_half_of_what_is_merged_is_of_the_hostile() -> None:
-    """So a simulated run that came to this would fail."""
+    """This shows that such a simulated run would fail."""
     world = swarm(8)
     assert isinstance(world.watcher, Watcher)
     run_to_version(world, 1)

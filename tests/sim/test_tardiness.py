@@ -1,4 +1,4 @@
-"""Who is slow once, or slower than the others but in time, is not shut out by what others remember (docs/adr/0043)."""
+"""Peers that are slow once, or always slower but in time, are not shut out by others' memory (docs/adr/0043)."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from dht.identity import PeerId
 from tests.extra import extra
 from tests.sim.worlds import PACE, certificates, machine, run_to_version, swarm, version
 
-SLOW_SECONDS = 0.25 * PACE.round_seconds  # beyond the moment of whoever was tardy, and in time: parts have 0.4
+SLOW_SECONDS = 0.25 * PACE.round_seconds  # longer than a tardy peer's moment, but in time: parts have 0.4
 LATE_SECONDS = 0.45 * PACE.round_seconds
 
 
 def with_slow_parts(seed: int) -> tuple[World, VirtualPeer, dict[str, float]]:
-    """The last of five peers sends its parts so many seconds late, as long as `seconds` says so."""
+    """Return a world, its last peer, and the delay of that peer's parts in seconds, which the test may change."""
     world = swarm(5, seed=seed)
     slow, seconds = world.peers[-1], {"late": 0.0}
 
@@ -29,7 +29,7 @@ def with_slow_parts(seed: int) -> tuple[World, VirtualPeer, dict[str, float]]:
 
 
 def share_of_parts(world: World, peer: VirtualPeer, first: int) -> float:
-    """Of the partitions that others reduced from this version on, those that hold this peer's part."""
+    """Return the share of others' partitions, from this version on, that include this peer's part."""
     held = [flag for at in range(first, version(world.peers[0]) + 1) for flag in flags(world, peer, at)]
     return sum(held) / len(held)
 

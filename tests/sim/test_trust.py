@@ -1,4 +1,4 @@
-"""Hostile peers in whole worlds: each is banned by all honest peers, versions go on, and nobody honest is banned."""
+"""Hostile peers in whole worlds: all honest peers ban each one, versions go on, and no honest peer is banned."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from peer.attacks.protocol import mischief_named
 from tests.extra import extra
 from tests.sim.worlds import INTERVAL_SECONDS, machine, run_to_version, run_until, swarm, version
 
-ROUNDS_TO_BAN = 24  # of the fragment: a leader's mischief waits until its key leads, which one of six does by then
+ROUNDS_TO_BAN = 24  # a leader's mischief waits until its key leads, which one of six does within so many rounds
 ROUND_KINDS = ("join", "roster", "commit", "bundle", "result", "check", "proposal", "vote")
 
 
 def hostile_world(mischief: dict[str, object], count: int = 6, seed: int = 0) -> tuple[World, VirtualPeer]:
-    """A swarm at version 2 in which one peer, not the organiser, is hostile from now on."""
+    """Return a swarm at version 2 in which one peer, not the organiser, is hostile from now on."""
     world = swarm(count, seed=seed)
     run_to_version(world, 2)
     culprit = world.peers[-1]
@@ -108,7 +108,7 @@ def test_a_ban_outlives_a_restart_and_reaches_a_newcomer() -> None:
 
 
 def test_checks_in_the_wrong_shape_prove_nothing_when_leaders_die_and_their_author_proposes() -> None:
-    """A second proposer shows its own check: as it told it, or it would convict itself."""
+    """A second proposer shows its own check in the form that it sent: another one would convict it."""
     world, culprit = hostile_world(dict(TRICKS["misshapen_checks"]))
     source, others = random.Random(0), honest(world, culprit)
     for _ in range(12):
@@ -122,7 +122,7 @@ def test_checks_in_the_wrong_shape_prove_nothing_when_leaders_die_and_their_auth
 
 
 def test_false_evidence_convicts_nobody_and_goes_no_further() -> None:
-    """The sender is not listened to any more; nobody hands its slander on, and versions go on."""
+    """Peers ignore the sender from then on and do not pass its slander on, and versions go on."""
     world, culprit = hostile_world({})
     victims = frozenset(peer.me for peer in world.peers[:2])
     culprit.mischief = Mischief(culprit.signer, slanders=True, victims=victims)
@@ -149,7 +149,7 @@ def test_a_leader_that_frames_a_member_gets_no_group() -> None:
     chain = machine(world.peers[1]).chain
 
     def led() -> list[Certificate]:
-        """Versions of which the first attempt was the culprit's, since it frames."""
+        """Return the versions since it frames others whose first attempt the culprit led."""
         return [one for one in chain.after(3, 100) if chain.truncated(one.version - 1).leaders()[0] == culprit.me]
 
     run_until(world, lambda: bool(led()), 120 * INTERVAL_SECONDS)
@@ -174,17 +174,17 @@ def test_two_colluders_are_banned_as_well(kind: str) -> None:
     assert not machine(world.peers[0]).chain.active_set() & {first.me, second.me}
 
 
-SELDOM = {"two_redos", "two_abstentions"}  # nothing was to be redone, and nobody abstained
+SELDOM = {"two_redos", "two_abstentions"}  # these runs have no redo and no abstention
 ABOVE = {name for name in TRICKS if name.startswith("two_")} - SELDOM | {"false_results", "garbage_commits"}
-"""Mischief that the first tests of this file have, too."""
+"""Mischief that the first tests of this file cover, too."""
 
 PROVEN = ABOVE | {
     "vote_and_abstain",
     "count_twice",
-    "expired_joins",  # in rosters of its own it shows the join that it has not told
+    "expired_joins",  # its own rosters show the honest join that it has not sent
 }
 
-UNPROVEN = {  # of what convicts nobody, one for each way to do harm that no other quick test has; the others are slow
+UNPROVEN = {  # one for each harm without proof that no other quick test covers; the others are slow
     "grind_coin",
     "raised_shares",
     "refute_everything",
@@ -196,7 +196,7 @@ AT_ONCE = sorted(PROVEN - ABOVE | UNPROVEN)
 
 @pytest.mark.parametrize("name", [*AT_ONCE, *extra(sorted(TRICKS.keys() - AT_ONCE))])
 def test_every_attack_on_the_protocol_costs_its_key_or_nothing(name: str) -> None:
-    """What can be proven is, to everybody. What cannot is outvoted; versions go on, and nobody honest is banned."""
+    """Provable faults are proven to all; others are outvoted. Versions go on, and no honest peer is banned."""
     world, culprit = hostile_world({}, seed=2)  # its key leads by then, and has been asked into the groups
     culprit.mischief = mischief_named(name, culprit.signer, [peer.me for peer in world.peers])
     run_to_version(world, 2 + ROUNDS_TO_BAN, 4 * ROUNDS_TO_BAN * INTERVAL_SECONDS)

@@ -1,8 +1,8 @@
-"""Leaders that have others vouch for what they could not look into, or lock who may not vote for it (docs/adr/0054).
+"""Leaders that make members vouch for results they could not inspect, or lock them out of voting (docs/adr/0054).
 
-The hostile are fewer than a third and know each other. One of them leads, and hands its bundle so late to some that
-these sign their checks while they still look into everything: then they doubt nothing. What comes of such checks is
-another thing in each test. Where none of them leads they are honest.
+The hostile peers are fewer than a third and know each other. One of them leads, and sends its bundle to some members
+very late. These sign their checks while they still inspect all results, so they doubt none. Each test uses such checks
+in another way. In groups that none of them leads they are honest.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ RETRY_SECONDS = 0.01
 
 
 class Blind(SpotChecks):
-    """Takes whatever it holds for right."""
+    """Spot checks that confirm every result."""
 
     __slots__ = ()
 
@@ -50,7 +50,7 @@ class Blind(SpotChecks):
 
 
 class Voteless(Voting):
-    """Tells nobody its vote, not even itself."""
+    """A voting role that sends its vote to nobody, not even itself."""
 
     __slots__ = ()
 
@@ -59,7 +59,7 @@ class Voteless(Voting):
 
 
 class Steered(Leader):
-    """Does nothing by itself after the bundle: see `Plotter.steer`."""
+    """A leader that does nothing by itself after the bundle; see `Plotter.steer`."""
 
     __slots__ = ()
 
@@ -68,18 +68,18 @@ class Steered(Leader):
 
 
 class Plotter(VirtualPeer):
-    """One of the hostile: gives its bundle to whom it `delays` only when checks are due, and `hides` openings."""
+    """A hostile peer: members that it `delays` get its bundle only when checks are due; it may hide openings."""
 
     __slots__ = ()
     late_share = 0.518  # of the deadline; checks are signed at CHECK_SHARE
 
     def plots(self) -> list[Attempt]:
-        """The attempts in which everybody is, and that one of the hostile leads."""
+        """Return the attempts with all peers that a hostile one leads."""
         all_in = [one for one in machine(self).rounds.all() if len(one.group.members) == len(self.world.directory)]
         return [one for one in all_in if one.group.leader in watcher_of(self.world.watch).hostile]
 
     def plot(self, message: Message) -> Attempt | None:
-        """Which of these a message belongs to: it names the roster or the input set."""
+        """Return the plotted attempt of a message, which names the roster or the input set."""
         place = message.context.group if isinstance(message, Statement) else getattr(message, "group", None)
         inputs = ((one, one.exchange.inputs) for one in self.plots())
         return next((one for one, of in inputs if place in (one.group.key.roster_id, of and of.digest)), None)
@@ -94,21 +94,21 @@ class Plotter(VirtualPeer):
         return isinstance(action.message, OpeningNote) and self.plot(action.message) is not None
 
     def starved(self, attempt: Attempt) -> list[PeerId]:
-        """On whose checks the proposal does not rest."""
+        """Return the members whose checks the proposal leaves out."""
         return []
 
     def lie(self, attempt: Attempt, action: Reduce, honest: Reduced) -> Reduced:
         return honest
 
     def reduce(self, made: set[bytes], action: Reduce, honest: Reduced) -> Reduced:
-        """What it says to have reduced; `made` are the roots that it has made up."""
+        """Return the result that it claims; add a made-up root to `made`."""
         attempt = next((one for one in self.plots() if one.group.key == action.key), None)
         told = honest if attempt is None else self.lie(attempt, action, honest)
         made.update(root for root in [told.root] if root is not None and told is not honest)
         return told
 
     def steer(self, attempt: Attempt, inputs: InputSet) -> list[Action]:
-        """Propose what the others have checked, once all have."""
+        """Propose by the others' checks once all have checked."""
         first = [one for one in attempt.leader_role.checks.values() if one.check.phase == 0]
         heard = [one for one in first if one.sender not in self.starved(attempt)]
         enough = len(heard) == len(attempt.group.members) - len(self.starved(attempt))
@@ -133,7 +133,10 @@ class Plotter(VirtualPeer):
 
 
 class Starver(Plotter):
-    """Delays one, lets a third doubt, and shows what it made up to the rest, whom it starves, with its proposal."""
+    """It delays one, lets a third doubt, and leaves out the checks of the rest; these get its made-up result late.
+
+    The rest get it only with the proposal.
+    """
 
     __slots__ = ()
 
@@ -152,10 +155,10 @@ class Starver(Plotter):
 
 
 class Backdater(Plotter):
-    """Delays all, has what it made up reduced again, for it left its own input out, and proposes it all the same."""
+    """It delays all, orders a redo of its made-up result, which lacks its own input, and proposes it all the same."""
 
     __slots__ = ()
-    late_share = 0.514  # so that all of them still have the results before they sign
+    late_share = 0.514  # so that they all still get the results before they sign
 
     def delays(self, attempt: Attempt, to: PeerId) -> bool:
         return to != self.me
@@ -178,7 +181,7 @@ class Backdater(Plotter):
 
 
 class Hider(Plotter):
-    """Delays one, and opens to all but that one, honestly. As the hostile do not vote, its vote is needed."""
+    """It delays one, and opens honestly to all but that one. As hostile peers do not vote, its vote is needed."""
 
     __slots__ = ()
 
@@ -196,7 +199,7 @@ class Hider(Plotter):
 
 
 class Dimmer(Hider):
-    """Opens to neither that one nor to as many as may doubt: too few are left who know, if doubters do not count."""
+    """It opens neither to that one nor to as many as may doubt: too few are convinced if doubters do not count."""
 
     __slots__ = ()
 
@@ -211,7 +214,7 @@ def watcher_of(world: object) -> Watcher:
 
 
 def seize(world: World, kind: type[Plotter]) -> set[bytes]:
-    """As many as can be hostile are of this kind from now on; the roots that they will have made up."""
+    """Make as many peers hostile of this kind as can be; return the set of roots that they will make up."""
     made: set[bytes] = set()
     for culprit in world.peers[-((len(world.peers) - 1) // 3) :]:
         culprit.__class__ = kind
@@ -221,7 +224,7 @@ def seize(world: World, kind: type[Plotter]) -> set[bytes]:
 
 
 def certified_roots(world: World) -> list[bytes | None]:
-    """The result of every partition of every version; None is frozen."""
+    """Return the root of every partition of every version; None if it is frozen."""
     every = (partition for one in watcher_of(world).certified.values() for partition in one.outcome.partitions)
     return [None if partition is None else partition.root for partition in every]
 
@@ -236,13 +239,13 @@ def check_nothing_made_up(world: World, kind: type[Plotter]) -> None:
 
 @pytest.mark.parametrize(("count", "seed"), [(4, 0), *extra([(7, 1), (4, 1), (7, 0)])])
 def test_nobody_votes_for_what_one_could_not_look_into_and_a_third_doubt(count: int, seed: int) -> None:
-    """Doubters and starved voted for it: whatever such a leader had made up was in the version that it made."""
+    """Once doubters and starved members voted for it, so such a leader's made-up result was certified."""
     check_nothing_made_up(swarm(count, seed=seed), Starver)
 
 
 @pytest.mark.parametrize("seed", [0, *extra([1, 2])])
 def test_a_redo_does_not_hide_what_nobody_could_look_into(seed: int) -> None:
-    """With their checks after a redo voters forgot what those before it, which were proposed, had vouched for."""
+    """Once voters judged by their checks after a redo, though the proposal used the ones before it."""
     check_nothing_made_up(swarm(4, seed=seed), Backdater)
 
 
@@ -251,7 +254,7 @@ def test_a_redo_does_not_hide_what_nobody_could_look_into(seed: int) -> None:
 def test_who_is_shown_nothing_of_what_is_right_follows_the_others(
     count: int, seed: int, kind: type[Hider], share: float, deadlines: int
 ) -> None:
-    """It did not vote, and so all others, who had, were locked for three deadlines each time."""
+    """Once it did not vote, and all others, which had voted, were locked for three deadlines each time."""
     world, hidden = swarm(count, seed=seed), list[Send]()
     seize(world, kind)
 
@@ -268,4 +271,4 @@ def test_who_is_shown_nothing_of_what_is_right_follows_the_others(
         last = world.clock.now if version(world.peers[0]) > before else last
     assert hidden, "one of them has led"
     assert longest < deadlines * PACE.round_seconds
-    assert version(world.peers[0]) >= share * FAULT_FREE_VERSIONS  # two rounds in seven take a whole deadline, or two
+    assert version(world.peers[0]) >= share * FAULT_FREE_VERSIONS  # two rounds in seven take one or two whole deadlines

@@ -1,4 +1,4 @@
-"""Hostile voters that withhold their votes, and show the certificate when nobody waits for it any more."""
+"""Hostile voters that withhold their votes, and show the certificate when no peer waits for it any more."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from tests.extra import extra
 from tests.sim.test_swarm_attacks import branch, follows, show
 from tests.sim.worlds import INTERVAL_SECONDS, PACE, leader, machine, run_to_version, swarm, version
 
-LATER = 8  # versions that the honest make meanwhile
+LATER = 8  # versions that the honest peers make meanwhile
 
 
 class Withheld:
-    """Seven peers, two of them hostile, which alone hold a full certificate that the honest voted for."""
+    """Seven peers; only two hostile ones hold a full certificate for which the honest ones voted."""
 
     def __init__(self, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
         self.world: World = swarm(7, seed=seed)
@@ -51,7 +51,7 @@ class Withheld:
         return [peer for peer in self.hostile if version(peer) > self.fork]
 
     def _make_it_patient(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """The hostile put the certificate together from all votes: which it has is not in its digest."""
+        """Let groups of hostile leaders certify only with six votes; votes are not part of a certificate's digest."""
         count, fork, ids = Ballot._count, self.fork, self.ids
 
         def patient(ballot: Ballot) -> object:
@@ -68,7 +68,7 @@ class Withheld:
         return not self.away and not (by in self.ids and (is_vote or isinstance(message, CertificateNote | ChainNote)))
 
     def go_on_without(self) -> bytes:
-        """The honest make LATER versions, then see the certificate; the digest of the last of these."""
+        """Let the honest peers make LATER versions, then show them the certificate; return the last one's digest."""
         world, fork = self.world, self.fork
         self.away = True
         for peer in self.hostile:
@@ -98,7 +98,7 @@ def test_what_was_made_after_locks_ran_out_stays_when_the_certificate_is_shown(
     made = withheld.go_on_without()
     for peer in withheld.honest:
         assert machine(peer).chain.digest_at(withheld.fork + LATER) == made
-    for peer in withheld.hostile:  # who shows it comes over
+    for peer in withheld.hostile:  # the peers that show it change over, too
         assert machine(peer).chain.digest_at(withheld.fork + LATER) == made
 
 
@@ -111,7 +111,7 @@ def test_the_watcher_sees_that_what_most_signed_last_is_left(monkeypatch: pytest
 
 @pytest.mark.parametrize("seed", [0, *extra([1])])
 def test_who_is_bound_by_a_vote_that_never_counts_follows_no_few(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The lock of three deadlines outlasts six intervals here, and so do those who wait for the locked."""
+    """The lock of three deadlines lasts longer than six intervals here, and peers wait longer for locked ones."""
     withheld = Withheld(seed, monkeypatch)
     world = withheld.world
     made = branch(machine(withheld.honest[0]).chain, [peer.signer for peer in withheld.hostile], 3)
@@ -125,7 +125,7 @@ def test_who_is_bound_by_a_vote_that_never_counts_follows_no_few(seed: int, monk
 
 
 def test_nobody_follows_few_when_the_longest_lock_ends_while_most_are_here(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Attempts whose deadlines have doubled bind for longer than the patience after a first one."""
+    """Attempts with doubled deadlines bind for longer than peers wait after a first attempt."""
     withheld = Withheld(0, monkeypatch)
     world = withheld.world
     made = branch(machine(withheld.honest[0]).chain, [peer.signer for peer in withheld.hostile], 3)
@@ -147,7 +147,7 @@ def test_nobody_follows_few_when_the_longest_lock_ends_while_most_are_here(monke
 def test_what_nobody_serves_is_left_alone_whatever_is_shown_behind_it(
     intervals: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """All who have voted for it restart, so only the hostile have its bytes; behind it lies what nobody follows."""
+    """All its voters restart, so only hostile peers have its bytes; nobody follows the versions after it."""
     withheld = Withheld(3, monkeypatch)
     world, (holder, *_) = withheld.world, withheld.holders()
     hidden = machine(holder).chain.certificates[-1]

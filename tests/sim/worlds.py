@@ -1,4 +1,4 @@
-"""Small worlds for scenarios, and what to look at in them. All times are virtual."""
+"""Small worlds for scenarios, and helpers to inspect them. All times are virtual."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def swarm(
     trust: TrustSpec = EVERYBODY_AT_ONCE,
     carries: bool = True,
 ) -> World:
-    """Peers that all start at this instant; every one of them a founder unless said otherwise."""
+    """Return a world of `count` peers that all start now, all of them founders by default."""
     world = World(
         pace,
         list(rates or [STEPS_PER_SECOND] * count),
@@ -52,25 +52,25 @@ def swarm(
 
 
 def machine(peer: VirtualPeer, fragment: int = 0) -> FragmentMachine:
-    """The core of one fragment at a living peer."""
+    """Return the state machine of one fragment at a living peer."""
     assert peer.engine is not None
     return peer.engine.machines[fragment]
 
 
 def version(peer: VirtualPeer, fragment: int = 0) -> int:
-    """The newest version that a living peer knows."""
+    """Return the newest version that a living peer knows."""
     return machine(peer, fragment).chain.version
 
 
 def leader(world: World, attempt: int = 0) -> VirtualPeer:
-    """Whose turn it is to lead this attempt at the next version of fragment 0."""
+    """Return the peer that leads this attempt at the next version of fragment 0."""
     alive = max((peer for peer in world.peers if peer.alive), key=version)
     leaders = machine(alive).chain.leaders()
     return next(peer for peer in world.peers if peer.me == leaders[attempt % len(leaders)])
 
 
 def run_until(world: World, true: Callable[[], bool], seconds_max: float) -> float:
-    """Run until something is true; the seconds that took. Fails if it does not become true in time."""
+    """Run until a condition is true and return the seconds that took; fails if it is not true in time."""
     started = world.clock.now
     until = started + seconds_max
     while not true():
@@ -79,19 +79,19 @@ def run_until(world: World, true: Callable[[], bool], seconds_max: float) -> flo
 
 
 def run_to_version(world: World, target: int, seconds_max: float = 0.0) -> float:
-    """Run until every living peer knows this version of fragment 0; by default in time for one lost attempt or two."""
+    """Run until all living peers know this version of fragment 0; the default limit allows one or two lost attempts."""
     lowest = min(version(peer) for peer in world.peers if peer.alive)
     patience = seconds_max or 1.5 * INTERVAL_SECONDS * max(target - lowest, 0) + 4 * PACE.round_seconds
     return run_until(world, lambda: all(version(peer) >= target for peer in world.peers if peer.alive), patience)
 
 
 def certificates(world: World, at_version: int) -> list[Certificate]:
-    """Every certificate for this version of fragment 0, on whatever branch."""
+    """Return all certificates for this version of fragment 0, on any branch."""
     return [one for one in world.watcher.certified.values() if (one.fragment, one.version) == (0, at_version)]
 
 
 def credited_steps(peer: VirtualPeer, of: PeerId, fragment: int = 0) -> int:
-    """Steps of a peer that are in the certificates of a fragment as another peer knows them."""
+    """Return the certified steps of peer `of` in a fragment, as `peer` knows them."""
     found = machine(peer, fragment).chain.certificates
     return sum(one.steps for certificate in found for one in certificate.outcome.included() if one.peer == of)
 
@@ -118,7 +118,7 @@ class Drop:
 
 @dataclass
 class Tape:
-    """Remembers every action of every peer from now on, with its time."""
+    """A recording of every action of every peer from now on, with its time."""
 
     world: World
     entries: list[tuple[float, VirtualPeer, Action]] = field(default_factory=list)
@@ -127,7 +127,7 @@ class Tape:
         self.world.listener = lambda peer, action: self.entries.append((self.world.clock.now, peer, action))
 
     def statements(self, kind: str) -> list[Statement]:
-        """Distinct statements of this kind that were sent, in order."""
+        """Return the distinct statements of this kind that were sent, in order."""
         found = {}
         for _, _, action in self.entries:
             if (
@@ -139,6 +139,6 @@ class Tape:
         return list(found.values())
 
     def told(self, event: str) -> list[tuple[float, VirtualPeer, Tell]]:
-        """Lines of the event tape."""
+        """Return the event tape's lines for this event."""
         tells = ((at, peer, action) for at, peer, action in self.entries if isinstance(action, Tell))
         return [entry for entry in tells if entry[2].event == event]
