@@ -1,4 +1,4 @@
-"""A real browser: Chromium, driven by Playwright, that asks nobody but us."""
+"""A real browser for tests: Chromium, driven by Playwright, which contacts no other server."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SECONDS_MAX = 60
 
 @contextmanager
 def chromium() -> Iterator[Browser]:
-    """The browser; skips the test where there is none."""
+    """Yield the browser; skips the test if there is none."""
     program = shutil.which("chromium") or shutil.which("chromium-browser")
     if program is None:
         pytest.skip("Chromium is not installed")
@@ -38,7 +38,7 @@ def chromium() -> Iterator[Browser]:
 
 
 def open_page(browser: Browser, url: str, width: int = 1280, dark: bool = False) -> Page:
-    """A new page at this address, once Streamlit has drawn it."""
+    """Open a new page at this address, and wait until Streamlit has drawn it."""
     page = browser.new_page(viewport={"width": width, "height": 900}, color_scheme="dark" if dark else "light")
     page.set_default_timeout(1000 * SECONDS_MAX)
     page.goto(url)
@@ -52,7 +52,7 @@ COUNT_DRAWN = f"""() => [...document.querySelectorAll('[data-testid=stVegaLiteCh
 
 
 def drawn(page: Page, charts: int) -> None:
-    """Wait until so many charts are on the page, and marks in each."""
+    """Wait until the page has so many charts with marks in each."""
     from playwright.sync_api import TimeoutError as PlaywrightTimeoutError
 
     try:

@@ -17,5 +17,5 @@ def demo() -> NetworkView:
 
 @pytest.fixture(autouse=True)
 def own_main_module(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Streamlit's tests leave their script in the place of `__main__`, which processes of later tests would run."""
+    """Restore `__main__`: Streamlit's tests leave their script there, and processes of later tests would run it."""
     monkeypatch.setitem(sys.modules, "__main__", sys.modules["__main__"])

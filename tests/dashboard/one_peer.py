@@ -1,4 +1,4 @@
-"""A peer on this machine that only its control socket makes look alive; its limits are real."""
+"""A fake peer on this machine, which has only a control socket; its limits are real."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SNAPSHOT = PeerSnapshot(
 
 @contextmanager
 def running_peer(directory: Path, snapshot: PeerSnapshot = SNAPSHOT) -> Iterator[list[Request]]:
-    """A real control socket; what is asked of it is written down, and it obeys."""
+    """Serve a real control socket that obeys commands; yields the list of requests, which grows."""
     asked: list[Request] = []
     state = snapshot.state
     started, loop = threading.Event(), asyncio.new_event_loop()

@@ -1,7 +1,7 @@
-"""`python -m tests.dashboard.screenshots ADDRESS`: pictures of every page of a dashboard that runs, wide and narrow.
+"""`python -m tests.dashboard.screenshots ADDRESS`: pictures of every page of a running dashboard, wide and narrow.
 
-ADDRESS is what `muster dashboard` prints, with its token. Those in `docs/img` are of a `muster swarm` of four peers,
-seen from one of them.
+ADDRESS is the line that `muster dashboard` prints, with its token. The pictures in `docs/img` are of a `muster swarm`
+of four peers, seen from one of them.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def shoot(page: Page, path: Path) -> None:
     """Save the whole page, in 256 colours for size."""
     width = page.viewport_size["width"] if page.viewport_size else WIDE
     before, height = -1, 0
-    while height != before:  # what comes into sight may grow
+    while height != before:  # parts that come into sight may grow
         page.wait_for_timeout(SETTLE_MILLISECONDS)
         before, height = height, page.evaluate(CONTENT_HEIGHT)
         page.set_viewport_size({"width": width, "height": min(height + 8, HEIGHT_MAX)})

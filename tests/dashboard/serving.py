@@ -21,14 +21,14 @@ END_SECONDS_MAX = 20.0
 
 @dataclass(frozen=True)
 class Served:
-    """A dashboard that runs, and where."""
+    """A running dashboard with its address."""
 
     process: subprocess.Popen[str]
     url: str
     token: str = ""
 
     def children(self) -> set[int]:
-        """Process ids of what it has started."""
+        """Return the process ids of its children."""
         tasks = Path(f"/proc/{self.process.pid}/task")
         lists = [(task / "children").read_text().split() for task in tasks.iterdir()]
         return {int(one) for found in lists for one in found}
@@ -36,7 +36,7 @@ class Served:
 
 @contextmanager
 def pages(view: Path, data: Path | None = None) -> Iterator[str]:
-    """Only the pages, over a view that the caller writes; yields their address."""
+    """Serve only the pages, over a view that the caller writes; yields their address."""
     port = free_port()
     command = [sys.executable, "-m", "dashboard.serve", "--view", str(view), "--port", str(port)]
     if data is not None:
@@ -63,7 +63,7 @@ def _answers(port: int) -> bool:
 
 
 def free_port() -> int:
-    """A port that nobody listens on at this moment."""
+    """Return a port that is free at this moment."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
@@ -71,7 +71,7 @@ def free_port() -> int:
 
 @contextmanager
 def dashboard(*arguments: str, temporary: Path) -> Iterator[Served]:
-    """Run `muster dashboard` until the block ends; its temporary files go to a folder of ours."""
+    """Run `muster dashboard` until the block ends; its temporary files go to the folder `temporary`."""
     port = free_port()
     command = [sys.executable, "-m", "peer.cli", "dashboard", *arguments, "--port", str(port), "--headless"]
     process = subprocess.Popen(

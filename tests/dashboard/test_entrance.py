@@ -1,4 +1,4 @@
-"""Who gets the controls: not everybody who reaches a port of this machine."""
+"""Only visitors with the token get the controls, not everybody who reaches a port of this machine."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TOKEN = "t" * TOKEN_CHARACTERS_MIN
 
 
 def script(view: str, data: str, token_file: str) -> None:
-    """What `dashboard.app` does with a page, for `AppTest`; its source is read off this function."""
+    """Draw a page as `dashboard.app` does, for `AppTest`, which reads the source of this function."""
     from pathlib import Path
 
     from dashboard.entrance import is_owner, read_token
@@ -40,7 +40,7 @@ def as_guest(folder: Path, given: str | None, written: str = TOKEN) -> AppTest:
 
 @pytest.mark.parametrize("given", [None, "", "t", TOKEN + "t", TOKEN.upper(), "ü"])
 def test_who_has_no_token_gets_no_controls(tmp_path: Path, given: str | None) -> None:
-    """Another user of the machine changed the limits of root's peer."""
+    """Before, another user of the machine could change the limits of root's peer."""
     with running_peer(tmp_path) as asked:
         at = as_guest(tmp_path, given)
     assert "no peer to show" in texts(at)

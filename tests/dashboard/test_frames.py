@@ -37,13 +37,13 @@ RUN = bytes(32)
 
 
 class Said(Wire):
-    """Something to sign."""
+    """A body to sign."""
 
     what: int
 
 
 def points(*rates: tuple[float, float, float], seconds: float = 10.0) -> tuple[HistoryPoint, ...]:
-    """Moments with (certified, trained, capacity) tokens per second."""
+    """Return points of history with these (certified, trained, capacity) tokens per second."""
     return tuple(
         HistoryPoint(
             unix_seconds=EPOCH + seconds * index,
@@ -250,7 +250,7 @@ def test_the_table_has_most_work_first_and_marks_the_readers_own() -> None:
     )
     assert [row["peer"] for row in rows] == ["D …d", "C …c (mine)", "B …b", "A …a"]
     assert [row["share"] for row in rows] == [75.0, 50.0, 25.0, 0.0]
-    assert {row["state"] for row in rows} == {"training", "in a round"}  # which say enough without a note
+    assert {row["state"] for row in rows} == {"training", "in a round"}  # states that need no note
 
 
 def test_a_host_has_no_share_of_the_work_and_no_steps() -> None:

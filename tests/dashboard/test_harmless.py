@@ -1,4 +1,4 @@
-"""Read off the syntax tree: pages render no stranger's markup, and none of them can write to a network."""
+"""Checks of pages' syntax trees: they render no stranger's markup, and none of them can write to a network."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NO_TEXT = frozenset(
         *("TextColumn", "NumberColumn", "DatetimeColumn", "ProgressColumn", "get", "set_page_config"),
     }
 )
-MARKUP = frozenset(  # may render markup: only literals, or `escaped(…)`
+MARKUP = frozenset(  # may render markup, so they take only literals or `escaped(…)`
     {
         *("header", "subheader", "badge", "metric", "button", "toggle", "segmented_control", "text_input"),
         *("multiselect", "download_button", "form_submit_button", "number_input", "warning", "success"),
@@ -84,7 +84,7 @@ def pages() -> list[Path]:
 
 
 def calls_on_streamlit(tree: ast.Module) -> Iterator[tuple[str, ast.Call]]:
-    """Every call of something that begins with `st.`, by its last name."""
+    """Yield every call that begins with `st.`, with the last part of its name."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
             root: ast.expr = node.func
@@ -95,7 +95,7 @@ def calls_on_streamlit(tree: ast.Module) -> Iterator[tuple[str, ast.Call]]:
 
 
 def is_harmless(value: ast.expr) -> bool:
-    """A literal, a list of literals, something escaped, or a choice between such."""
+    """Whether a value is a literal, a list of literals, an escaped text, or a choice between such."""
     if isinstance(value, ast.Constant):
         return True
     if isinstance(value, ast.List | ast.Tuple):
@@ -106,7 +106,7 @@ def is_harmless(value: ast.expr) -> bool:
 
 
 def faults(source: str) -> list[str]:
-    """What a module does that it must not."""
+    """Return the calls of a module that are not allowed."""
     tree, found = ast.parse(source), []
     for name, call in calls_on_streamlit(tree):
         keywords = {keyword.arg or "**": keyword.value for keyword in call.keywords}
@@ -124,7 +124,7 @@ def faults(source: str) -> list[str]:
 
 
 def _may_stand(value: ast.expr) -> bool:
-    """Harmless, or a number of ours such as a width."""
+    """Whether a value is harmless, or a constant of ours such as a width."""
     return is_harmless(value) or (isinstance(value, ast.Name) and value.id.isupper())
 
 
@@ -135,7 +135,7 @@ def test_strangers_words_are_escaped(path: Path) -> None:
 
 @pytest.mark.parametrize("path", pages(), ids=name_of)
 def test_no_page_can_reach_a_network(path: Path) -> None:
-    """Nothing is imported with which one could: the control socket of this machine's peer is all there is."""
+    """Pages import nothing that reaches a network; they have only the control socket of this machine's peer."""
     imported = set()
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
@@ -157,7 +157,7 @@ def test_no_page_writes_anything(path: Path) -> None:
 
 
 def test_only_my_peer_gives_orders_and_only_four() -> None:
-    """Everything that a page calls of the control client, with what it orders."""
+    """Checks every call of the control client, with the commands that it sends."""
     orders: dict[str, set[str]] = {}
     for path in pages():
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):

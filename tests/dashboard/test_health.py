@@ -1,4 +1,4 @@
-"""What is wrong with a run, in sentences."""
+"""The sentences about a run's problems."""
 
 from __future__ import annotations
 

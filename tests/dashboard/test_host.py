@@ -1,4 +1,4 @@
-"""A real host that serves the dashboard: the pages are there while it is, and nothing is left when it ends."""
+"""A real host that serves the dashboard: its pages live as long as it does, and nothing is left when it ends."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ START_SECONDS_MAX = 90.0
 
 
 def descendants(pid: int) -> set[int]:
-    """Process ids of all that it has started, and of all that those have."""
+    """Return the process ids of its children, their children and so on."""
     tasks = Path(f"/proc/{pid}/task").iterdir()
     children = {int(one) for task in tasks for one in (task / "children").read_text().split()}
     return children.union(*map(descendants, children))
 
 
 def public_page(port: int) -> str:
-    """The page for everybody, once the host has something to say."""
+    """Return the public page, once there is one."""
     deadline = time.monotonic() + START_SECONDS_MAX
     while time.monotonic() < deadline:
         try:
             with urllib.request.urlopen(f"http://127.0.0.1:{port}/") as answer:
                 return str(answer.read().decode())
-        except OSError:  # nobody listens yet, or there is no page yet
+        except OSError:  # the port is not open yet, or there is no page yet
             select.select([], [], [], 0.2)
     raise AssertionError("there is no page")
 

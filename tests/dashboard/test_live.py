@@ -1,6 +1,6 @@
 """The dashboard over a real swarm, in a real browser.
 
-Loss falls, a cheat is banned, whose owner allows less pauses, and who is killed is gone.
+Loss falls, a cheat is banned, a peer whose owner allows less pauses, and a killed peer is shown as gone.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ GONE_SECONDS_MAX = 9 + 5  # one presence lifetime of the local preset, plus five
 
 
 def loss_on(page: Page, below: float = 1e9) -> float:
-    """The loss that stands on the page, once it is below this."""
-    found = page.wait_for_function(  # in one look: an update may show the old and the new for a moment
+    """Return the loss shown on the page, once it is below this."""
+    found = page.wait_for_function(  # in one call: an update may show the old and the new for a moment
         """below => [...document.querySelectorAll('[data-testid=stMetric]')]
             .filter(one => one.innerText.includes('Loss'))
             .map(one => parseFloat(one.innerText.split('\\n').pop()))
@@ -43,7 +43,7 @@ def loss_on(page: Page, below: float = 1e9) -> float:
 
 
 def cell_on(page: Page, text: str) -> str:
-    """The cell of a table that begins like this. Tables are painted; what screen readers get has their text."""
+    """Return the text of the table cell that begins so. Tables are painted; their text for screen readers is read."""
     found = page.wait_for_function(
         """text => [...document.querySelectorAll('[data-testid=stDataFrame] [role=gridcell]')]
             .map(one => one.textContent)
@@ -55,7 +55,7 @@ def cell_on(page: Page, text: str) -> str:
 
 
 def limits_are_obeyed(page: Page, url: str, data: Path) -> None:
-    """Have the owner of a peer change a limit and change it back, while everybody looks."""
+    """Check that the page shows it when a peer's owner changes a limit and changes it back."""
     peer_id = snapshot(data).peer_id
     page.goto(f"{url}/machines?peer={peer_id}")
     paused = page.get_by_text(f"{peer_id[-8:]}: paused: its disk limit is reached")

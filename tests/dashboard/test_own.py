@@ -1,4 +1,4 @@
-"""One's own machine in figures that need no explanation."""
+"""The figures about the owner's machine."""
 
 from __future__ import annotations
 

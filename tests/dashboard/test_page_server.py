@@ -1,4 +1,4 @@
-"""The public page on a port: that page and nothing else, for callers who are few at a time and soon done."""
+"""The server of the public page: only that page, and connections bounded in number and time."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ APPLY = "limits-apply"
 
 
 def script(module: str, view: str, now: float, data: str | None) -> None:
-    """What Streamlit runs; its source is read off this function."""
+    """Draw a page, as Streamlit runs it; `AppTest` reads the source of this function."""
     import importlib
     from pathlib import Path
 
@@ -62,7 +62,7 @@ def figures(at: AppTest) -> dict[str, str]:
 
 
 def messages(at: AppTest) -> Iterator[tuple[str, Message]]:
-    """Everything that was sent to the browser, with its kind; of containers what they say themselves."""
+    """Yield every message to the browser with its kind, including the containers' own."""
     waiting: list[Any] = [at._tree]
     while waiting:
         node = waiting.pop()
@@ -73,7 +73,7 @@ def messages(at: AppTest) -> Iterator[tuple[str, Message]]:
 
 
 def strings(message: Message) -> Iterator[str]:
-    """Every string in a message, however deep."""
+    """Yield every string in a message, at any depth."""
     for field, value in message.ListFields():
         for one in value if field.is_repeated else [value]:
             if isinstance(one, Message):
@@ -174,7 +174,7 @@ def test_the_leaderboard_is_in_order(demo: NetworkView, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("page", PAGES)
 def test_no_stranger_writes_markup(page: str, tmp_path: Path) -> None:
-    """Nothing hostile is in anything that the browser reads as markup, as code, as a name or as an address."""
+    """No hostile text is in anything that the browser reads as markup, code, name or address."""
     raw = [*HOSTILE, *map(plain, HOSTILE), "<b>12D3KooW"]
     for kind, message in messages(shown(page, view_named("hostile"), tmp_path)):
         if kind != "text":
@@ -223,7 +223,7 @@ def test_my_peer_is_marked_also_after_it_has_ended(tmp_path: Path) -> None:
     view = NetworkView(peers=(mine, PeerView(peer_id="other", name="ben")))
 
     def mark() -> set[str]:
-        own_peer.clear()  # as when what it found is too old
+        own_peer.clear()  # as when its cached value has expired
         names = app("network", view, tmp_path, data=tmp_path).run().dataframe[0].value["peer"]
         return {name for name in names if "(mine)" in name}
 
@@ -234,7 +234,7 @@ def test_my_peer_is_marked_also_after_it_has_ended(tmp_path: Path) -> None:
 
 
 def field(at: AppTest, title: str) -> Any:
-    """The field of a limit, as it is drawn now."""
+    """Return the field of a limit as it is drawn now."""
     fields = [*at.number_input, *at.text_input, *at.toggle]
     return next(one for one in fields if one.label.replace("\\", "") == title)
 
@@ -308,7 +308,7 @@ def test_limits_stay_while_the_peer_does_not_answer_and_go_with_it(
             field(at, "Hours").set_value("1:00-2:00")
             at.button(key=APPLY).click().run()
             assert "the peer does not answer" in texts(at)
-            assert "Nothing was changed" not in texts(at)  # nobody knows
+            assert "Nothing was changed" not in texts(at)  # the result is not known
     at.run()
     assert "no peer is running" in texts(at)
     assert not [*at.number_input, *at.text_input, *at.toggle, *at.button]

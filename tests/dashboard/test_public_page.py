@@ -1,4 +1,4 @@
-"""The page for everybody: whole without a network, kept up to date, and nothing of a stranger's becomes markup."""
+"""The public page: complete without a network, kept up to date, and free of strangers' markup."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reading views, and words of strangers."""
+"""The source of views, and the cleaning of strangers' text."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def test_no_punctuation_is_left_to_markdown(text: str) -> None:
 
 @pytest.mark.parametrize("text", ["https://example.org", "www.example.org", "a@example.org"])
 def test_no_address_is_left_whole(text: str) -> None:
-    """Renderers of GitHub's Markdown make links of addresses after they have taken the escapes away."""
+    """Renderers of GitHub's Markdown remove the escapes and then make links of addresses."""
     shown = escaped(text).replace("\\", "")
     assert shown.replace(WORD_JOINER, "") == text
     assert not any(sign in shown for sign in ("://", "www.", "a@"))

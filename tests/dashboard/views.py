@@ -1,4 +1,4 @@
-"""Views to show pages: of the demo, of nothing, of one peer, of strangers who would like to be markup."""
+"""Views for tests of pages: the demo, no network, one peer, strangers whose words are markup."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from coordinator.views.network_view import FragmentView, HistoryPoint, NetworkVi
 from dashboard.demo.swarm import DemoSwarm
 
 EPOCH = 1_700_000_000.0
-DEMO_SECONDS = 120.0  # virtual: somebody has crashed, a partition has healed, one is banned
+DEMO_SECONDS = 120.0  # virtual: a peer has crashed, a partition has healed, a peer is banned
 CROWD_SECONDS = 30.0
 
 HOSTILE = (
@@ -36,14 +36,14 @@ UNTRUSTED = frozenset(
 
 
 def demo_view(peers: int, seconds: float) -> NetworkView:
-    """The demo at a virtual time."""
+    """Return the demo's view at a virtual time."""
     demo = DemoSwarm(seed=3, count=peers, epoch=EPOCH)
     demo.advance(seconds)
     return demo.view()
 
 
 def one_peer_view() -> NetworkView:
-    """A run of one, just begun."""
+    """Return a view of a run of one peer that has just begun."""
     points = tuple(PeerPoint(unix_seconds=EPOCH + 5 * n, live=True, steps=n, steps_per_second=0.2) for n in range(4))
     peer = PeerView(peer_id="12D3KooWOnly", name="only me", state="training", steps=3, versions=(0,), history=points)
     return NetworkView(
@@ -60,7 +60,7 @@ def one_peer_view() -> NetworkView:
 
 
 def hostile(view: NetworkView) -> NetworkView:
-    """The same view with every word that a stranger can choose replaced by markup, and one peer's id as well."""
+    """Return the view with markup in place of every word that a stranger can choose, and of one peer's id."""
     count = 0
 
     def bad(_: str) -> str:
@@ -87,7 +87,7 @@ def _replaced(value: Any, change: Callable[[str], str], key: str = "") -> Any:
 
 @cache
 def view_named(name: str) -> NetworkView:
-    """One of `MAKERS`; all are as of a moment ago, but for the network that is gone."""
+    """Make the view of this name in `MAKERS`; all are a moment old, except the one whose network is gone."""
     return MAKERS[name]()
 
 
