@@ -1,7 +1,7 @@
-"""What `muster lab` needs to try adapters: `python -m tests.quality.adapter_lab FOLDER`.
+"""Makes the files for `muster lab` to try adapters: `python -m tests.quality.adapter_lab FOLDER`.
 
-Writes a base of 105 thousand parameters that has learnt half of the standard library, the other half as text, and a
-run file, `FOLDER/run.toml`, that fine-tunes the one on the other (docs/research/results/adapters.md).
+Writes a base of 105 thousand parameters, trained on half of the standard library, and the other half as text. The run
+file `FOLDER/run.toml` fine-tunes the base on that text (docs/research/results/adapters.md).
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""What merging an adapter's factors A and B apart costs, beside ways that merge their product right.
+"""Measures the cost of merging an adapter's factors A and B separately, against ways that merge their product exactly.
 
 Run `python -m tests.quality.adapter_merges --learners 4 --rank 8 --data own --rates 1e-3,3e-3`; prints one JSON object
 per way and rate. A base of 105 thousand parameters is pretrained on half of the standard library and fine-tuned on the
-other half, which all learners read, or each a slice of its own. Learners merge every `--period` steps, all together;
-the last way sees all their windows at every step.
+other half. All learners read it, or each has its own slice. All learners merge every `--period` steps; the last way
+sees all their windows at every step.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ Named = dict[str, Tensor]
 
 
 def mean(before: Named, after: Sequence[Named]) -> Named:
-    """Each factor by itself."""
+    """Merge each factor separately, by its mean."""
     return {name: torch.stack([one[name] for one in after]).mean(0) for name in before}
 
 
 def directions(before: Named, after: Sequence[Named]) -> Named:
-    """Each factor by itself, as shipped: the mean direction, the mean length, and a part of the way."""
+    """Merge each factor separately, as Muster ships: mean direction, mean length, times OUTER_RATE."""
     found = {}
     for name, start in before.items():
         moved = [one[name] - start for one in after]
@@ -58,7 +58,7 @@ def directions(before: Named, after: Sequence[Named]) -> Named:
 
 
 def product(before: Named, after: Sequence[Named]) -> Named:
-    """The mean of the products, cut back to the rank."""
+    """Merge the products by their mean, cut back to the rank."""
     found = {}
     for name in (one for one in before if A in one):
         other = name.replace(A, B)
@@ -81,7 +81,7 @@ WAYS: dict[str, tuple[Callable[[Named, Sequence[Named]], Named], str]] = {  # an
 
 
 def pretrained(folder: Path, config: RunConfig, text: Tensor) -> Path:
-    """The base, as `save_pretrained` writes it."""
+    """Pretrain the base, and write it with `save_pretrained`; returns its folder."""
     from transformers import LlamaForCausalLM
 
     learner = make_learner(config, TrainingWindows(text, config.data, b"adapter-base", "learner"))
@@ -106,14 +106,14 @@ def flat(learner: Learner, named: Named) -> Tensor:
 
 
 def allow(learner: Learner, turn: str) -> None:
-    """Have the learner train the factors whose turn it is."""
+    """Let the learner train only the factors whose turn it is."""
     for name, parameter in learner.model.named_parameters():
         if A in name or B in name:
             parameter.requires_grad_(turn == "both" or turn in name)
 
 
 def together(learners: Sequence[Learner], way: str, rounds: int, period: int) -> list[Tensor]:
-    """Train and merge; the parameters afterwards, by fragment."""
+    """Train and merge; returns the final parameters by fragment."""
     merge, turn = WAYS[way]
     for number in range(rounds):
         before = named_of(learners[0])
@@ -166,7 +166,7 @@ def main() -> None:
 def judged(
     config: RunConfig, way: str, rate: float, given: argparse.Namespace, text: Tensor
 ) -> tuple[RunConfig, list[Tensor]]:
-    """One training; the run that it was, and its parameters."""
+    """Train one way at one rate; returns the run's config and its parameters."""
     steps, learners = given.period * given.rounds, given.learners
     update = {"learning_rate": rate, "weight_decay": 0.0, "warmup_steps": 10, "optimizer": given.optimizer}
     # the schedule of a learner follows the versions of all fragments

@@ -1,4 +1,4 @@
-"""`python -m tests.quality.chat_picture REPORT PICTURE`: what a run of examples/chat-lora/run.py came to, as a picture.
+"""`python -m tests.quality.chat_picture REPORT PICTURE`: draws the results of a run of examples/chat-lora/run.py.
 
 REPORT is its report. The picture has the losses of both parts, and each question with the answers before and after.
 """
@@ -21,7 +21,7 @@ COLOURS = {"ask": "#1b1b1b", "before": "#9d755d", "after": "#2f7d32"}
 
 
 def spoken(answers: list[dict[str, str]]) -> Iterator[dict[str, Any]]:
-    """Lines of text, each with who says it and how far down it stands."""
+    """Yield lines of text, each with its speaker and its distance from the top in pixels."""
     down = 0
     for one in answers:
         for who, text in (("ask", one["question"]), ("before", one["before"]), ("after", one["after"])):
@@ -61,7 +61,7 @@ def talk(answers: list[dict[str, str]]) -> Any:
 
 
 def draw(report: dict[str, Any], path: Path) -> None:
-    """Write the picture."""
+    """Draw the picture, and write it."""
     import altair
 
     prose = curve(report["losses"]["prose"], "two peers pretrain a small base on prose")

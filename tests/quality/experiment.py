@@ -1,4 +1,4 @@
-"""One experiment of docs/research/results.md, what most begin with, and ways to vary that."""
+"""One experiment of docs/research/results.md, the common settings of most, and ways to vary them."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ class Experiment:
 
     @property
     def command(self) -> str:
-        """What makes this result, but for where it is written."""
+        """The command that makes this result, without its output file."""
         program = ("python", "-m", "tests.quality.without", self.without) if self.without else ("muster", "lab")
         return " ".join((*program, *self.arguments))
 
 
 def pair(name: str, size: tuple[int, int, int], seed: str, rates: Rates, pace: tuple[str, ...]) -> Experiment:
-    """Both methods at equal tokens; `size` is learners, steps and tokens per learner step."""
+    """Return an experiment with both methods at equal tokens; `size` is learners, steps and tokens per learner step."""
     learners, steps, tokens = map(str, size)
     ours, theirs = rates
     return Experiment(

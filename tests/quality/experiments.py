@@ -49,21 +49,21 @@ SHIPPED_RATES: tuple[Rates, ...] = (("3e-3", "4.5e-3"), ("4.5e-3", "6.75e-3"), (
 
 @dataclass(frozen=True, slots=True)
 class Period:
-    """One way to synchronise in the runs of parity: the grid on the first seed, and what was among the best on all."""
+    """One way to synchronise in the runs of parity: a grid of rates on the first seed, the best ones on all seeds."""
 
     label: str
-    file: str  # what names of its runs begin with, after the learners
+    file: str  # the beginning of its runs' names, after the learners
     pace: tuple[str, ...]
     grid: dict[int, tuple[Rates, ...]]  # by learners
     best: dict[int, tuple[Rates, ...]]
     tokens: int = 3072  # of a learner's step
 
     def name(self, learners: int) -> str:
-        """How its runs are called, without seed and rates."""
+        """Return the name of its runs, without seed and rates."""
         return f"parity-m{learners}{self.file}"
 
     def runs(self, learners: int) -> tuple[tuple[str, Rates], ...]:
-        """Seed and rates of each."""
+        """Return the seed and rates of each run."""
         best = self.best.get(learners, ())
         first = dict.fromkeys((*self.grid.get(learners, ()), *best))
         return tuple((SEEDS[0], rates) for rates in first) + tuple((seed, one) for seed in SEEDS[1:] for one in best)
@@ -111,7 +111,7 @@ ADOPTIONS = {  # and what files can be called
     "eager:0.7": "eager0.7",
 }
 HARD = ("sign_flip", "scaling", "alie", "ipm")
-CLAIMING = ("stale", "sign_flip", "label_flip")  # what a claim helps most
+CLAIMING = ("stale", "sign_flip", "label_flip")  # attacks that a false claim helps most
 ON_PROTOCOL = (  # one or two of each kind
     "two_joins",
     "two_votes",
@@ -174,7 +174,7 @@ def _parity(learners: int) -> tuple[Experiment, ...]:
 
 
 def length_name(steps: int, tokens: int) -> str:
-    """How the pairs of one of LENGTHS are called, without seed and rates."""
+    """Return the name of the pairs of one of LENGTHS, without seed and rates."""
     return f"parity-{steps}x{tokens}"
 
 
@@ -190,12 +190,15 @@ def _adoption(group: str, base: tuple[str, ...]) -> tuple[Experiment, ...]:
 
 
 def scavenged_steps(scavengers: int) -> int:
-    """How long the run of four takes if so many more do half of its work with them: 0.5 + 0.5 / (1 + e) of the time."""
+    """Return the steps of a run of four, if so many scavengers help with half of its work.
+
+    The run takes 0.5 + 0.5 / (1 + e) of the time, where e is the scavengers as a share of the four.
+    """
     return SCAVENGED_STEPS // 2 + helped_steps(scavengers)
 
 
 def helped_steps(scavengers: int) -> int:
-    """In so many steps the four and these do half of the work."""
+    """Return the steps in which the four and these scavengers do half of the work."""
     return SCAVENGED_STEPS // 2 * 4 // (4 + scavengers)
 
 
@@ -224,12 +227,12 @@ def _partition(seed: str, split: str, rounds: int, own_text: bool, reunion: str)
 
 
 def healed_at(rounds: int) -> int:
-    """The step at which sides meet that were so many rounds apart."""
+    """Return the step at which the sides meet after so many rounds apart."""
     return PARTED_AT + STEPS_PER_ROUND * rounds
 
 
 def parting(split: str, rounds: int, own_text: bool) -> str:
-    """The name of one way to part, without what is done when the sides meet, and the seed."""
+    """Return the name of one partition, without the way of reunion and the seed."""
     return f"partition-{split.replace(':', '')}-r{rounds}-{'own' if own_text else 'same'}"
 
 
@@ -247,13 +250,13 @@ def _partitions() -> tuple[Experiment, ...]:
 def _attacked_seeds(
     group: str, honest: tuple[str, ...], all_of_them: tuple[str, ...], attacks: tuple[str, ...]
 ) -> tuple[Experiment, ...]:
-    """The honest alone, and with the hostile, on the same seeds."""
+    """Return runs of the honest learners alone, and with each attack, on the same seeds."""
     hostile = {attack.partition(":")[0]: ("--attack", attack) for attack in attacks}
     return (*seeded(group, honest, {"none": ()}), *seeded(group, all_of_them, hostile))
 
 
 def _strength(attack: str) -> str:
-    """`ipm:2:epsilon=10` as part of a file's name: `ipm-10`."""
+    """Return an attack as part of a file's name: `ipm:2:epsilon=10` is `ipm-10`."""
     return attack.partition(":")[0] + "-" + attack.rpartition("=")[2]
 
 

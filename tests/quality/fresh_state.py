@@ -1,8 +1,8 @@
-"""What a newcomer loses that begins at everybody's parameters, but without an inner optimizer's state.
+"""Measures what a newcomer loses that begins with the swarm's parameters, but without an inner optimizer's state.
 
-Run `python -m tests.quality.fresh_state [--seeds 0,1,2] [--joins-at 200]`; prints the held-out loss of a learner some
-steps after it took a trained one's place: with that one's state, without, and without and at the full rate from the
-first step.
+Run `python -m tests.quality.fresh_state [--seeds 0,1,2] [--joins-at 200]`. It prints the held-out loss some steps after
+a learner took a trained one's place. It does so with that one's state, without it, and without it at the full rate
+from the first step.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def main() -> None:
 
 
 def compare(seed: str, joins_at: int) -> None:
-    """Print one line for each way to begin."""
+    """Train each way to begin, and print a line for it."""
     config = run_config(CONFIG, None)
     data = load_tokens(config.data, config.model.vocabulary)
     evaluator = Evaluator(config, data.heldout)

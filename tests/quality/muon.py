@@ -1,4 +1,4 @@
-"""The experiments with Muon: which recipe ships, how far it is from data-parallel, and what it costs."""
+"""The experiments with Muon: the choice of the shipped recipe, its distance from data-parallel, and its cost."""
 
 from __future__ import annotations
 

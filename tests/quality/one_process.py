@@ -1,4 +1,4 @@
-"""Four learners of different speed in one process, through the tensor work of real rounds but without messages.
+"""Trains four learners of different speed in one process, with the tensor work of real rounds but without messages.
 
 Run `python -m tests.quality.one_process --set outer.merge=rda --seeds 0,1,2`; prints one JSON object per seed, with the
 held-out loss of the anchors. For comparing merges, codecs and ways to adopt; nothing is ever late or lost here.
@@ -51,7 +51,7 @@ class Member:
 
 
 def merge_round(members: Sequence[Member], key: RoundKey) -> None:
-    """Snapshot, encode, reduce each partition at another member, and step on the side: everybody finds one state."""
+    """Snapshot, encode, reduce each partition at another member and step there; all members find the same state."""
     partitions = len(members)
     encoded = []
     for member in members:
@@ -86,7 +86,7 @@ def adopt(members: Sequence[Member], key: RoundKey) -> None:
 
 
 def train(config: RunConfig, data: TokenData) -> tuple[list[Tensor], int]:
-    """Run to the last version; returns the anchors and all inner steps made."""
+    """Run to the last version; returns the anchors and the number of inner steps."""
     blobs = BlobStore(BLOB_BYTES)
     members = [Member(config, data, blobs, number, speed) for number, speed in enumerate(SPEEDS)]
     fragments, spacing = config.pace.fragments, config.pace.steps_per_version // config.pace.fragments
@@ -110,7 +110,7 @@ def train(config: RunConfig, data: TokenData) -> tuple[list[Tensor], int]:
 
 
 def configured(path: Path, steps: int, seed: int, changes: Sequence[str]) -> RunConfig:
-    """The run file with `section.key=value` changes; values are read as JSON, else as text."""
+    """Load the run file with `section.key=value` changes; values are read as JSON, else as text."""
     raw = RunConfig.from_toml(path).model_dump()
     raw["seed"], raw["data"]["evaluation_tokens"] = seed, 131072
     for change in changes:

@@ -1,4 +1,4 @@
-"""The pictures of docs/research/results.md, from kept reports alone, as its tables are."""
+"""The pictures of docs/research/results.md, made from kept reports alone, like its tables."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Plot:
     points: Callable[[Reports], Iterable[Point]]
 
     def draw(self, reports: Reports, path: Path) -> None:
-        """Write the picture; what has not been run is left out, and there is none of nothing."""
+        """Write the picture, without runs that are missing; writes nothing if all are."""
         import altair
 
         points = [{"line": line, "x": x, "y": y} for line, x, y in self.points(reports) if y is not None]
@@ -36,7 +36,7 @@ class Plot:
 
 
 def losses(lines: Mapping[str, Mapping[float, str]]) -> Callable[[Reports], Iterator[Point]]:
-    """Held-out losses; every line has the names of its reports by the setting."""
+    """Return a source of held-out losses; every line has its reports' names by setting."""
 
     def points(reports: Reports) -> Iterator[Point]:
         for line, names in lines.items():
@@ -47,13 +47,13 @@ def losses(lines: Mapping[str, Mapping[float, str]]) -> Callable[[Reports], Iter
 
 
 def late(group: str) -> Plot:
-    """What lateness costs, by rule of adoption."""
+    """Return a plot of loss over lateness, with a line per adoption rule."""
     lines = {rule: {float(delay): f"{group}-{name}-{delay}" for delay in DELAYS} for rule, name in ADOPTIONS.items()}
     return Plot("steps from a snapshot to its adoption", LOSS, losses(lines))
 
 
 def lengths(reports: Reports) -> Iterator[Point]:
-    """The ratio of both methods, best against best: longer by larger steps, and by more of them."""
+    """Yield the ratio of both methods, best against best, as runs grow by larger steps or by more steps."""
     for (steps, tokens), (ours, theirs) in best_by_length(reports).items():
         ratio = None if ours is None or theirs is None else ours / theirs
         if steps == 480:

@@ -1,7 +1,7 @@
 """`make results`: run the experiments that lack a result, then make the tables and pictures of docs/research.
 
-`python -m tests.quality.results [GROUP …] [--jobs N] [--device cuda]`; without a group all of them. Each result is one
-JSON file, written when its run has ended, so whoever stops it may go on later.
+`python -m tests.quality.results [GROUP …] [--jobs N] [--device cuda]`; without a group it runs all. Each result is one
+JSON file, written when its run has ended, so it can be stopped and continued later.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from tests.quality.tables import Reports, fill
 RESULTS = Path("docs/results")
 PAGES = Path("docs/research/results")
 TASK = Path("build/sorting.txt")  # as tests/quality/sorting.toml has it
-BULKY = ("state_digests", "run_id")  # what nobody compares between runs
+BULKY = ("state_digests", "run_id")  # not kept, because they are never compared between runs
 LIBRARIES = ("torch", "bitsandbytes", "transformers", "numpy")
 
 
 def cached(experiment: Experiment) -> dict[str, Any] | None:
-    """The report of this very command, if there is one."""
+    """Return the kept report of exactly this command; None if there is none."""
     try:
         kept: dict[str, Any] = json.loads((RESULTS / f"{experiment.name}.json").read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -42,7 +42,7 @@ def cached(experiment: Experiment) -> dict[str, Any] | None:
 
 
 def make(experiment: Experiment, device: str = "cpu") -> bool:
-    """Run one experiment on one core, or a GPU and one core, and keep its report; False if it failed."""
+    """Run one experiment on one core, or on a GPU and one core, and keep its report; False if it failed."""
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.json"
         options = ["--workers", "1", "--device", device, "--no-ui", "--report", str(report)]
@@ -76,17 +76,17 @@ def keep(experiment: Experiment, report: dict[str, Any]) -> None:
 
 
 def reports() -> dict[str, dict[str, Any]]:
-    """Every kept report by the name of its experiment."""
+    """Return every kept report by the name of its experiment."""
     return {path.stem: json.loads(path.read_text(encoding="utf-8"))["report"] for path in RESULTS.glob("*.json")}
 
 
 def picture(name: str) -> Path:
-    """Where a plot goes."""
+    """Return the path of a plot."""
     return Path(f"docs/img/results-{name}.png")
 
 
 def publish(kept: Reports) -> None:
-    """Make the tables and pictures of all pages anew."""
+    """Remake the tables and pictures of all pages."""
     for page in PAGES.glob("*.md"):
         page.write_text(fill(page.read_text(encoding="utf-8"), kept), encoding="utf-8")
     for name, plot in PLOTS.items():

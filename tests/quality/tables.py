@@ -1,4 +1,4 @@
-"""The tables of docs/research, made from kept reports alone: a table that cannot be made again is no result."""
+"""The tables of docs/research, made from kept reports alone: a table that cannot be remade is no result."""
 
 from __future__ import annotations
 
@@ -57,18 +57,18 @@ MARKED = re.compile(r"(<!-- table ([a-z0-9-]+) -->\n).*?(<!-- end -->)", re.DOTA
 
 
 def fill(page: str, reports: Reports) -> str:
-    """The page with everything between `<!-- table NAME -->` and `<!-- end -->` made anew."""
+    """Return the page with every table between `<!-- table NAME -->` and `<!-- end -->` remade."""
     return MARKED.sub(lambda found: found[1] + TABLES[found[2]](reports) + found[3], page)
 
 
 def markdown(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A table with a line for every row."""
+    """Return a Markdown table."""
     lines = [heads, ["---"] * len(heads), *rows]
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
 def loss_of(report: Mapping[str, Any] | None) -> float | None:
-    """The last held-out loss in nats per byte; infinite if the run diverged, None if there is no run."""
+    """Return the last held-out loss in nats per byte; infinite if the run diverged, None if there is no run."""
     if report is None:
         return None
     loss = report["eval_loss_last"]
@@ -82,7 +82,7 @@ def shown(loss: float | None) -> str:
 
 
 def with_error(values: Sequence[float]) -> str:
-    """Mean ± standard error; the error needs two values."""
+    """Format the mean ± standard error; the error needs two values."""
     if not values:
         return MISSING
     error = f" ± {stdev(values) / len(values) ** 0.5:.4f}" if len(values) > 1 else " (one seed)"
@@ -90,9 +90,9 @@ def with_error(values: Sequence[float]) -> str:
 
 
 def parity(learners: int) -> Callable[[Reports], str]:
-    """Every pair of runs, for each period, and its best one on all seeds. Only the two of a pair read the same text.
+    """Return a table of every pair of runs for each period, and of its best pair on all seeds.
 
-    What has not been run is left out.
+    Only the two runs of a pair read the same text. Missing runs are left out.
     """
 
     def row(heads: Sequence[str], pair: Pair, device: str = "") -> list[str]:
@@ -117,7 +117,10 @@ def parity(learners: int) -> Callable[[Reports], str]:
 
 
 def lengths(reports: Reports) -> str:
-    """Four learners on the first seed by how many and how large steps are: best against best, and at one rate."""
+    """Return a table of four learners on the first seed, by number and size of steps.
+
+    It compares best against best, and at one rate.
+    """
     rows = []
     for (steps, tokens), best in best_by_length(reports).items():
         alike = [f"{_quotient(pair)} at {rate}" for rate, pair in _at_one_rate(reports, *GRIDS[steps, tokens]).items()]
@@ -127,12 +130,12 @@ def lengths(reports: Reports) -> str:
 
 
 def best_by_length(reports: Reports) -> dict[tuple[int, int], Pair]:
-    """Four learners on the first seed: each method's least loss at the rates that were run, whose texts differ."""
+    """Return each method's least loss over the rates run, for four learners on the first seed; their texts differ."""
     return {size: _best(reports, name, rates) for size, (name, rates) in GRIDS.items()}
 
 
 def muon_lengths(reports: Reports) -> str:
-    """Muon at the period that ships, by learners and steps: best against best on the first seed."""
+    """Return a table of Muon at the shipped period, by learners and steps: best against best on the first seed."""
     rows = []
     for learners, steps in MUON_LENGTHS:
         name = f"muon-m{learners}-{steps}"
@@ -142,7 +145,7 @@ def muon_lengths(reports: Reports) -> str:
 
 
 def muon_sizes(reports: Reports) -> str:
-    """Both optimizers at the period that ships, by size at equal tokens a parameter: best against best."""
+    """Return a table of both optimizers at the shipped period, by size at equal tokens per parameter, at their best."""
     rows = []
     for size in MUON_SIZES:
         ours, theirs = _best(reports, f"muon-size-{size}-muon8bit", MUON_RATES)
@@ -154,30 +157,30 @@ def muon_sizes(reports: Reports) -> str:
 
 
 def _best(reports: Reports, name: str, grid: Sequence[Rates]) -> Pair:
-    """Each method's least loss on the first seed at the rates that were run."""
+    """Return each method's least loss on the first seed over the rates run."""
     pairs = [_pair(reports, f"{name}-s{SEEDS[0]}", rates) for rates in grid]
     return _least(ours for ours, _ in pairs), _least(theirs for _, theirs in pairs)
 
 
 def _both(reports: Reports, start: str, rates: Rates) -> Mapping[str, Any] | None:
-    """The run of both methods at these rates."""
+    """Return the report of the run of both methods at these rates, if there is one."""
     return reports.get(f"{start}-{rates[0]}-{rates[1]}")
 
 
 def _pair(reports: Reports, start: str, rates: Rates) -> Pair:
-    """Losses of Muster and of data-parallel in one run of both."""
+    """Return the losses of Muster and of data-parallel in one run of both."""
     report = _both(reports, start, rates)
     return NEITHER if report is None else (loss_of(report), loss_of(report["baseline"]["dp"]))
 
 
 def _device(reports: Reports, start: str, rates: Rates) -> str:
-    """What made both runs; earlier reports do not say so, they are of processors."""
+    """Return the device of both runs; earlier reports do not name it, and ran on CPUs."""
     report = _both(reports, start, rates)
     return "" if report is None else str(report.get("device", "CPU")).partition(",")[0]
 
 
 def _at_one_rate(reports: Reports, name: str, grid: Sequence[Rates]) -> dict[str, Pair]:
-    """Both methods at the rates that both had on the first seed, though not in one run: they read different text."""
+    """Return both losses at each rate that both methods had on the first seed, in different runs on different text."""
     pairs = {rates: _pair(reports, f"{name}-s{SEEDS[0]}", rates) for rates in grid}
     ours = {rates[0]: pair[0] for rates, pair in pairs.items()}
     theirs = {rates[1]: pair[1] for rates, pair in pairs.items()}
@@ -198,7 +201,7 @@ def _ratio(pairs: Sequence[Pair]) -> str:
 
 
 def grid(corner: str, rows: Mapping[str, str], columns: Mapping[str, str]) -> Callable[[Reports], str]:
-    """Held-out losses by what a row and a column vary; each row and each head with its part of a report's name."""
+    """Return a table of held-out losses; each row and column maps its heading to its part of a report's name."""
 
     def table(reports: Reports) -> str:
         lines = [
@@ -211,13 +214,13 @@ def grid(corner: str, rows: Mapping[str, str], columns: Mapping[str, str]) -> Ca
 
 
 def adoption(group: str) -> Callable[[Reports], str]:
-    """Held-out losses by rule and lateness."""
+    """Return a table of held-out losses by adoption rule and lateness."""
     rows = {rule: f"{group}-{name}-" for rule, name in ADOPTIONS.items()}
     return grid("rule", rows, {f"{delay} steps late": delay for delay in DELAYS})
 
 
 def against(group: str, reference: str, counts: Mapping[str, Count] = NOTHING) -> Callable[[Reports], str]:
-    """Variants of a group with one seed each that were run, their ratio to one of them, and what is counted of each."""
+    """Return a table of a group's variants with one seed each: loss, ratio to `reference`, `counts` of each report."""
 
     def table(reports: Reports) -> str:
         base = loss_of(reports.get(f"{group}-{reference}"))
@@ -236,7 +239,7 @@ def against(group: str, reference: str, counts: Mapping[str, Count] = NOTHING) -
 
 
 def paired(group: str, reference: str) -> Callable[[Reports], str]:
-    """Variants of a group on several seeds: mean loss, and the mean of the ratios seed by seed."""
+    """Return a table of a group's variants on several seeds: mean loss, and mean ratio to `reference` seed by seed."""
     suffix = f"-s{SEEDS[0]}"
 
     def table(reports: Reports) -> str:
@@ -255,7 +258,7 @@ def paired(group: str, reference: str) -> Callable[[Reports], str]:
 
 
 def failures(reports: Reports) -> str:
-    """On text and task: loss and accuracy without failures and with them, in as many steps and at as many tokens."""
+    """Return a table on text and task: loss and accuracy without and with failures, at equal steps and equal tokens."""
     rows = []
     for what in FAILING:
         runs = {how: [reports.get(f"failures-{what}-{how}-s{seed}") for seed in SEEDS] for how in FAILURES}
@@ -274,7 +277,7 @@ def failures(reports: Reports) -> str:
 
 
 def scavenging(reports: Reports) -> str:
-    """How long the same certified tokens take with learners that come for half of the work, and the loss there."""
+    """Return a table of the time for the same certified tokens with scavengers for half of the work, and the loss."""
     alone = reports.get("scavenging-0")
     loss_alone = loss_of(alone)
     rows = []
@@ -284,14 +287,14 @@ def scavenging(reports: Reports) -> str:
         ideal = scavenged_steps(more) / SCAVENGED_STEPS
         row = [f"{more} for {helped_steps(more)} of {scavenged_steps(more)} steps", f"{ideal:.3f}", MISSING, MISSING]
         if alone is not None and helped is not None and loss is not None and loss_alone is not None:
-            missing = 1 - helped["tokens_certified"] / alone["tokens_certified"]  # and made up for by the four alone
+            missing = 1 - helped["tokens_certified"] / alone["tokens_certified"]  # the four alone make up for it
             row[2:] = [f"{ideal + missing:.3f}", f"{loss / loss_alone:.4f}"]
         rows.append(row)
     return markdown(["scavengers", "ideal", "measured", "loss against none"], rows)
 
 
 def _millions(reports: Sequence[Mapping[str, Any] | None], what: str) -> str:
-    """Of tokens."""
+    """Return the mean of a count of tokens, in millions."""
     return _mean_of([None if one is None else one[what] / 1e6 for one in reports])
 
 
@@ -300,12 +303,12 @@ def _accuracy(reports: Sequence[Mapping[str, Any] | None]) -> str:
 
 
 def _mean_of(values: Sequence[float | None]) -> str:
-    """Of those seeds that were run."""
+    """Return the mean over the seeds that were run."""
     return with_error([value for value in values if value is not None])
 
 
 def partition(reports: Reports) -> str:
-    """What carrying is worth beside dropping: as the sides meet, soon after, and 100 rounds later; ratios by seed."""
+    """Return a table of carrying against dropping: as the sides meet, soon after, 100 rounds later; ratios by seed."""
     rows = []
     for own_text, split, rounds in product((False, True), SPLITS, ROUNDS_APART):
         name = parting(split, rounds, own_text)
@@ -325,7 +328,7 @@ def partition(reports: Reports) -> str:
 
 
 class _Parted:
-    """Held-out losses of a run with a partition: as the sides meet, when they are one, soon after, and at the end."""
+    """Held-out losses of a run with a partition: just before the sides meet, as they do, soon after, and at the end."""
 
     def __init__(self, report: Mapping[str, Any], healed_at_step: int) -> None:
         together = [one for one in report["sides"] if one["side"] == "both"]
@@ -336,7 +339,7 @@ class _Parted:
 
 
 def _on_losing_text(parted: Sequence[Sequence[_Parted | None]], when: str) -> str:
-    """Held-out loss there: dropped, carried and uncut, each the mean over the seeds that were run."""
+    """Return the loss on the losing side's text if dropped, carried and uncut, each a mean over the seeds run."""
     losses: list[list[float]] = [[] for _ in REUNIONS]
     for drop, *others in parted:
         if drop is not None:
@@ -346,7 +349,7 @@ def _on_losing_text(parted: Sequence[Sequence[_Parted | None]], when: str) -> st
 
 
 def _losing_text(drop: _Parted) -> int:
-    """The text on which a swarm that has dropped a branch lacks most of what one of the sides had."""
+    """Return the text on which a swarm that dropped a branch lost most against the better side."""
     best = [min(side["text_losses"][text] for side in drop.apart) for text in (0, 1)]
     return max((0, 1), key=lambda text: float(drop.met["text_losses"][text] - best[text]))
 

@@ -1,4 +1,4 @@
-"""The picture of the chat example, from the report of its script."""
+"""The picture of the chat example, drawn from the report of its script."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the kept reports must show of the paper's orderings."""
+"""Checks that the kept reports show the paper's orderings."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ REPORTS = reports()
 
 
 def losses(variant: str) -> dict[int, float]:
-    """Held-out losses by seed, of those that are kept."""
+    """Return the held-out losses of the kept reports, by seed."""
     found = {seed: loss_of(REPORTS.get(f"{variant}-s{seed}")) for seed in SEEDS}
     return {seed: loss for seed, loss in found.items() if loss is not None}
 
 
 def ratios(variant: str, reference: str) -> list[float]:
-    """Seed by seed."""
+    """Return the ratios of losses, seed by seed."""
     own, base = losses(variant), losses(reference)
     return [own[seed] / base[seed] for seed in own if seed in base]
 
 
 def noise() -> float:
-    """By how much two seeds of one and the same run differ, as a share."""
+    """Return the spread of one run over its seeds, as a share of the mean."""
     found = list(losses("codecs-bf16").values())
     return stdev(found) / mean(found)
 
 
 def test_a_quorum_of_one_without_grace_is_worse_than_one_of_all() -> None:
-    """(§10: Table 5) Beyond what seeds differ by, on each that was run: its groups are hardly more than one learner."""
+    """(§10: Table 5) It is worse by more than the spread of seeds, on each seed run: most groups are of one learner."""
     found = ratios("quorum-k1", "quorum-km")
     assert found
     assert min(found) > 1 + 3 * noise()
@@ -47,7 +47,7 @@ def test_grace_recovers_what_a_quorum_of_one_loses() -> None:
 
 
 def test_four_bits_are_as_good_as_sixteen() -> None:
-    """(§10: Table 10) Of block-absmax int4 and of E3M0: at most 0.2 % over bf16, as a mean over the seeds."""
+    """(§10: Table 10) The loss of block-absmax int4 and of E3M0 is at most 0.2 % over bf16, in the mean over seeds."""
     for codec in ("int4", "e3m0"):
         found = ratios(f"codecs-{codec}", "codecs-bf16")
         assert len(found) >= 3
@@ -55,7 +55,7 @@ def test_four_bits_are_as_good_as_sixteen() -> None:
 
 
 def test_two_bits_are_clearly_worse_unless_what_is_cut_off_is_kept() -> None:
-    """(§10: Table 10) On every seed, and by many standard errors; error feedback takes most of it back."""
+    """(§10: Table 10) So it is on every seed, by many standard errors; error feedback takes most of it back."""
     found, fed_back = ratios("codecs-int2", "codecs-bf16"), ratios("codecs-int2-feedback", "codecs-bf16")
     assert len(found) == len(fed_back) >= 3
     assert min(found) > 1.01

@@ -1,4 +1,4 @@
-"""The pages in docs/research/results say what the kept reports say, and no experiment shares a name with another."""
+"""The pages in docs/research/results agree with the kept reports, and no two experiments share a name."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.quality.tables import TABLES, fill, with_error
 
 
 def text() -> str:
-    """All pages of results, one after the other."""
+    """Return all pages of results, joined."""
     return "".join(page.read_text(encoding="utf-8") for page in sorted(PAGES.glob("*.md")))
 
 
@@ -22,7 +22,7 @@ def test_the_tables_are_those_of_the_kept_reports():
 
 
 class Asked(dict[str, dict[str, object]]):
-    """No reports, and the names of all that were asked for."""
+    """An empty set of reports that notes the names asked for."""
 
     def __init__(self) -> None:
         super().__init__()

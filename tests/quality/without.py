@@ -1,8 +1,9 @@
-"""`muster lab` without one rule of ours, to measure what that rule costs: no user can switch it off.
+"""Runs `muster lab` without one rule of Muster's, to measure the cost of that rule; no user can switch it off.
 
-`python -m tests.quality.without RULE …`, the rest as for `muster lab`. RULE is `truncation`: contributions have all
-of their weight, where they have at most 1.5 × the median (docs/adr/0039); `half-more`: they have at most the median;
-`embeddings`: these are merged by direction, as all other tensors (DiLoCo 2604.21428 §D.2 takes their mean).
+`python -m tests.quality.without RULE …`, the rest as for `muster lab`. RULE is one of three:
+`truncation`: contributions keep all of their weight, instead of at most 1.5 × the median (docs/adr/0039);
+`half-more`: contributions have at most the median weight;
+`embeddings`: these are merged by direction, like all other tensors (DiLoCo 2604.21428 §D.2 takes their mean).
 """
 
 from __future__ import annotations
