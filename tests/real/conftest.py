@@ -1,5 +1,7 @@
-"""A swarm of real processes with a temporary folder of its own, in which everything it leaves can be found; and peers
-that are started one by one."""
+"""Fixtures of real processes: a swarm in its own temporary folder, and peers that are started one by one.
+
+Everything that the swarm leaves is in its folder, so a test can find it.
+"""
 
 from __future__ import annotations
 
@@ -43,9 +45,9 @@ class Swarm:
         self.process: subprocess.Popen[str]
 
     def start(self, peers: int, versions: int, *arguments: str, eight_bit: bool = False) -> None:
-        """Start `muster swarm` with a small run; all else as a user would have it."""
+        """Start `muster swarm` with a small run, and all else as a user would."""
         config = self.folder / "run.toml"
-        optimizer = "adamw8bit" if eight_bit else "adamw"  # the former takes a second longer to import
+        optimizer = "adamw8bit" if eight_bit else "adamw"  # which takes a second longer to import
         config.write_text(RUN.format(versions=versions, optimizer=optimizer) + self.more)
         self.process = subprocess.Popen(
             [
@@ -60,7 +62,7 @@ class Swarm:
         )
 
     def read_until(self, text: str) -> str:
-        """The first line from here on that holds `text`."""
+        """Read up to the next line that holds `text`, and return it."""
         assert self.process.stdout is not None
         for line in self.process.stdout:
             self.lines.append(line)
@@ -69,7 +71,7 @@ class Swarm:
         raise AssertionError(f"no line with {text!r}:\n" + "".join(self.lines))
 
     def read_until_certified(self) -> None:
-        """Until some versions are certified and training goes on."""
+        """Read until some versions are certified and training goes on."""
         while self.read_until(" training, ").split("versions ")[1].startswith("0 "):
             pass
 
@@ -82,20 +84,20 @@ class Swarm:
         return report
 
     def processes(self) -> list[int]:
-        """Everything that lives with our temporary folder in its environment."""
+        """Return the ids of the processes with our temporary folder in their environment."""
         mark = f"TMPDIR={self.folder}".encode()
         entries = (entry for entry in Path("/proc").iterdir() if entry.name.isdecimal())
         return [int(entry.name) for entry in entries if mark in _environment(entry)]
 
     def wait_for_processes(self, seconds: float) -> list[int]:
-        """Who is still there after this time, or at once if nobody is."""
+        """Wait up to this time for the processes to end; returns those still there."""
         deadline = time.monotonic() + seconds
         for pid in self.processes():
             _wait_for_end(pid, deadline)
         return self.processes()
 
     def left_behind(self) -> list[str]:
-        """Files that a killed swarm must not leave: all but the user's gate and torch's own empty cache."""
+        """Return files that a killed swarm must not leave: all except the user's gate and torch's empty cache."""
         found = (path.relative_to(self.folder) for path in self.folder.rglob("*"))
         gate = Path(f"muster-{os.getuid()}")
         expected = {gate, gate / "lock", Path("run.toml"), Path("report.json")}
@@ -103,7 +105,7 @@ class Swarm:
 
 
 class Machines:
-    """Peers that were started by hand, in one folder."""
+    """Peers that a test starts one by one, in one folder."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -124,21 +126,21 @@ class Machines:
         return process
 
     def command(self, name: str, *words: str) -> list[str]:
-        """What starts this on the machine of that name."""
+        """Return the command that starts this on the machine of that name."""
         return list(words)
 
     def kill(self, name: str) -> None:
-        """As kill -9; returns once it is gone."""
+        """Kill a peer as kill -9 does; returns once it is gone."""
         self.processes[name].kill()
         self.processes[name].wait(30)
 
     def end(self, name: str) -> None:
-        """As Ctrl-C: returns once it has saved and gone."""
+        """End a peer as Ctrl-C does; returns once it has saved and gone."""
         self.processes[name].send_signal(signal.SIGINT)
         assert self.processes[name].wait(ENDING_SECONDS) == 0, self.said(name)
 
     def end_all(self) -> None:
-        """Whatever becomes of their work."""
+        """End all processes at once; their work is not saved."""
         for process in reversed(self.processes.values()):
             process.send_signal(signal.SIGTERM)
             process.send_signal(signal.SIGTERM)
@@ -150,7 +152,7 @@ class Machines:
                 process.wait()
 
     def peer(self, name: str, *arguments: str, program: str = "peer.cli") -> Path:
-        """Start one; returns its data folder."""
+        """Start a peer; returns its data folder."""
         data = self.folder / name
         self.start(name, program, *arguments, "--data", str(data), "--name", name, *self.more)
         return data
@@ -188,7 +190,7 @@ def invite_of(data: Path) -> str:
 
 
 def muster(*words: str, code: int = 0) -> str:
-    """What a command says that ends with this code, in one line."""
+    """Run a command that must end with this code; returns its output in one line."""
     found = subprocess.run(
         [sys.executable, "-m", "peer.cli", *words], cwd=ROOT, capture_output=True, text=True, timeout=120, check=False
     )
@@ -197,7 +199,7 @@ def muster(*words: str, code: int = 0) -> str:
 
 
 def version_of(now: PeerSnapshot) -> int:
-    """Which every fragment has reached."""
+    """Return the version that every fragment has reached."""
     return min(one.version for one in now.fragments)
 
 
@@ -221,14 +223,14 @@ def _wait_for_end(pid: int, deadline: float) -> None:
 
 @pytest.fixture
 def tmp_path() -> Iterator[Path]:
-    """As pytest's own, whose name is too long for sockets once it has run a hundred times."""
+    """Yield a temporary folder. After a hundred runs, the name of pytest's own is too long for sockets."""
     with tempfile.TemporaryDirectory() as name:
         yield Path(name)
 
 
 @pytest.fixture
 def swarm() -> Iterator[Swarm]:
-    """Not started yet; after the test nothing of it may be left, in memory neither."""
+    """Yield a swarm that is not started; after the test no process and no shared memory of it may be left."""
     shared_before = set(os.listdir("/dev/shm"))
     with tempfile.TemporaryDirectory() as folder:  # pytest's own is too long for sockets
         swarm = Swarm(Path(folder))

@@ -1,8 +1,8 @@
-"""Many signed identities through a few real nodes of the DHT, by a clock that is moved by hand.
+"""Many signed identities on a few real nodes of the DHT, with a clock that tests move by hand.
 
-Each node has a peer of its own, with the product's whole presence loop, and houses many others: it signs and sends
-their records as it does its own, and reads for all of them at once. Where each of these writes and reads is decided by
-the product's `PresenceShards`.
+Each node has its own peer, with the product's whole presence loop, and houses many other peers. It signs and sends
+their records like its own, and reads for all of them at once. The product's `PresenceShards` decides where each of
+them writes and reads.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ class Traffic:
     got: Counter[str] = field(default_factory=Counter)
 
     def count(self, protocol: Any) -> None:
-        """All calls of this node from now on."""
+        """Count all calls of this node from now on."""
         stub_of = protocol.get_stub
         protocol.get_stub = lambda peer: _Counted(stub_of(peer), self)
 
     @property
     def totals(self) -> tuple[int, int]:
-        """To others, and from others."""
+        """Total bytes to others, and from others."""
         return self.sent.total(), self.got.total()
 
 
@@ -71,10 +71,10 @@ class _Counted:
 
 @dataclass(slots=True)
 class Tenant:
-    """A peer without a node of its own. `saw`: whom it has found, and in which of its looks."""
+    """A peer without its own node. `saw` maps each peer that it has found to the interval."""
 
     identity: Identity
-    born: int  # the interval
+    born: int  # the interval in which it arrived
     shards: PresenceShards = field(init=False)
     writer: RecordWriter = field(init=False)
     saw: dict[PeerId, int] = field(default_factory=dict)
@@ -89,7 +89,7 @@ class Tenant:
 
 
 class HandClock(Clock):
-    """Moved by hand alone. A day ahead: hivemind drops what has expired by the real time."""
+    """A clock moved only by hand. It is a day ahead, because hivemind drops records expired by the real time."""
 
     def __init__(self) -> None:
         Clock.__init__(self)
@@ -116,17 +116,17 @@ class Noting:
         return await self._store.get(key)
 
     async def close(self) -> None:
-        """The node is closed with its network."""
+        """Do nothing: the node is closed with its network."""
 
 
 @asynccontextmanager
 async def no_deadline(_store: object, _what: str, _seconds: float = 0.0) -> AsyncIterator[None]:
-    """In place of `HivemindStore._deadline`: time passes by hand, so nobody is late."""
+    """Replace `HivemindStore._deadline` without a deadline, because time passes only by hand."""
     yield
 
 
 class House:
-    """One node and its peers."""
+    """One node with its own peer and the tenants that it houses."""
 
     def __init__(
         self, run_id: bytes, store: HivemindStore, owner: Identity, clock: Clock, address: PeerAddress
@@ -148,7 +148,7 @@ class House:
         self.owner.shards = self.loop.shards
 
     def _ours(self) -> Presence:
-        """With its address, by which others take it for an acquaintance."""
+        """Return the owner's presence, with the address by which others can call it."""
         return presence_of(self.owner.me, self.look).model_copy(update={"addresses": (str(self.address),)})
 
     def _readers(self) -> PresenceReaders:
@@ -163,7 +163,7 @@ class House:
         return {peer for peer in needed if one.saw.get(peer, -9) < self.look - 2} - {one.me}
 
     async def turn(self, look: int, needed: frozenset[PeerId], board: Board, drawn: int) -> None:
-        """Everybody here looks and says that it is there."""
+        """Let every peer of this house read presence once, and write its own."""
         self.look, self.needed = look, needed
         before = self.traffic.totals
         self.noted.read, self.noted.written = [], []
@@ -220,12 +220,12 @@ class House:
         return found
 
     async def _put(self, place: int, records: list[Record], gate: asyncio.Semaphore) -> None:
-        """As `HivemindStore.put` does, for many that this node stands in for."""
+        """Store records of many peers, as `HivemindStore.put` does for its own."""
         key, protocol = place_of(presence_key(self.run_id, place)), self.store._protocol
         values, expires = [one.value for one in records], [one.expires_unix_seconds for one in records]
         senders, keys = [one.sender for one in records], [key] * len(records)
         async with gate:
-            with suppress(NetworkError):  # on a busy machine; it is put again at the next look, as by any peer
+            with suppress(NetworkError):  # on a busy machine; the next turn puts it again, as any peer does
                 await self.store._ask(
                     "store records", key, lambda peer: protocol.call_store(peer, keys, values, expires, senders)
                 )
@@ -237,19 +237,19 @@ class House:
         return [self.owner, *self.tenants]
 
     def begin_to_count(self) -> None:
-        """Forget what came before."""
+        """Begin the count of bytes anew."""
         self.own_bytes.clear()
         self.board_bytes.clear()
 
     def count_records(self) -> None:
-        """Live ones in this node's part of the DHT."""
+        """Count the live records in this node's part of the DHT."""
         table = self.store._storage.table
         sizes = [len(table.get(place, self.clock())) for place in table.places()]
         self.records_kept, self.fullest_place = sum(sizes), max(sizes, default=0)
 
 
 def presence_of(peer: PeerId, beat: int) -> Presence:
-    """As long as a real one, without an address: nobody can be called there."""
+    """Return a presence as long as a real one, but without an address, because these peers cannot be called."""
     return Presence(
         boot=digest_of(b"boot", peer.encode())[:16],
         state="training",
@@ -264,6 +264,6 @@ def presence_of(peer: PeerId, beat: int) -> Presence:
 
 
 def needs(reader: Tenant, other: Tenant, active: Collection[PeerId]) -> bool:
-    """Whether one has to find the other: everybody the active set, and neighbours each other."""
+    """Whether one must find the other: all peers must find the active set, and neighbours each other."""
     depth = max(reader.shards.depth, other.shards.depth)
     return other.me in active or shard_of(reader.me, depth) == shard_of(other.me, depth)

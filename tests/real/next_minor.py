@@ -1,6 +1,6 @@
-"""Muster as of a next minor version of the protocol: `python -m tests.real.next_minor join INVITE`.
+"""Muster with the next minor version of the protocol: `python -m tests.real.next_minor join INVITE`.
 
-Whatever it signs, sends or publishes has a field more wherever one may be appended, at all times.
+Everything that it signs, sends or publishes has one more field, wherever one may be appended.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def main() -> None:
     frames = importlib.import_module("peer.net.frames")
     encode_older = frames.encode_header
     frames.encode_header = lambda message: encode_older(message)[:1] + next_minor_bytes(message)  # type: ignore[attr-defined]
-    importlib.import_module("peer.cli.main").main()  # not before: whatever sends takes `encode_header` from there
+    importlib.import_module("peer.cli.main").main()  # imported last, because senders import `encode_header` by name
 
 
 if __name__ == "__main__":

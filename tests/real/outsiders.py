@@ -1,4 +1,4 @@
-"""Outsiders of a run: connections of libp2p, each under a key of its own, that are opened and held without a word."""
+"""Outsiders of a run: libp2p connections, each under its own key, that are opened and held in silence."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from cryptography.x509.oid import NameOID
 from dht.identity import Identity
 from dht.statement import digest_of
 
-EXTENSION = x509.ObjectIdentifier("1.3.6.1.4.1.53594.1.1")  # libp2p's: the host key, and its word for the certificate
+EXTENSION = x509.ObjectIdentifier("1.3.6.1.4.1.53594.1.1")  # libp2p's: the host key, and its signature of the key
 SIGNED_BEFORE = b"libp2p-tls-handshake:"
 PUBLIC_KEY = b"\x08\x01\x12\x20"  # protobuf: an Ed25519 key of 32 bytes
 MULTISTREAM, TLS, YAMUX = b"/multistream/1.0.0\n", b"/tls/1.0.0\n", b"/yamux/1.0.0\n"
@@ -37,7 +37,7 @@ def _octets(data: bytes) -> bytes:
 
 @contextlib.contextmanager
 def _credentials(identity: Identity, folder: Path) -> Iterator[ssl.SSLContext]:
-    """TLS as this key, in the manner of libp2p."""
+    """Yield a TLS context with this key, as libp2p makes it."""
     key = ec.generate_private_key(ec.SECP256R1())
     public = key.public_key().public_bytes(serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo)
     own = identity.libp2p_private_key()[-32:]
@@ -78,7 +78,7 @@ async def _shake_hands(reader: asyncio.StreamReader, writer: asyncio.StreamWrite
 
 
 class Crowd:
-    """Outsiders, each of whom is connected as often as it is let: closed connections are opened again."""
+    """Many outsiders that open each closed connection again, as often as the other side lets them."""
 
     def __init__(self, host: str, port: int, count: int) -> None:
         self._place = host, port
@@ -109,7 +109,7 @@ class Crowd:
                 await asyncio.sleep(AGAIN_SECONDS)
 
     async def _connect(self, context: ssl.SSLContext) -> None:
-        """One connection, until the other side closes it."""
+        """Hold one connection until the other side closes it."""
         async with self._gate, asyncio.timeout(HANDSHAKE_SECONDS_MAX):
             reader, writer = await asyncio.open_connection(*self._place)
             try:

@@ -1,4 +1,4 @@
-"""A person at a machine of their own who types commands: a home with nothing in it, and `muster` on the path."""
+"""A reader who types commands on their own machine: an empty home folder, and `muster` on the path."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ POLL_SECONDS = 0.1
 
 
 class Typed:
-    """A command that was typed, and what it says."""
+    """A typed command and its output."""
 
     def __init__(self, command: str, folder: Path, environment: dict[str, str], said: Path) -> None:
         self.command = command
@@ -35,7 +35,7 @@ class Typed:
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                start_new_session=True,  # Ctrl-C is for all of them, as in a terminal
+                start_new_session=True,  # Ctrl-C reaches the whole group, as in a terminal
             )
 
     @property
@@ -43,7 +43,7 @@ class Typed:
         return self._said.read_text(errors="replace")
 
     def end(self) -> str:
-        """Wait until it has ended well; returns what it said."""
+        """Wait until it has ended well; returns its output."""
         try:
             code = self.process.wait(COMMAND_SECONDS_MAX)
         except subprocess.TimeoutExpired:
@@ -56,7 +56,7 @@ class Typed:
         self.end()
 
     def line(self, beginning: str) -> str:
-        """The rest of the line that begins so, once it is there."""
+        """Wait for the line that begins so, and return the rest of it."""
         deadline = time.monotonic() + READY_SECONDS_MAX
         while time.monotonic() < deadline:
             for line in self.said.splitlines(keepends=True):
@@ -73,7 +73,7 @@ class Typed:
 
 
 class Reader:
-    """`folder` is where commands are typed, `name` the home's in it. Python finds packages in `folder`/site, too."""
+    """A reader who types commands in `folder`, with `folder`/`name` as home. Python finds packages in `folder`/site."""
 
     def __init__(self, folder: Path, name: str) -> None:
         self._folder = folder
@@ -89,7 +89,7 @@ class Reader:
             "TMPDIR": str(folder),
             "HF_HUB_OFFLINE": "1",
         }
-        self.lasting: list[Typed] = []  # what goes on while other commands are typed
+        self.lasting: list[Typed] = []  # commands that run while others are typed
 
     @property
     def data(self) -> Path:
@@ -100,28 +100,28 @@ class Reader:
         return Typed(command, self._folder, self._environment, self._home / f"said-{self._count}.txt")
 
     def begin(self, command: str) -> Typed:
-        """Type what goes on until it is ended."""
+        """Type a command that runs until it is ended."""
         self.lasting.append(self.type(command))
         return self.lasting[-1]
 
     def runs(self, beginning: str) -> bool:
-        """Whether something that begins so goes on."""
+        """Whether a lasting command that begins so is running."""
         return any(one.command.startswith(beginning) for one in self.lasting)
 
     def press_ctrl_c(self, beginning: str = "") -> None:
-        """End what goes on and begins so."""
+        """End the lasting commands that begin so."""
         for one in [one for one in self.lasting if one.command.startswith(beginning)]:
             self.lasting.remove(one)
             one.press_ctrl_c()
 
     def wait_for(self, beginning: str) -> None:
-        """Until what begins so has ended by itself."""
+        """Wait until the lasting commands that begin so have ended by themselves."""
         for one in [one for one in self.lasting if one.command.startswith(beginning)]:
             self.lasting.remove(one)
             one.end()
 
     def until(self, wanted: Callable[[PeerSnapshot], bool]) -> None:
-        """Until the peer here is as wanted."""
+        """Wait until the peer here is as wanted."""
         deadline, found = time.monotonic() + READY_SECONDS_MAX, None
         while time.monotonic() < deadline:
             with suppress(LocalError, UsageError):  # not there yet
@@ -133,7 +133,7 @@ class Reader:
         raise AssertionError(f"the peer of {self._home.name} does not get there: {found}\n{said}")
 
     def until_gone(self, process: int) -> None:
-        """Until this process has ended."""
+        """Wait until this process has ended."""
         with suppress(ProcessLookupError):
             descriptor = os.pidfd_open(process)
             try:
@@ -142,7 +142,7 @@ class Reader:
                 os.close(descriptor)
 
     def kill(self) -> None:
-        """After a failure: nothing may stay."""
+        """Kill everything, after a failure."""
         with suppress(LocalError, UsageError, ProcessLookupError):
             os.kill(snapshot(self.data).pid, signal.SIGKILL)
         for one in self.lasting:

@@ -57,7 +57,7 @@ FINAL_SECONDS = 300.0  # a host evaluates once more
 
 
 def make_base(folder: Path) -> int:
-    """A model over bytes from a seed, in bfloat16; returns how many parameters it has."""
+    """Save a model over bytes, drawn from a seed, in bfloat16; returns its number of parameters."""
     from transformers import AutoConfig, AutoModelForCausalLM
 
     config = AutoConfig.for_model(
@@ -81,13 +81,13 @@ def make_base(folder: Path) -> int:
 
 
 def peak_bytes(pid: int) -> int:
-    """Of one process, what it had of memory at most."""
+    """Return the peak memory of a process."""
     status = Path(f"/proc/{pid}/status").read_text()
     return int(status.partition("VmHWM:")[2].split()[0]) * 1024
 
 
 def spent_seconds(pid: int) -> float:
-    """Processor time of a process and of those that it has started, which tells more than a clock on a busy machine."""
+    """Return the CPU time of a process and its children, which tells more than a clock on a busy machine."""
     children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
     return sum(map(cpu_seconds_of, (pid, *map(int, children))))
 
@@ -101,10 +101,10 @@ def trains(now: PeerSnapshot) -> bool:
 
 
 def sent_per_cycle(machines: Machines, learners: list[Path], cycles: int) -> float:
-    """Bytes that a learner sends in the mean while every fragment gets a version, everything included.
+    """Measure the mean bytes, of all kinds, that a learner sends while every fragment gets a version.
 
-    A round that comes to nothing, as on a busy machine, counts as if it had made one. What the host fetches late is
-    little beside many cycles.
+    A void round, as on a busy machine, counts as if it had made one. The bytes that the host fetches late are few
+    beside many cycles.
     """
     before = [machines.wait(data, lambda now: True) for data in learners]
     machines.wait(learners[0], lambda now: version_of(now) >= version_of(before[0]) + cycles)
@@ -115,14 +115,14 @@ def sent_per_cycle(machines: Machines, learners: list[Path], cycles: int) -> flo
 
 
 def rounds(peers: list[PeerSnapshot]) -> int:
-    """Over all fragments of all these peers, also those that came to nothing."""
+    """Return the number of rounds over all fragments of all these peers, including void ones."""
     return sum(one.version for now in peers for one in now.fragments) + sum(
         now.events.get("round_void", 0) for now in peers
     )
 
 
 def agreed(machines: Machines, host: Path, learners: list[Path]) -> bool:
-    """Whether all stand still at the same versions, and their tensors hash to what is certified."""
+    """Pause all learners, and return whether all peers hold the same versions with the certified digests."""
     for data in learners:
         ask(data, "pause")
     for data in learners:
@@ -146,7 +146,7 @@ def test_a_base_of_a_hundred_million_in_four_bits(machines: Machines) -> None:
     machines.run = RUN.format(base=base, rank=RANK)
     host = machines.host()
     one = join(machines, "one", invite_of(host), "--base", str(base))
-    two = join(machines, "two", invite_of(host))  # whose owner has no copy
+    two = join(machines, "two", invite_of(host))  # its owner has no copy of the base
     machines.wait(two, lambda now: trains(now) and version_of(now) >= 1)
     config = known_run(host, "").config
     trained = parameters(config)
@@ -182,7 +182,7 @@ def test_a_base_of_a_hundred_million_in_four_bits(machines: Machines) -> None:
     assert max(peaks.values()) <= allowed
     assert 0.95 * own <= sent <= 1.1 * predicted
 
-    # what comes of it; each command finds the base where the peer has it
+    # the export; each command finds the base where the peer has it
     assert muster("sample", "--data", str(two), "--prompt", "a", "--tokens", "4", "--temperature", "0").startswith("a")
     machines.end("host")
     adapter = machines.folder / "adapter"

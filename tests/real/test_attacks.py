@@ -28,7 +28,7 @@ PROVEN = {
     "raised_shares": "signed a result of partition",
     "count_twice": "signed a result that counts one input twice",
 }
-IF_IT_COMES_TO_THAT = (  # proven, too, where its key leads or has something to redo or to abstain from
+IF_IT_COMES_TO_THAT = (  # also proven if its key leads, or has something to redo or to abstain from
     *("two_rosters", "two_bundles", "two_proposals", "two_redos", "two_abstentions", "expired_joins"),
 )
 PAIRS = (

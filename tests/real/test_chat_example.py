@@ -1,4 +1,4 @@
-"""The example that goes the whole way: a base from prose, conversations, an adapter in four bits, and who loads it."""
+"""The chat example as a whole: a base from prose, conversations, an adapter in four bits, and loading it."""
 
 from __future__ import annotations
 

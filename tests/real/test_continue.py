@@ -1,4 +1,4 @@
-"""A host that goes on from an export: learners get its weights, and certify versions of a new run."""
+"""A host that continues an export: learners get its weights, and certify versions of a new run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Invites of a real run: with limits, for whoever has none, and what a crowd of outsiders costs the members."""
+"""Invites of a real run: limits, refusals without an invite, and the cost of a crowd of outsiders to the members."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ RECORDS = 10_000
 RECORDS_PER_CALL = 50
 CALLERS = 10
 CALLS = RECORDS // RECORDS_PER_CALL
-CALLS_REFUSED_MIN = CALLS // 2  # of the others a closed connection or a busy machine takes care
+CALLS_REFUSED_MIN = CALLS // 2  # the others may fail by a closed connection or on a busy machine
 HELD_MIN = CONNECTIONS // 4
 MEASURED_SECONDS = 120.0
 SHARE_KEPT = 0.95
@@ -94,7 +94,7 @@ def _id(machines: Machines, name: str) -> str:
 
 
 def _named(machines: Machines, host: Path, name: str) -> str:
-    """An invite for the machine of that name."""
+    """Return an invite for the machine of that name."""
     return str(ask(host, "invite", changes=(f"peer={_id(machines, name)}", f"note=for {name}"))["invite"])
 
 
@@ -114,7 +114,7 @@ def test_a_crowd_of_outsiders_costs_the_members_next_to_nothing(machines: Machin
 
 @dataclass(frozen=True)
 class _Load:
-    """What a host did for a while, and what it took for that."""
+    """A host's work over a while, and the resources that it took."""
 
     versions_per_minute: float
     cores: float
@@ -126,7 +126,7 @@ class _Load:
 
 
 async def _measure(machines: Machines, host: Path, invites: Sequence[str]) -> None:
-    """The host without a crowd, with one at another run's host on this machine, and with the same crowd at its port."""
+    """Compare the host's load without a crowd, with one at another run's host here, and with one at its own port."""
     process = psutil.Process(machines.processes["host"].pid)
     alone = await _load(host, process)
     beside, with_them = [await _besieged(Invite.parse(invite), host, process) for invite in invites]
@@ -136,7 +136,7 @@ async def _measure(machines: Machines, host: Path, invites: Sequence[str]) -> No
 
 
 async def _besieged(invite: Invite, host: Path, process: psutil.Process) -> _Load:
-    """What our host does while a crowd is at this invite's."""
+    """Measure our host's load while a crowd besieges the host of this invite."""
     address = invite.addresses[0].text.split("/")
     async with Crowd(address[2], int(address[4]), CONNECTIONS) as crowd:
         with tempfile.TemporaryDirectory() as folder:
@@ -160,7 +160,7 @@ async def _besieged(invite: Invite, host: Path, process: psutil.Process) -> _Loa
 
 
 def _noted(caller: HivemindStore) -> list[str]:
-    """What a caller's calls to store are answered from now on, where that is an error."""
+    """Return a list of the errors that a caller's store calls get from now on."""
     said: list[str] = []
     stub_of = caller._protocol.get_stub
 
@@ -191,7 +191,7 @@ async def _load(host: Path, process: psutil.Process) -> _Load:
 
 
 async def _store(caller: HivemindStore, invite: Invite, number: int) -> int:
-    """Have the host keep records, each of a key of its own; how many it says to have taken."""
+    """Ask the host to store records, each of its own key; returns how many it says it took."""
     key, taken, host = presence_key(invite.run_id), 0, PeerID.from_base58(invite.addresses[0].peer_id)
     for call in range(CALLS // CALLERS):
         now, records = time.time(), []
@@ -211,11 +211,11 @@ async def _store(caller: HivemindStore, invite: Invite, number: int) -> int:
 
 
 def _busy_seconds(process: psutil.Process) -> float:
-    """Of processors, taken by a peer and what it has started."""
+    """Return the CPU seconds of a peer and its child processes."""
     times = [one.cpu_times() for one in (process, *process.children(recursive=True))]
     return float(sum(one.user + one.system for one in times))
 
 
 def _memory_bytes(process: psutil.Process) -> int:
-    """Of a peer and what it has started."""
+    """Return the memory of a peer and its child processes."""
     return sum(one.memory_info().rss for one in (process, *process.children(recursive=True)))

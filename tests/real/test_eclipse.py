@@ -1,4 +1,4 @@
-"""Mined keys lie nearest to where a real swarm says who is there, and swallow it (docs/adr/0048)."""
+"""Mined keys are nearest to a real swarm's presence records, and swallow them (docs/adr/0048)."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.swarm, pytest.mark.timeout(900)]
 HOSTILE = 2 * REPLICAS
 PRESENCE_LIFETIME_SECONDS = 3.0  # of tests/real/run.toml
 SWALLOWED_SECONDS_MAX = 120.0
-VERSIONS = 8  # more are still to come of what was said before
+VERSIONS = 8  # so many may still come from earlier messages
 NAMES = ("host", "peer-1", "peer-2", "newcomer")
 
 
@@ -55,7 +55,7 @@ async def _eclipse(machines: Machines, invite: str, honest: list[Identity]) -> N
             mined, _ = mined_keys(HOSTILE, key, honest)
             await nodes.start_hostile(mined, victims)
             asked = await nodes.start(Identity(digest_of(b"anybody")), victims[0])
-            async with asyncio.timeout(SWALLOWED_SECONDS_MAX):  # hivemind calls back whom it notes, one after the other
+            async with asyncio.timeout(SWALLOWED_SECONDS_MAX):  # hivemind calls nodes back one after the other
                 while not await _is_swallowed(asked, key, mined):  # noqa: ASYNC110 - other processes tell nobody
                     await asyncio.sleep(1)
             await asyncio.sleep(PRESENCE_LIFETIME_SECONDS)
@@ -65,7 +65,7 @@ async def _eclipse(machines: Machines, invite: str, honest: list[Identity]) -> N
 
 
 async def _is_swallowed(asked: HivemindStore, key: RecordKey, mined: Sequence[Identity]) -> bool:
-    """Whether a node finds hostile ones only where a key's records lie."""
+    """Whether a node finds only hostile nodes responsible for this key."""
     responsible = await asked._nearest(DHTID.generate(source=key.text))
     return {peer.to_base58() for peer in responsible} <= {one.peer_id for one in mined}
 
@@ -83,7 +83,7 @@ def _goes_on(machines: Machines, invite: str) -> None:
 
 @contextmanager
 def _timed(what: str) -> Iterator[None]:
-    """For docs/research/results.md: shown by `pytest -s`, asserted by nobody."""
+    """Print the time of a block for docs/research/results.md, under `pytest -s`; asserts nothing."""
     start = time.monotonic()
     yield
     print(f"{what} in {time.monotonic() - start:.1f} s")

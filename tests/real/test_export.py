@@ -1,4 +1,4 @@
-"""A real run whose host exports: what it writes loads, writes text and proves itself; credit is the same for all."""
+"""A real run whose host exports: the export loads, writes text and verifies; credit is the same for all peers."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def finished(process: PeerProcess) -> bool:
 
 
 def last_loss(export: Path) -> float:
-    """Of an export, judged as the host judges anchors, but on what `transformers` loads."""
+    """Return an export's loss, evaluated as the host evaluates anchors, but on the model that `transformers` loads."""
     from transformers import AutoModelForCausalLM
 
     config = verify_export(export, KeyVerifier()).manifest.config

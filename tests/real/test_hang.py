@@ -1,4 +1,4 @@
-"""A learner process that hangs, as behind a GPU or a disk that does not answer: its peer goes on, and ends in order."""
+"""A learner process that hangs, as on a GPU or a disk that does not answer: its peer goes on, and ends in order."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ENDING_SECONDS = 2 * STOP_SECONDS_MAX  # with a round's deadline of 4 s
 
 
 def learner_of(now: PeerSnapshot) -> int:
-    """The process that trains for this peer."""
+    """Return the id of the process that trains for this peer."""
     commands = {pid: Path(f"/proc/{pid}/cmdline").read_bytes() for pid in family(now.pid)}
     (found,) = (pid for pid, command in commands.items() if b"peer.learner.process" in command)
     return found

@@ -28,7 +28,7 @@ PYTHON = (3, 11)
 
 @pytest.fixture(scope="module")
 def host() -> Iterator[PeerProcess]:
-    """One for all tests: each leaves it without a peer."""
+    """Yield one host for all tests; each test leaves it without a peer."""
     with tempfile.TemporaryDirectory() as name:
         config = Path(name) / "run.toml"
         config.write_text(RUN.format(versions=4000, optimizer="adamw"))
@@ -62,7 +62,7 @@ def _until_training(data: Path) -> None:
 
 
 class Terminal:
-    """A `muster join` with a person before it."""
+    """A `muster join` at a terminal."""
 
     def __init__(self, *arguments: str) -> None:
         self.side, theirs = pty.openpty()

@@ -1,4 +1,4 @@
-"""Sixty-four peers in one swarm, of which only the learners are stand-ins: groups, cells, and what churn costs.
+"""Sixty-four peers in one swarm, whose learners alone are stand-ins: groups, cells, and the cost of churn.
 
 Each peer is a whole node with its own key, daemon, folder and streams; up to eight live in one process. A group has
 room for 32, so the others bring their work through cells (docs/adr/0011). Two fragments have two groups at a time.
@@ -22,7 +22,7 @@ PEERS = sum(SIZES)
 MOVING = {1, 2}  # houses: one is killed, the other leaves, and both come back
 FRAGMENTS = 2
 WITH_CELLS = 2  # versions, before some are killed
-AWAY = 2  # versions without those who were killed and those who left, before they come back
+AWAY = 2  # versions without the killed and leaving peers, before they come back
 MEGABYTES_PER_PEER_MAX = 180  # its daemon included, and pages that houses share counted in each; 151 on quiet cores
 RUN_FILE = Path(__file__).parent / "light" / "run.toml"
 
@@ -31,10 +31,10 @@ pytestmark = [pytest.mark.slow, pytest.mark.swarm, pytest.mark.timeout(900)]
 
 @dataclass(frozen=True, slots=True)
 class Lived:
-    """A swarm that everybody has left.
+    """A swarm that has ended.
 
-    `leads`: the cell that its leader was killed with; `killed`, `left`: who was away; `before`, `without`: the versions
-    until then, and until they came back.
+    `leads` is the cell whose leader was killed. `killed` and `left` are the peers that were away. `before` and
+    `without` are the versions until then, and until they came back.
     """
 
     town: Town
@@ -49,7 +49,7 @@ class Lived:
         return frozenset(self.town.versions) - self.before - self.without
 
     def versions(self, places: frozenset[Place]) -> list[Version]:
-        """In order."""
+        """Return these versions in order of time."""
         return sorted((self.town.versions[place] for place in places), key=lambda one: one.at)
 
     @property
@@ -61,7 +61,7 @@ class Lived:
 
 
 def show(lived: Lived) -> None:
-    """What came of it, in order."""
+    """Print the versions and totals, in order."""
     town = lived.town
     for place, one in sorted(town.versions.items(), key=lambda item: item[1].at):
         print(
@@ -82,7 +82,7 @@ def show(lived: Lived) -> None:
 
 
 def voids(town: Town) -> list[Line]:
-    """Attempts that failed, each once."""
+    """Return the failed attempts, each once."""
     found = {(one["fragment"], one["version"], one["attempt"]): one for one in town.logged("round_void")}
     return [found[key] for key in sorted(found)]
 

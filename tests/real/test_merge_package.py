@@ -1,4 +1,4 @@
-"""A run whose merge rule comes with a package, among real processes: with it they agree, without it nobody gets in."""
+"""A run whose merge rule comes with a package, among real processes: with it they agree, without it no peer gets in."""
 
 from __future__ import annotations
 

@@ -26,11 +26,11 @@ pytestmark = [
 ]
 FOUNDERS = ("peer-1", "peer-2")
 NAMES = ("host", *FOUNDERS, "newcomer")
-VERSIONS = 4  # of both founders, before and after
+VERSIONS = 4  # that both founders certify before the move, and after it
 
 
 class Street(Namespaces):
-    """Machines on one switch, whose peers listen wherever they are."""
+    """Machines on one switch, whose peers listen on every address."""
 
     def start(self, name: str, data_directory: Path, arguments: Sequence[str], temporary: bool) -> PeerProcess:
         placed = (*arguments, "--listen", "0.0.0.0")
@@ -57,7 +57,7 @@ def street() -> Iterator[Street]:
 
 
 def test_a_peer_whose_address_changes_is_found_and_goes_on(street: Street) -> None:
-    """Its connections die without a word. It says where it is now; who joins by its new invite finds the run."""
+    """Its connections die silently. It publishes its new address, and a peer with its new invite finds the run."""
     processes: dict[str, PeerProcess] = {}
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)

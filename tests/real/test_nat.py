@@ -1,4 +1,4 @@
-"""Peers behind routers that let nobody in take part, also where all they say to each other goes through the host."""
+"""Peers behind routers that let no call in can take part, even if all their messages go through the host."""
 
 from __future__ import annotations
 
@@ -60,10 +60,10 @@ asyncio.run(main())
 
 
 class Homes(Namespaces):
-    """Beside peers on the switch, peers each behind a router of their own, which translates addresses."""
+    """A network with peers on the switch, and peers each behind its own router, which translates addresses."""
 
     def add_home(self, number: int, name: str) -> None:
-        """A router on the switch, and behind it a machine whose address means nothing outside."""
+        """Add a router on the switch, and behind it a machine whose address means nothing outside."""
         router = f"router-{number}"
         self._plug_in(100 + number, router)
         self._ports[name] = ""  # it has no port at the switch; its namespace goes with the others
@@ -88,13 +88,13 @@ class Homes(Namespaces):
         return self._addresses[name]
 
     def run_in(self, name: str, *words: str) -> str:
-        """The output of a Python program there."""
+        """Run a Python program on this machine; returns its output."""
         command = ["ip", "netns", "exec", self._space(name), sys.executable, *words]
         return subprocess.run(command, capture_output=True, text=True, check=True, timeout=120).stdout
 
 
 class Street:
-    """A host and perhaps two peers outside, two at home."""
+    """A host, optional peers outside, and two at home."""
 
     def __init__(self, place: Homes, folder: Path, outside: tuple[str, ...]) -> None:
         self.place = place
@@ -140,7 +140,7 @@ class Street:
 
 
 def wait_for(what: str, look: Callable[[], Any]) -> Any:
-    """The first answer that counts as true."""
+    """Wait for the first true answer of `look`, and return it."""
     deadline = time.monotonic() + PATIENCE_SECONDS
     while time.monotonic() < deadline:
         try:
@@ -173,7 +173,7 @@ def street(request: pytest.FixtureRequest) -> Iterator[Street]:
 
 
 def test_peers_behind_routers_contribute_in_one_group(street: Street) -> None:
-    """Also where nobody else trains: all that the two say to each other goes through the host then."""
+    """They do so even if no other peer trains: then all messages between the two go through the host."""
     street.begin()
     began = time.monotonic()
     everybody = {street.ids[name] for name in street.learners}
@@ -206,7 +206,7 @@ def test_peers_behind_routers_contribute_in_one_group(street: Street) -> None:
 
 
 def _check_reach(street: Street) -> None:
-    """No stranger gets through to a peer at home, not even through the host; and each of them knows."""
+    """Check that no stranger reaches a peer at home, not even through the host, and that each peer knows this."""
     for name in ("host", *street.outside):
         assert street.look(name).dialable
     for name in HOMES:

@@ -1,4 +1,4 @@
-"""Real newcomers: to a run whose beginning nobody keeps, whose host is dead, whose donors die meanwhile."""
+"""Real newcomers: to a run whose beginning no peer keeps, whose host is dead, whose donors die meanwhile."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from tests.real.conftest import WAIT_SECONDS, Machines, invite_of, version_of
 pytestmark = [pytest.mark.slow, pytest.mark.swarm, pytest.mark.timeout(1500)]
 
 KEPT = 12
-FOLLOWED = 8  # steps of eight bits are longer than a state: until then it would follow them from version 0
+FOLLOWED = 8  # versions after which a newcomer fetches a state: so many steps of eight bits are longer than it
 LARGER = {"hidden_size = 32": "hidden_size = 256", "fragments = 4": "fragments = 1"}  # one state of 3 MB
-SLOWLY = ("upload_mbit=2",)  # to give it takes one alone 12 s
-PIECE_BYTES = 250_000  # nearly; what else a peer sends meanwhile is less
+SLOWLY = ("upload_mbit=2",)  # one donor alone takes 12 s for it
+PIECE_BYTES = 250_000  # about; a peer's other traffic meanwhile is less
 
 
 def test_a_newcomer_joins_long_after_the_beginning_was_forgotten(machines: Machines) -> None:
@@ -70,7 +70,7 @@ def test_a_newcomer_gets_in_where_the_host_and_all_bootstrap_nodes_but_one_are_d
     first_invite = invite_of(machines.host())
     one, two = (machines.learner(f"peer-{number}", first_invite) for number in (1, 2))
     machines.wait(one, lambda now: version_of(now) > 0)
-    three = machines.learner("peer-3", invite_of(one))  # to which peer-1 is what the host is to the others
+    three = machines.learner("peer-3", invite_of(one))  # peer-1 is to it what the host is to the others
     third = machines.id_of(three)
     machines.wait(two, lambda now: now.credited_tokens.get(third, 0) > 0)
     for name in ("host", "peer-1"):
@@ -84,7 +84,7 @@ def test_a_newcomer_gets_in_where_the_host_and_all_bootstrap_nodes_but_one_are_d
 
 
 def test_a_newcomer_whose_host_dies_during_the_fetch_of_version_0_goes_on_from_others(machines: Machines) -> None:
-    """It gave up at once and kept nothing, though others held the same values."""
+    """Before, it gave up at once and kept nothing, though others held the same values."""
     for small, large in LARGER.items():
         machines.run = machines.run.replace(small, large)
     machines.run = machines.run.replace("[model]\n", '[model]\nweights = "given"\nfamily = "gpt2"\n')

@@ -1,4 +1,4 @@
-"""A real observer beside a real swarm: what it writes is what the peers certified, and the dead are gone in time."""
+"""A real observer beside a real swarm: it writes what the peers certified, and shows dead peers as gone in time."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def python(swarm: Swarm, *arguments: str) -> subprocess.Popen[str]:
 
 
 def wait_for(observer: subprocess.Popen[str], path: Path, wanted: Callable[[NetworkView], bool]) -> NetworkView:
-    """The first view that is wanted."""
+    """Wait for the first view that is wanted, and return it."""
     deadline = time.monotonic() + 60.0
     view = NetworkView()
     while time.monotonic() < deadline:

@@ -1,6 +1,6 @@
-"""Real organisers at odds, orders on both sides of a cut, and what holds for who was away (docs/how-to/invites.md).
+"""Real organisers' conflicting orders, also on both sides of a cut and for absent peers (docs/how-to/invites.md).
 
-One swarm is asked one question after the other: to start it takes longer than all of them.
+One swarm serves all checks one after the other, because starting it takes longer than all of them.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ FRAGMENTS = 4  # of the run
 
 
 class Switched(Machines):
-    """Peers each on a machine of its own, on a switch that can be cut in two."""
+    """Peers, each on its own machine, on a switch that can be cut in two."""
 
     def __init__(self, folder: Path, place: Namespaces) -> None:
         super().__init__(folder)
@@ -52,7 +52,7 @@ class Switched(Machines):
 
     @contextmanager
     def cut(self, *sides: Collection[str]) -> Iterator[None]:
-        """While these hear nothing of each other."""
+        """Cut these sides off from each other while the block runs."""
         self._place.partition(sides)
         try:
             yield
@@ -80,12 +80,12 @@ def switched(tmp_path: Path, place: Namespaces) -> Iterator[Switched]:
 
 
 def out(data: Path) -> set[PeerId]:
-    """Whom this peer knows to have no part any more."""
+    """Return the peers that this peer knows to be shown out."""
     return {PeerId(one.peer_id) for one in members_of(data).members if one.out}
 
 
 def all_say_out(peers: Sequence[Path], *expected: PeerId) -> None:
-    """One state everywhere, sooner or later."""
+    """Wait until all these peers know exactly the expected ones to be shown out."""
     deadline = time.monotonic() + WAIT_SECONDS
     while (found := {one.name: out(one) for one in peers}) != {one.name: set(expected) for one in peers}:
         assert time.monotonic() < deadline, found
@@ -93,7 +93,7 @@ def all_say_out(peers: Sequence[Path], *expected: PeerId) -> None:
 
 
 def go_on(peers: Sequence[Path], versions: int = 3) -> None:
-    """So many more versions of every fragment, and the same at all of these."""
+    """Wait for so many more versions of every fragment, the same at all these peers."""
     target = max(version_of(snapshot(one)) for one in peers) + versions
     heads: dict[tuple[int, int], dict[str, str]] = defaultdict(dict)
     agreed: set[int] = set()
@@ -109,13 +109,13 @@ def go_on(peers: Sequence[Path], versions: int = 3) -> None:
 
 
 def is_told(machines: Machines, name: str, sentence: str) -> None:
-    """A peer whose owner reads this, and which has ended."""
+    """Check that a peer has ended as used wrongly, and that its owner was told this sentence."""
     assert machines.processes[name].wait(ENDING_SECONDS) == 2, machines.said(name)
     assert sentence in " ".join(machines.said(name).split())
 
 
 def appoint(host: Path, deputy: Path, peer: PeerId) -> None:
-    """With the word that one owner gives the other."""
+    """Make a peer a co-organiser, with the word that the host's owner gives its owner."""
     ask(deputy, "accept", changes=(str(ask(host, "deputise", changes=(peer,))["word"]),))
 
 
@@ -124,7 +124,7 @@ def revoke(by: Path, peer: PeerId, reason: str) -> None:
 
 
 def at(member: Path, line: str) -> str:
-    """The same invite, with where this member can be called."""
+    """Return the same invite with the addresses of this member."""
     return str(replace(Invite.parse(line), addresses=Invite.parse(invite_of(member)).addresses))
 
 
@@ -143,7 +143,7 @@ def test_organisers_at_odds_a_cut_and_those_who_were_away_come_to_one_state(swit
     appoint(host, dirk, ids["dirk"])
     of_dora = str(ask(dora, "invite", changes=("note=for a guest",))["invite"])
 
-    # each side shows somebody out while bob sleeps; the organiser's word about dora ends what she orders later, too
+    # each side shows a peer out while bob sleeps; showing dora out also ends what she orders later
     machines.processes["bob"].send_signal(signal.SIGSTOP)
     with machines.cut(("host", "ann", "eve", *LATE), ("dora", "dirk", "bob")):
         revoke(host, ids["dora"], "left us")
@@ -160,7 +160,7 @@ def test_organisers_at_odds_a_cut_and_those_who_were_away_come_to_one_state(swit
     machines.processes["bob"].send_signal(signal.SIGCONT)
     is_told(machines, "bob", "this peer was shown out by a co-organiser: sends nonsense; ask the run's organiser")
 
-    # the organiser lets in whom a co-organiser shows out, and is gone for good before that peer comes back
+    # the organiser readmits a peer that a co-organiser showed out, and is gone for good before that peer comes back
     ask(host, "readmit", changes=(ids["bob"], ""))
     all_say_out(staying, ids["dora"])
     refused = muster("revoke", ids["bob"], "--data", str(dirk), code=2)

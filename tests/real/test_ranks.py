@@ -1,4 +1,4 @@
-"""A peer whose learner is two processes: for the others it is a peer like any, and it goes on when one is killed."""
+"""A peer whose learner is two processes: others see a peer like any, and it goes on when one process is killed."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ BACK_SECONDS = 60.0
 
 
 def states(now: PeerSnapshot) -> set[tuple[int, int, str]]:
-    """Fragment, version and digest of what it holds."""
+    """Return fragment, version and digest of the states that a peer holds."""
     return {(index, one.version, one.state) for index, one in enumerate(now.fragments) if one.version}
 
 
 def processes_of(now: PeerSnapshot) -> list[int]:
-    """Of its learner, the first first."""
+    """Return the process ids of its learner, in order."""
     commands = {pid: Path(f"/proc/{pid}/cmdline").read_bytes() for pid in family(now.pid)}
     return sorted(pid for pid, command in commands.items() if b"peer.learner.process" in command)
 

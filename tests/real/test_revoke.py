@@ -1,4 +1,4 @@
-"""A real organiser shows a peer out: its process ends with a sentence, comes not back, and the others go on."""
+"""A real organiser shows a peer out: its process ends with a sentence, it cannot come back, and the others go on."""
 
 from __future__ import annotations
 

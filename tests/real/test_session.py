@@ -1,4 +1,4 @@
-"""Two loops of their own, in processes of their own, with a peer each on loopback: one run, one model."""
+"""Two users' own loops, in two processes, each with a peer on loopback: one run, one model."""
 
 from __future__ import annotations
 
@@ -177,7 +177,7 @@ def test_two_sessions_end_with_one_model(tmp_path: Path, capfd: pytest.CaptureFi
 @pytest.mark.swarm
 @pytest.mark.timeout(500)
 def test_lora_in_sessions(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """Two train one adapter; a third whose base is another one is refused."""
+    """Two train one adapter; a third with another base is refused."""
     base, other = write_base(tmp_path / "base"), write_base(tmp_path / "other", seed=2)
     loops = [start(tmp_path / "first", base, loop=ADAPTER)]
     try:
@@ -202,7 +202,7 @@ def test_lora_in_sessions(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> 
 @pytest.mark.swarm
 @pytest.mark.timeout(400)
 def test_a_session_that_goes_on_ends_with_the_newest_parameters_however_soon(tmp_path: Path) -> None:
-    """Also with those of fragments that it never adopted in this life."""
+    """That holds also for fragments that it has not adopted since it came back."""
     norms = []
     for steps in (150, 3):
         loop = start(tmp_path / "peer", steps, loop=AGAIN)
@@ -254,7 +254,7 @@ except UsageError as error:
 @pytest.mark.swarm
 @pytest.mark.timeout(400)
 def test_a_session_over_another_frozen_base_is_refused(tmp_path: Path) -> None:
-    """Two trained together without a word, each on top of another model."""
+    """Before, two trained together without an error, each on top of another model."""
     first = start(tmp_path / "first", 1, loop=FROZEN)
     try:
         assert first.stdout is not None

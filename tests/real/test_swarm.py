@@ -1,4 +1,4 @@
-"""Real swarms: processes, DHT, transport, learners and tensors as they run in a home, on one machine."""
+"""Real swarms on one machine: processes, DHT, transport, learners and tensors as they run in a home."""
 
 from __future__ import annotations
 
@@ -46,11 +46,11 @@ def test_a_run_that_names_its_peers_is_tried_like_any_other(swarm: Swarm) -> Non
 def test_deaths_at_every_point_of_a_round_hurt_nobody_else(
     swarm: Swarm, peers: int, points: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """And the lab makes every version again, and the parameters of every learner that lived to the end."""
+    """The lab then replays every version, and the parameters of every learner that lived to the end."""
     deaths = {f"peer-{number}": f"kill:{point}:{number + 1}" for number, point in enumerate(points, start=2)}
     faults = [option for name, fault in deaths.items() for option in ("--fault", f"{name[-1]}:{fault}")]
     tape = swarm.folder / "tape.jsonl"
-    swarm.start(peers, 16, *faults, "--tape", str(tape))  # more than half of those who were active go on
+    swarm.start(peers, 16, *faults, "--tape", str(tape))  # more than half of the active peers go on
     report = swarm.finish()
     assert report["agreement"]
     assert 16 <= report["versions_certified"] <= 16 + OVERLAP
@@ -103,7 +103,7 @@ def test_a_slow_peer_holds_nobody_up_and_its_work_counts(swarm: Swarm) -> None:
     report = swarm.finish()
     assert report["agreement"]
     assert 32 <= report["versions_certified"] <= 32 + OVERLAP
-    # of the fastest; busy cores delay rounds, but waiting for the slow one would take ten times as many
+    # steps of the fastest; busy cores delay rounds, but waiting for the slow one would take ten times as many
     assert report["steps_per_version"] < 5 * 16
     assert report["tokens_certified"] >= 0.8 * report["tokens"]  # the last steps before the end are in no version
     assert counted.credited_tokens[made.peer_id] >= 0.5 * made.tokens > 0  # so are the last of its few

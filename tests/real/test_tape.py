@@ -1,4 +1,4 @@
-"""What real processes did, made again in one process and without the protocol (docs/reference/tape.md)."""
+"""Replays the work of real processes in one process and without the protocol (docs/reference/tape.md)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PYTHON = (3, 11)
 
 
 def test_the_lab_replays_a_swarm_in_which_a_peer_dies(swarm: Swarm, capsys: pytest.CaptureFixture[str]) -> None:
-    """Every version, and the parameters of every learner that lived to the end; one step elsewhere, and it tells."""
+    """It replays every version and the parameters of every surviving learner, and detects one changed step."""
     tape = swarm.folder / "tape.jsonl"
     swarm.start(3, 12, "--tape", str(tape), "--fault", "3:kill:vote:4", eight_bit=True)
     report = swarm.finish()
@@ -30,7 +30,7 @@ def test_the_lab_replays_a_swarm_in_which_a_peer_dies(swarm: Swarm, capsys: pyte
 
     lines = [json.loads(line) for line in tape.read_text().splitlines()]
     last = {line["peer"]: line["event"] for line in lines if "peer" in line}
-    lived = {peer for peer, event in last.items() if event == "checkpoint"}  # what the dead did last nobody compares
+    lived = {peer for peer, event in last.items() if event == "checkpoint"}  # dead learners' last work is not compared
     late = [line for line in lines if line["event"] == "adoption" and line["included"] and line["peer"] in lived]
     late[4]["effective_step"] += 1
     tape.write_text("".join(json.dumps(line) + "\n" for line in lines))

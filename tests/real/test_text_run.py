@@ -1,4 +1,4 @@
-"""A run over text of one's own, by the commands: host, two joins, export, verify, and what `transformers` loads."""
+"""A run over the user's own text, by commands: host, two joins, export, verify, and loading with `transformers`."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ LEARNERS = ("ann", "bob")
 
 
 def run_over_text(folder: Path, base: str) -> str:
-    """The small run with given weights of a Qwen 2, text files and a BPE tokenizer."""
+    """Return the small run's file with given weights of a Qwen 2, text files and a BPE tokenizer."""
     torch.manual_seed(5)
     spec = ModelSpec.model_validate(model_keys("qwen2") | {"vocabulary": VOCABULARY})
     make_module(spec, CONTEXT).save_pretrained(folder / "given")
@@ -47,7 +47,7 @@ def run_over_text(folder: Path, base: str) -> str:
 
 
 def exported(machines: Machines, run: Path, *settings: str) -> Path:
-    """What a host of this run exports when it and two learners, who bring the same files, have come to its end."""
+    """Run a host and two learners with the same files to the end of this run; returns the folder of exports."""
     exports = machines.folder / "exports"
     host = machines.peer("host", "host", str(run), "--export", str(exports), *settings)
     machines.wait(host, lambda now: now.state == "hosting")
@@ -64,7 +64,7 @@ def exported(machines: Machines, run: Path, *settings: str) -> Path:
 
 
 def test_a_host_over_text_exports_what_its_learners_certify(machines: Machines, tmp_path: Path) -> None:
-    """The host died at its first export: the model card knew the standard library only."""
+    """Before, the host died at its first export: the model card knew only the standard library."""
     machines.run = run_over_text(tmp_path, machines.run.replace("= 100000\n", f"= {VERSIONS}\n"))
     (tmp_path / "run.toml").write_text(machines.run)
     exports = exported(machines, tmp_path / "run.toml")
@@ -77,7 +77,7 @@ def test_a_host_over_text_exports_what_its_learners_certify(machines: Machines, 
     tokenizer = AutoTokenizer.from_pretrained(exports / LATEST)
     written = loaded.generate(**tokenizer("The river", return_tensors="pt"), max_new_tokens=8, do_sample=False)
     assert tokenizer.decode(written[0]).startswith("The river")
-    (tmp_path / "tokenizer.json").unlink()  # a learner has kept the run's
+    (tmp_path / "tokenizer.json").unlink()  # a learner has kept the run's tokenizer
     ann = machines.folder / LEARNERS[0]
     assert main.run(["export", str(tmp_path / "from-ann"), "--data", str(ann)], PYTHON) == 0
     assert main.run(["verify", str(tmp_path / "from-ann"), "--strict"], PYTHON) == 0

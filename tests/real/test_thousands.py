@@ -1,7 +1,7 @@
-"""Thousands of signed identities find each other through real nodes of the DHT, while a tenth of them changes a minute.
+"""Thousands of signed identities find each other through real nodes of the DHT, while a tenth change per minute.
 
-Time passes by hand, so nothing here depends on how fast this machine is. What it costs is compared with what the
-simulator counts for the same peers (`coordinator.simulator.scale`).
+Time passes by hand, so nothing here depends on the speed of this machine. The bytes are compared with the simulator's
+count for the same peers (`coordinator.simulator.scale`).
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ NODES, PEERS, ACTIVE = 16, 2000, 44
 INTERVAL_SECONDS = 30.0
 CHURN_PER_MINUTE = 0.1
 SETTLES, LASTS = 6, 4  # intervals
-LOOKS = 2  # within which everybody is found
+LOOKS = 2  # intervals within which every peer is found
 PATIENCE_SECONDS = 600.0
 AGREES_WITHIN = 0.2
 
 
 @dataclass
 class Crowd:
-    """All houses of one network, and who is active."""
+    """All houses of one network, and the active set."""
 
     houses: list[House]
     clock: HandClock
@@ -49,21 +49,21 @@ class Crowd:
     look: int = 0
     made: int = 0
     active: list[PeerId] = field(default_factory=list)
-    seated: dict[PeerId, int] = field(default_factory=dict)  # active since which look
+    seated: dict[PeerId, int] = field(default_factory=dict)  # the interval since which a peer is active
     found: int = 0
     missed: int = 0
 
     def arrive(self, count: int) -> None:
-        """So many who know nothing yet."""
+        """Add so many peers that know nothing yet."""
         for _ in range(count):
             self.made += 1
             tenant = Tenant(Identity(digest_of(b"tenant", self.made.to_bytes(8, "big"))), born=self.look)
-            # neighbours live in one house, which so has few places to read for all of them
+            # neighbours live in one house, so that it reads few places for all of them
             place = shard_of(tenant.me, DEPTH_MAX) - (1 << DEPTH_MAX)
             self.houses[place * len(self.houses) >> DEPTH_MAX].tenants.append(tenant)
 
     def die(self, count: int) -> None:
-        """So many, drawn."""
+        """Remove so many peers, drawn at random."""
         for house, tenant in self.random.sample([(h, t) for h in self.houses for t in h.tenants], count):
             house.tenants.remove(tenant)
 
@@ -72,7 +72,7 @@ class Crowd:
         return [one for house in self.houses for one in house.residents]
 
     def elect(self) -> None:
-        """Who is active and here stays so; others who are here longest follow those who are gone."""
+        """Fill the active set: present members stay, and the peers here longest replace those that are gone."""
         here = {one.me: one.born for one in self.everybody}
         staying = [peer for peer in self.active if peer in here]
         others = sorted(here.keys() - set(staying), key=lambda peer: (here[peer], peer))
@@ -80,7 +80,7 @@ class Crowd:
         self.seated = {peer: self.seated.get(peer, self.look) for peer in self.active}
 
     async def interval(self, churn: bool) -> None:
-        """Everybody has one turn, house after house."""
+        """Give every house one turn, one after the other."""
         self.look += 1
         if churn:
             changing = round(PEERS * CHURN_PER_MINUTE * INTERVAL_SECONDS / 60)
@@ -92,7 +92,7 @@ class Crowd:
             self.clock.offset_seconds += INTERVAL_SECONDS / len(self.houses)
 
     def check(self) -> None:
-        """Who is here for `LOOKS` looks has been found by all who need it."""
+        """Check that a peer that has been here for `LOOKS` intervals has been found by all that need it."""
         since = self.look - LOOKS
         active = {peer for peer, look in self.seated.items() if look <= since}
         old = {one.me: one for one in self.everybody if one.born <= since}
@@ -110,7 +110,7 @@ class Crowd:
 
 
 async def lived(folder: Path) -> Crowd:
-    """All come at once, settle, and then change."""
+    """Let all peers arrive at once, settle, and then change."""
     clock = HandClock()
     nodes = Nodes(folder, RecordRules(RUN_ID, KeyVerifier()), clock)
     owners = [Identity(digest_of(b"owner", bytes([number]))) for number in range(NODES)]
@@ -166,7 +166,7 @@ def test_nobody_keeps_more_than_its_part(crowd: Crowd) -> None:
 
 @pytest.mark.parametrize("way", ["put", "got"])
 def test_a_look_costs_what_the_simulator_counts(crowd: Crowd, way: str) -> None:
-    """Of the peers with a node of their own, whose every call is real."""
+    """Checks the peers with their own node, whose calls are all real."""
     at = ("put", "got").index(way)
     real = mean(one[at] for house in crowd.houses for one in house.own_bytes) * 60 / INTERVAL_SECONDS
     counted = mean(one[at] for house in crowd.houses for one in house.board_bytes) * 60 / INTERVAL_SECONDS

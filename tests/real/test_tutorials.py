@@ -1,7 +1,7 @@
-"""The tutorials as a reader walks them: every command of a page is typed, in its order, in a folder that is new.
+"""The tutorials as a reader follows them: every command of a page is typed, in order, in a new folder.
 
-Which commands there are is read off the pages. What every reader has to fill in is filled in: invites, ports, paths.
-What takes long is shortened, and questions are answered beforehand.
+The commands are read from the pages. The test fills in what every reader has to: invites, ports, paths. It shortens
+what takes long, and answers questions beforehand.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ SCRIPT = "python examples/session"
 HOSTS = re.compile(rf"muster host |{SCRIPT}(?!.*INVITE)")  # it prints an invite
 GOES_ON = re.compile(rf"muster (host|join) (?!.*--detach)|{SCRIPT}")
 SERVES = re.compile(r"muster dashboard\b")
-ELSEWHERE = re.compile(r"muster (doctor|join) ")  # by others, where the reader hosts
-OWN_FOLDER = re.compile(r" --data ~/learner-(\d)")  # as each of the others has one anyhow
+ELSEWHERE = re.compile(r"muster (doctor|join) ")  # typed by friends if the reader hosts
+OWN_FOLDER = re.compile(r" --data ~/learner-(\d)")  # dropped, because each friend has its own folder anyhow
 NEEDS_VERSIONS = re.compile(r"muster (top|credit|sample|export)\b(?! /)")
 ADDED = {
     r"muster join ": "--yes --threads 1 --step-seconds 0.05",
@@ -40,7 +40,7 @@ ADDED = {
     r"python examples/chat-lora/": "--base-versions 60 --chat-versions 60",
     r"pip install ": "--quiet --no-deps --no-index --no-build-isolation --target site",
 }
-OWN_BASE = {  # what the page has the reader write into the file
+OWN_BASE = {  # the page tells the reader to write these into the file
     "model.source": '"my-base"',
     "data.tokenizer": '"my-base/tokenizer.json"',
     **runpy.run_path(str(ROOT / "examples/chat-lora/run.py"))["SMALL"],
@@ -48,7 +48,7 @@ OWN_BASE = {  # what the page has the reader write into the file
 
 
 def edited(run_file: str, settings: Mapping[str, object]) -> str:
-    """A run file in which these keys, each as TABLE.KEY, have other values."""
+    """Return the run file with other values for these keys, each given as TABLE.KEY."""
     for name, value in settings.items():
         table, key = name.split(".")
         before, _, after = run_file.partition(f"[{table}]\n")
@@ -70,7 +70,7 @@ class Walk:
         shutil.copytree(ROOT / "docs", folder / "docs", ignore=shutil.ignore_patterns("*.json", "*.png"))
 
     def step(self, language: str, text: str) -> None:
-        """One command or script of the page; raises AssertionError if it does not go well."""
+        """Run one command or script of the page; raises AssertionError if it fails."""
         if language == "python":
             (self.folder / "script.py").write_text(text)
             self.me.type("python script.py").end()
@@ -88,7 +88,7 @@ class Walk:
         return self.friends if command.startswith("muster join") else self.friends[:1]
 
     def _prepare(self, command: str) -> None:
-        """What the page tells the reader in words."""
+        """Do what the page tells the reader in words before this command."""
         if not command.startswith(SCRIPT):
             self.me.wait_for(SCRIPT)
         if "--detach" in command:
@@ -137,7 +137,7 @@ class Walk:
         return re.sub(r"\bINVITE\b", self.invite, text)
 
     def end(self) -> None:
-        """Whatever still goes on ends well: scripts by themselves, peers at Ctrl-C."""
+        """Check that all that still runs ends well: scripts by themselves, peers at Ctrl-C."""
         self.me.wait_for(SCRIPT)
         for reader in (*self.friends, self.me):
             reader.press_ctrl_c()
@@ -148,7 +148,7 @@ class Walk:
 
 
 def _takes_part(now: PeerSnapshot) -> bool:
-    return now.state in ("training", "paused")  # as the page's limits and the time of day have it
+    return now.state in ("training", "paused")  # depending on the page's limits and the time of day
 
 
 def _has_versions(now: PeerSnapshot) -> bool:
@@ -168,7 +168,7 @@ def walk(tmp_path: Path) -> Iterator[Walk]:
 def test_every_command_of_a_tutorial_runs(page: Path, walk: Walk, machines: Machines) -> None:
     found = steps(page.read_text(encoding="utf-8"))
     assert found
-    if not any(HOSTS.match(command) for _, command in found):  # then somebody else does
+    if not any(HOSTS.match(command) for _, command in found):  # then a friend hosts
         walk.invite = invite_of(machines.host())
         for friend in FRIENDS:
             machines.learner(friend, walk.invite)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.swarm, pytest.mark.slow, pytest.mark.timeout(600)]
 NAMES = ("one", "two")
-DAY_GIGABYTES = 1e-6  # less than either has sent when the limit is set
+DAY_GIGABYTES = 1e-6  # less than either peer has sent when the limit is set
 REASON = "upload limit of the day reached"
 
 
@@ -49,12 +49,12 @@ def test_two_runs_by_one_command_share_limits_and_outlive_each_other(machines: M
     machines.end("joined")
     assert learners.returncode == 0
     command.send_signal(signal.SIGINT)
-    assert command.wait(ENDING_SECONDS) == 1  # the worst of both
+    assert command.wait(ENDING_SECONDS) == 1  # the higher code of both
     assert "two: this peer has left the run" in machines.said("hosts")
 
 
 def _run_file(machines: Machines, name: str, seed: int) -> str:
-    """Of a run that one learner is enough for."""
+    """Write the file of a run for which one learner is enough; returns its path."""
     path: Path = machines.folder / f"{name}.toml"
     path.write_text(f"seed = {seed}\n{machines.run}".replace("[pace]", "[pace]\nmin_group = 1"))
     return str(path)

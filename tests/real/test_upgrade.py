@@ -1,4 +1,4 @@
-"""Two minor versions of the protocol in one real swarm, and each takes the place of the other (design §8)."""
+"""Two minor versions of the protocol in one real swarm, and each replaces the other (design §8)."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_both_certify_together_and_come_back_as_the_other(machines: Machines) ->
 
 
 def all_work_counts(machines: Machines, learners: dict[str, Path]) -> None:
-    """As the host counts it, that of each learner grows, while some versions are made."""
+    """Wait until the host has credited more work of each learner, and some versions were made."""
     host = machines.folder / "host"
     ids = [machines.id_of(data) for data in learners.values()]
     before = snapshot(host)

@@ -1,8 +1,8 @@
-"""`python -m tests.real.light.house PARENT FOLDER FOUNDER,… NAME…`: light peers, each a whole node, in one process.
+"""`python -m tests.real.light.house PARENT FOLDER FOUNDER,… NAME…`: runs light peers, each a node, in one process.
 
-The name `host` is that of the run's host, whose invite is said; others read theirs from standard input. They rest until
-the next line there. Says what happens as JSON lines. Ends when the run does, when all have left on SIGTERM, or with
-this parent.
+The peer named `host` is the run's host and prints its invite; others read the invite from standard input. They pause
+until the next line there. Events are printed as JSON lines. The process ends with the run, when all peers have left on
+SIGTERM, or with PARENT.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ LIMITS = Limits(pause_on_battery=False, pause_for_gpu_programs=False)
 
 
 def say(event: str, **details: object) -> None:
-    """One line, at once."""
+    """Print one event as a line, at once."""
     sys.stdout.write(json.dumps({"event": event, **details}) + "\n")
     sys.stdout.flush()
 
 
 class Witness(TapeRecorder):
-    """Says of every version that its peer adopts what is in it."""
+    """Prints the contents of every version that its peer adopts."""
 
     def __init__(self, name: str) -> None:
         super().__init__(PeerId(name))
@@ -70,7 +70,7 @@ class Witness(TapeRecorder):
         before = self._adopted.get(fragment, 0)
         self._adopted[fragment] = version
         worked = isinstance(ours, IncludedUnseen) or (isinstance(ours, Included) and any(ours.counted))
-        # who adopts several versions at once does not say which of them has the work
+        # a peer that adopts several versions at once does not tell which of them has the work
         say("adopted", name=self._peer, fragment=fragment, version=version, worked=worked and version == before + 1)
 
 
@@ -83,7 +83,7 @@ class House:
         self._led: set[tuple[str, int, int]] = set()
 
     async def open(self, names: list[str], founders: tuple[str, ...]) -> None:
-        """Start one after the other; raises MusterError."""
+        """Start the peers one after the other; raises MusterError."""
         invite = ""
         for name in names:
             options = NodeOptions(self.folder / name, name=name, step_seconds=STEP_SECONDS, limits=LIMITS)
@@ -103,12 +103,12 @@ class House:
         self.nodes[name] = node
 
     def leave(self) -> None:
-        """As a peer does on a signal: no further rounds."""
+        """Let all peers take part in no further rounds, as a peer does on a signal."""
         for node in self.nodes.values():
             node.drain()
 
     async def live(self) -> None:
-        """Until the run is over for all, or we are told to leave."""
+        """Run the peers until the run is over for all, or they are told to leave."""
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, self.leave)
         looking = asyncio.create_task(self._look())
         if HOST not in self.nodes:
@@ -132,7 +132,7 @@ class House:
             )
 
     async def _look(self) -> None:
-        """Say when one of ours begins to lead a cell."""
+        """Print an event when one of our peers begins to lead a cell."""
         while True:
             for name, node in self.nodes.items():
                 for machine in node._parts.driver.engine.machines:
@@ -149,11 +149,11 @@ class House:
 
 
 async def joined(invite: str, options: NodeOptions) -> Node:
-    """As `muster join` does, again where nobody answers in time; raises MusterError."""
+    """Join as `muster join` does, again if no peer answers in time; raises MusterError."""
 
     async def join() -> Node:
         learner = StandInEnd.begin()
-        try:  # whatever is at the other end of that socket will do
+        try:  # any process or thread at the other end of that socket will do
             return await Node.join(invite, replace(options, spawned=cast(LearnerSpawn, learner)))
         except BaseException:
             learner.kill()

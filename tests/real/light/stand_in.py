@@ -1,6 +1,6 @@
-"""A learner that makes no steps, in a thread of its peer: all that it says and is told goes the way of a real one's.
+"""A learner that makes no steps, in a thread of its peer. Its messages go the same way as those of a real learner.
 
-It counts steps as they come due. What it brings is drawn from a seed: a direction that all have, and noise of its own.
+It counts steps as they come due. Its contribution is drawn from a seed: a direction common to all, and its own noise.
 """
 
 from __future__ import annotations
@@ -47,21 +47,21 @@ class StandIn:
         return self._count.steps
 
     def step(self) -> StepReport:
-        """Count one."""
+        """Count one step."""
         self._count.step(self._tokens_per_step)
         return StepReport(self.step_count, 1.0, self._tokens_per_step)
 
     def rest(self) -> None:
-        """There is nothing to give up."""
+        """Do nothing: there is no memory to give up."""
 
     def set_progress(self, progress_steps: int, window: int | None = None) -> None:
-        """No rate follows it."""
+        """Do nothing: there is no learning rate."""
 
     def set_threads(self, threads: int) -> None:
-        """It computes with none."""
+        """Do nothing: it computes with no threads."""
 
     def snapshot(self, fragment: int, out: Tensor) -> Counters:
-        """The anchor, moved as far as training might have."""
+        """Write the anchor to `out`, moved as far as training might have moved it."""
         counters = self._count.of(fragment)
         common, own = drawn(len(out), f"{fragment}"), drawn(len(out), f"{fragment} {self._seed} {counters.at_step}")
         torch.add(self._held[fragment], common + own, alpha=LENGTH_PER_STEP * counters.steps, out=out)
@@ -81,7 +81,7 @@ class StandIn:
 
 
 def drawn(elements: int, seed: str) -> Tensor:
-    """Float32[elements]."""
+    """Draw float32[elements] from a normal distribution."""
     number = int.from_bytes(digest_of(b"stand-in", seed.encode())[:7], "big")
     return torch.randn(elements, generator=torch.Generator().manual_seed(number))
 
@@ -97,7 +97,7 @@ class StandInEnd:
 
     @classmethod
     def begin(cls) -> StandInEnd:
-        """As `LearnerSpawn.begin`, in no time."""
+        """Start the thread, as `LearnerSpawn.begin` starts a process."""
         ours, theirs = socket.socketpair()
         slots_descriptor = new_memory()
         thread = Thread(target=serve, args=(theirs, slots_descriptor), daemon=True)
@@ -109,7 +109,7 @@ class StandInEnd:
         return os.getpid()
 
     def kill(self) -> None:
-        """It ends as a learner does whose peer is gone."""
+        """End it as a learner ends whose peer is gone."""
         with suppress(OSError):  # it has ended
             self.connection.shutdown(socket.SHUT_RDWR)
 
@@ -127,7 +127,7 @@ class StandInEnd:
 
 
 def serve(connection: socket.socket, slots_descriptor: int) -> None:
-    """What `peer.learner.loop.serve` does, once it has its model."""
+    """Serve commands as `peer.learner.loop.serve` does once it has its model."""
     with connection, suppress(PeerGoneError):
         channel = Channel(connection)
         messages: list[Message] = []

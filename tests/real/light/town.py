@@ -1,4 +1,4 @@
-"""Houses of light peers, each a process that can be killed, and what they say as it comes."""
+"""Runs houses of light peers, each a process that can be killed, and takes in their events."""
 
 from __future__ import annotations
 
@@ -32,34 +32,34 @@ Line = dict[str, Any]
 
 @dataclass(slots=True)
 class Version:
-    """What peers have said of one version, or of several if they disagree."""
+    """Peers' reports of one version, or of several with one number if they disagree."""
 
-    at: float  # seconds after the start, when the first one told us
+    at: float  # of the first report, in seconds after the start
     digests: set[str] = field(default_factory=set)
     roster: frozenset[str] = frozenset()
-    heads: frozenset[str] = frozenset()  # that brought a cell's work
+    heads: frozenset[str] = frozenset()  # the members that brought a cell's work
     minor: bool = False
     holders: set[str] = field(default_factory=set)
-    workers: set[str] = field(default_factory=set)  # who know that their work is in it
+    workers: set[str] = field(default_factory=set)  # the peers that know their work is in it
 
 
 @dataclass(slots=True)
 class Usage:
-    """Of all processes with this in their environment: most memory at once, and processor time."""
+    """Peak memory and processor time of all processes with `mark` in their environment."""
 
     mark: str
     memory_bytes: int = 0
     seconds: dict[str, float] = field(default_factory=dict)  # by process
 
     def look(self) -> None:
-        """At those that are there now."""
+        """Measure the processes that are there now."""
         memory_bytes, mark = 0, self.mark.encode()
         for entry in Path("/proc").iterdir():
             try:
                 if not entry.name.isdecimal() or mark not in (entry / "environ").read_bytes().split(b"\0"):
                     continue
                 fields = (entry / "stat").read_text().rpartition(")")[2].split()
-            except OSError:  # it has ended, or is somebody else's
+            except OSError:  # the process has ended, or is another user's
                 continue
             memory_bytes += int(fields[21]) * PAGE_BYTES
             self.seconds[entry.name] = (int(fields[11]) + int(fields[12])) / TICKS_PER_SECOND
@@ -67,12 +67,12 @@ class Usage:
 
 
 def log_folder(folder: Path, first: str) -> Path:
-    """Where the house logs whose first peer this is."""
+    """Return the log folder of the house whose first peer this is."""
     return folder / f"log-{first}"
 
 
 class Town:
-    """Names of peers go by house; in the first lives the host alone."""
+    """All houses, with the names of their peers; the host lives alone in the first."""
 
     def __init__(self, folder: Path, sizes: Sequence[int]) -> None:
         self.folder = folder
@@ -94,7 +94,7 @@ class Town:
     # -- houses
 
     def start(self) -> None:
-        """The host; then everybody joins, house after house; then all train."""
+        """Start the host, let all peers join, house after house, and then train."""
         for house in range(len(self.peers)):
             self._build(house, self.peers[house])
         self._invite = self.wait("invite")[1]["invite"]
@@ -104,7 +104,7 @@ class Town:
             self._tell(house, "train")
 
     def come_back(self, house: int) -> None:
-        """All who live there, with what they have kept."""
+        """Start the peers of this house again, with the data that they have kept."""
         self.joined -= set(self.peers[house])
         self._build(house, self.peers[house])
         self._join(house)
@@ -143,33 +143,33 @@ class Town:
         self._lines.put((house, {"event": "gone", "process": process}))
 
     def kill(self, house: int) -> None:
-        """As kill -9; daemons go with it."""
+        """Kill a house as kill -9 does; its daemons end with it."""
         self.usage.look()
         self._processes[house].kill()
         self._ended(house)
 
     def _ended(self, house: int) -> int:
-        """Its exit code; it says no more, and is told no more."""
+        """Forget a house's process, close its input, and return its exit code."""
         process = self._processes.pop(house)
         assert process.stdin is not None
         process.stdin.close()
         return process.wait(ENDING_SECONDS)
 
     def leave(self, *houses: int) -> None:
-        """As SIGTERM has them do; returns when they have left."""
+        """Let these houses leave, as on SIGTERM; returns when they have."""
         for house in houses:
             self._processes[house].terminate()
         self.wait_until(lambda: not self._processes.keys() & set(houses))
 
     def close(self) -> None:
-        """Whatever becomes of them."""
+        """Kill all houses."""
         for house in list(self._processes):
             self.kill(house)
 
     # -- what they say
 
     def wait(self, event: str, houses: Set[int] = frozenset({0})) -> tuple[int, Line]:
-        """The next such line of one of these houses, by default the host's, and which house says it."""
+        """Wait for such an event from one of these houses, by default the host's; returns the house and the line."""
         deadline = time.monotonic() + PATIENCE_SECONDS
         while time.monotonic() < deadline:
             house, line = self._next()
@@ -178,7 +178,7 @@ class Town:
         raise AssertionError(f"no line {event}; at {self.versions.keys()}")
 
     def wait_until(self, done: Callable[[], object]) -> None:
-        """Take in what they say until then."""
+        """Take in events until `done`."""
         deadline = time.monotonic() + PATIENCE_SECONDS
         while not done():
             assert time.monotonic() < deadline, f"it does not come to that; at {self.versions.keys()}"
@@ -218,7 +218,7 @@ class Town:
         return self.versions.setdefault(place, Version(time.monotonic() - self.began_at))
 
     def logged(self, event: str) -> list[Line]:
-        """All that peers have logged of this, in order."""
+        """Return all log lines of this event, in order of time."""
         paths = (log_folder(self.folder, names[0]) / LOG_NAME for names in self.peers)
         lines = [json.loads(text) for path in paths for text in path.read_text().splitlines()]
         return sorted((line for line in lines if line["event"] == event), key=lambda line: str(line["timestamp"]))
