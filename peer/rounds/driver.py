@@ -55,8 +55,8 @@ from peer.rounds.tape_recorder import TapeRecorder
 from peer.rounds.tensor_worker import TensorWorker
 from peer.storage.anchors import Anchors
 from peer.storage.blobs import BlobStore
-from peer.storage.record_log import VoteLog
-from peer.storage.vote_log import encode_vote
+from peer.storage.record_log import RecordLog
+from peer.storage.stored_vote import encode_vote
 
 log = structlog.get_logger(__name__)
 
@@ -104,7 +104,7 @@ class RoundDriver:
     work: TensorWorker
     anchors: Anchors
     blobs: BlobStore
-    votes: VoteLog
+    votes: RecordLog
     counters: RunCounters
     failed: Callable[[BaseException], None] = _raise
     keep: Callable[[KeepEvidence], None] = _keep_quiet

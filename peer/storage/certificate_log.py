@@ -15,7 +15,7 @@ from coordinator.chain.chain import CHAIN_KEPT
 from coordinator.chain.packed_history import PackedHistory
 from coordinator.chain.skipping import skipping
 from dht.errors import LocalError
-from peer.storage.record_log import VoteLog
+from peer.storage.record_log import RecordLog
 
 RECORDS_MAX = 4 * CHAIN_KEPT  # beyond this, the newest CHAIN_KEPT remain
 
@@ -25,8 +25,8 @@ class CertificateLog:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._log = VoteLog(path)
-        self._passed = VoteLog(path.with_name(f"{path.name}-passed"))
+        self._log = RecordLog(path)
+        self._passed = RecordLog(path.with_name(f"{path.name}-passed"))
         self._records: int | None = None  # in the file, once known
         self._newest: frozenset[bytes] = frozenset()  # digests of those last read or added
 

@@ -11,15 +11,15 @@ from pathlib import Path
 from dht.files import sync, write_whole
 from peer.storage.disk import disk_errors
 
-VOTE_BYTES_MAX = 1 << 16
-VOTE_LOG_BYTES_MAX = 1 << 26
+RECORD_BYTES_MAX = 1 << 16
+LOG_BYTES_MAX = 1 << 26
 RECORDS_KEPT = 1024  # of a full log; votes that still bind are among the newest
 
-_VOTE_HEAD = struct.Struct("<II")  # length of the payload, CRC-32 of the payload
+_RECORD_HEADER = struct.Struct("<II")  # length of the payload, CRC-32 of the payload
 
 
-class VoteLog:
-    """Votes in the order in which they were cast, each on disk before it may be sent. Only one process writes it."""
+class RecordLog:
+    """Records in the order in which they were added, each on disk when `append` returns. Only one process writes it."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -30,7 +30,7 @@ class VoteLog:
         with disk_errors(f"{self._path} cannot be read"):
             data = self._path.read_bytes() if self._path.exists() else b""
         records = list(_records(data))
-        self._end = sum(_VOTE_HEAD.size + len(record) for record in records)
+        self._end = sum(_RECORD_HEADER.size + len(record) for record in records)
         return records
 
     def append(self, *payloads: bytes) -> None:
@@ -38,10 +38,10 @@ class VoteLog:
 
         A full log keeps the newest RECORDS_KEPT and the added ones.
         """
-        record = b"".join(map(_vote_record, payloads))
+        record = b"".join(map(_framed, payloads))
         if self._end is None:
             self.read()
-        if (self._end or 0) + len(record) > VOTE_LOG_BYTES_MAX:
+        if (self._end or 0) + len(record) > LOG_BYTES_MAX:
             self.replace(self.read()[-RECORDS_KEPT:])
         end = self._end or 0
         with disk_errors(f"{self._path} cannot be written"):
@@ -60,26 +60,26 @@ class VoteLog:
 
     def replace(self, payloads: Sequence[bytes]) -> None:
         """Keep only these records: after a crash, either all of them or all of the earlier ones are there."""
-        data = b"".join(map(_vote_record, payloads))
+        data = b"".join(map(_framed, payloads))
         with disk_errors(f"{self._path} cannot be rewritten (it is untouched)"):
             write_whole(self._path, data)
         self._end = len(data)
 
 
-def _vote_record(payload: bytes) -> bytes:
-    if not 0 < len(payload) <= VOTE_BYTES_MAX:
-        raise ValueError(f"a vote has 1 to {VOTE_BYTES_MAX} bytes, not {len(payload)}")
-    return _VOTE_HEAD.pack(len(payload), zlib.crc32(payload)) + payload
+def _framed(payload: bytes) -> bytes:
+    if not 0 < len(payload) <= RECORD_BYTES_MAX:
+        raise ValueError(f"a record has 1 to {RECORD_BYTES_MAX} bytes, not {len(payload)}")
+    return _RECORD_HEADER.pack(len(payload), zlib.crc32(payload)) + payload
 
 
 def _records(data: bytes) -> Iterator[bytes]:
     start = 0
-    while len(data) - start >= _VOTE_HEAD.size:
-        size, checksum = _VOTE_HEAD.unpack_from(data, start)
-        payload = data[start + _VOTE_HEAD.size : start + _VOTE_HEAD.size + size]
+    while len(data) - start >= _RECORD_HEADER.size:
+        size, checksum = _RECORD_HEADER.unpack_from(data, start)
+        payload = data[start + _RECORD_HEADER.size : start + _RECORD_HEADER.size + size]
         # a crash may leave zeros at the end of a file, which decode as empty records, or ones, of which four are their
         # own checksum
         if not payload.strip(b"\xff") or len(payload) < size or zlib.crc32(payload) != checksum:
             return
         yield payload
-        start += _VOTE_HEAD.size + size
+        start += _RECORD_HEADER.size + size

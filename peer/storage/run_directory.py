@@ -35,10 +35,10 @@ from peer.storage.disk import clear_folder
 from peer.storage.evidence_files import EvidenceFiles
 from peer.storage.generations import READING_THREADS_MAX, Generations, Held, SavedFragment
 from peer.storage.genesis_file import load_genesis
-from peer.storage.record_log import RECORDS_KEPT, VoteLog
+from peer.storage.record_log import RECORDS_KEPT, RecordLog
 from peer.storage.state_tensors import state_of
+from peer.storage.stored_vote import decode_vote
 from peer.storage.tensor_file import map_tensors
-from peer.storage.vote_log import decode_vote
 
 log = structlog.get_logger(__name__)
 
@@ -135,7 +135,7 @@ class RunDirectory:
             self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
         except OSError as error:
             raise UsageError(f"{self.path} cannot be created: {error.strerror}; choose another --data folder") from None
-        self.vote_log = VoteLog(self.path / "votes")
+        self.vote_log = RecordLog(self.path / "votes")
         self.evidence = EvidenceFiles(self.path / "evidence")
         self._run_id = run_id
         self._generations = Generations(self.path, run_id)

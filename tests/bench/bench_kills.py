@@ -23,7 +23,7 @@ import torch
 
 from peer.numerics.outer_optimizer import OuterState
 from peer.storage.generations import Generations, Held
-from peer.storage.record_log import VoteLog
+from peer.storage.record_log import RecordLog
 from peer.storage.tensor_file import map_tensors, write_tensors
 
 KILLS = 200
@@ -71,7 +71,7 @@ def _life(directory: Path, draw: random.Random) -> Found:
         promised=int.from_bytes(promised[-8:], "big"),
         step=step,
         whole=whole,
-        votes=tuple(int.from_bytes(vote, "big") for vote in VoteLog(directory / "votes").read()),
+        votes=tuple(int.from_bytes(vote, "big") for vote in RecordLog(directory / "votes").read()),
         files=sum(path.is_file() for path in directory.rglob("*")),
     )
 
@@ -103,7 +103,7 @@ def _states(step: int) -> list[Held]:
 def _write_until_killed(directory: Path, saved: int) -> NoReturn:
     signal.alarm(WRITER_SECONDS_MAX)
     step, _ = _newest(directory)
-    votes, generations, learner = VoteLog(directory / "votes"), Generations(directory, RUN_ID), directory / "learner"
+    votes, generations, learner = RecordLog(directory / "votes"), Generations(directory, RUN_ID), directory / "learner"
     while True:
         step += 1
         votes.append(step.to_bytes(8, "big"))

@@ -50,7 +50,7 @@ from peer.storage import blobs
 from peer.storage.anchors import Anchors, genesis_states, layouts_of
 from peer.storage.blobs import BlobStore
 from peer.storage.genesis_file import digests_of
-from peer.storage.record_log import VoteLog
+from peer.storage.record_log import RecordLog
 from tests.bench.allreduce.gradients import outer_gradient
 from tests.bench.allreduce.muster_peer import STEPS, TOKENS_PER_STEP, BenchPeer, Gradient, config_of
 from tests.peer.memory_transport import MemoryNetwork, MemoryTransport
@@ -233,7 +233,7 @@ class Group:
             work=work,
             anchors=anchors,
             blobs=store,
-            votes=VoteLog(self._folder / identity.peer_id),
+            votes=RecordLog(self._folder / identity.peer_id),
             counters=RunCounters(config.pace.fragments),
         )
         gradient = outer_gradient(anchors.layouts[0].elements, number)

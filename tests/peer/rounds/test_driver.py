@@ -47,7 +47,7 @@ from peer.rounds.driver import RoundDriver
 from peer.rounds.tensor_worker import TensorWorker
 from peer.storage.anchors import Anchors, genesis_states, layouts_of
 from peer.storage.blobs import BlobStore
-from peer.storage.record_log import VoteLog
+from peer.storage.record_log import RecordLog
 from tests.extra import extra
 from tests.peer.memory_transport import MemoryNetwork
 from tests.peer.virtual_loop import run_virtual
@@ -176,7 +176,7 @@ class Swarm:
             work=TensorWorker(self.config, anchors, blobs, Inline()),
             anchors=anchors,
             blobs=blobs,
-            votes=VoteLog(self.folder / identity.peer_id),
+            votes=RecordLog(self.folder / identity.peer_id),
             counters=RunCounters(self.config.pace.fragments),
             failed=failures.append,
             learner=learner,  # type: ignore[arg-type]

@@ -22,7 +22,7 @@ from coordinator.run.inner_spec import InnerSpec
 from coordinator.run.manifest import RunConfig
 from coordinator.run.model_spec import ModelSpec
 from peer.node.checkpointer import Checkpointer
-from peer.storage.record_log import VoteLog
+from peer.storage.record_log import RecordLog
 from peer.storage.run_directory import RunDirectory
 from tests.peer.rounds.test_driver import Peer, Swarm, config_of
 from tests.peer.virtual_loop import run_virtual
@@ -39,7 +39,7 @@ def tiny() -> RunConfig:
     return config_of().model_copy(update={"model": model, "inner": InnerSpec(warmup_steps=0)})
 
 
-async def keep(peer: Peer, directory: RunDirectory, votes: VoteLog) -> None:
+async def keep(peer: Peer, directory: RunDirectory, votes: RecordLog) -> None:
     """What a peer writes: manifest, votes, certificates, checkpoint."""
     directory.keep_manifest(peer.driver.engine.core.manifest)
     directory.vote_log.append(*votes.read())
@@ -57,7 +57,7 @@ async def make(folder: Path) -> dict[str, object]:
         await swarm.train(STEPS)
         peer, learner = swarm.peers[0], swarm.peers[0].learner.learner
         directory = RunDirectory(folder, peer.driver.engine.core.manifest.run_id)
-        await keep(peer, directory, VoteLog(Path(temporary) / peer.identity.peer_id))
+        await keep(peer, directory, RecordLog(Path(temporary) / peer.identity.peer_id))
         machines = peer.driver.engine.machines
         expected = {
             "run_id": peer.driver.engine.core.rules.run_id.hex(),

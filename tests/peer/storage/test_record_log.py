@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from dht.errors import LocalError
 from peer.storage import record_log as module
-from peer.storage.record_log import VoteLog
+from peer.storage.record_log import RecordLog
 from tests.checkout import ROOT
 from tests.disk import file_size_limit
 
@@ -19,15 +19,15 @@ def test_importing_the_module_does_not_import_torch():
     subprocess.run([sys.executable, "-c", script], cwd=ROOT, check=True)
 
 
-class TestVoteLog:
+class TestRecordLog:
     def test_votes_come_back_in_order_also_from_another_process(self, tmp_path):
-        log = VoteLog(tmp_path / "new" / "votes")
+        log = RecordLog(tmp_path / "new" / "votes")
         assert log.read() == []
         for vote in (b"one", b"two"):
             log.append(vote)
-        later = VoteLog(tmp_path / "new" / "votes")
+        later = RecordLog(tmp_path / "new" / "votes")
         later.append(b"three")
-        assert later.read() == VoteLog(tmp_path / "new" / "votes").read() == [b"one", b"two", b"three"]
+        assert later.read() == RecordLog(tmp_path / "new" / "votes").read() == [b"one", b"two", b"three"]
 
     @settings(max_examples=25)
     @given(
@@ -37,40 +37,40 @@ class TestVoteLog:
         path = tmp_path_factory.mktemp("votes") / "votes"
         sizes = [0]
         for vote in votes:
-            VoteLog(path).append(vote)
+            RecordLog(path).append(vote)
             sizes.append(path.stat().st_size)
         cut = data.draw(st.integers(0, sizes[-1]))
         written = path.read_bytes()
         torn = written[:cut] + data.draw(st.sampled_from([b"", bytes(20), b"\xff" * 9]))
         path.write_bytes(torn)
         whole = votes[: sum(torn[:size] == written[:size] for size in sizes[1:])]  # what tore may end as a vote did
-        log = VoteLog(path)
+        log = RecordLog(path)
         assert log.read() == whole
         log.append(b"after the crash")
-        assert VoteLog(path).read() == [*whole, b"after the crash"]
+        assert RecordLog(path).read() == [*whole, b"after the crash"]
 
     def test_zeros_behind_the_last_record_are_no_votes(self, tmp_path):
-        VoteLog(tmp_path / "votes").append(b"one")
+        RecordLog(tmp_path / "votes").append(b"one")
         with (tmp_path / "votes").open("ab") as file:
             file.write(bytes(64))
-        VoteLog(tmp_path / "votes").append(b"two")
-        assert VoteLog(tmp_path / "votes").read() == [b"one", b"two"]
+        RecordLog(tmp_path / "votes").append(b"two")
+        assert RecordLog(tmp_path / "votes").read() == [b"one", b"two"]
 
     def test_erased_flash_behind_a_torn_head_is_no_vote(self, tmp_path):
         path = tmp_path / "votes"
-        VoteLog(path).append(b"four")
+        RecordLog(path).append(b"four")
         path.write_bytes(path.read_bytes()[:4] + b"\xff" * 9)
-        assert VoteLog(path).read() == []
+        assert RecordLog(path).read() == []
 
     def test_what_lies_behind_a_torn_record_is_never_read(self, tmp_path):
         """A torn record may hold bytes that look like a record; they must not come to life."""
         path = tmp_path / "votes"
-        VoteLog(path).append(b"forged")
+        RecordLog(path).append(b"forged")
         forged = path.read_bytes()
-        VoteLog(path).append(b"x" * len(b"short") + forged * 3)
+        RecordLog(path).append(b"x" * len(b"short") + forged * 3)
         path.write_bytes(path.read_bytes()[:-1])
-        VoteLog(path).append(b"short")
-        assert VoteLog(path).read() == [b"forged", b"short"]
+        RecordLog(path).append(b"short")
+        assert RecordLog(path).read() == [b"forged", b"short"]
 
     @settings(max_examples=25)
     @given(st.data())
@@ -78,56 +78,56 @@ class TestVoteLog:
         path = tmp_path_factory.mktemp("votes") / "votes"
         votes = [b"one", b"second", b"third vote"]
         for vote in votes:
-            VoteLog(path).append(vote)
+            RecordLog(path).append(vote)
         content = bytearray(path.read_bytes())
         content[data.draw(st.integers(0, len(content) - 1))] ^= data.draw(st.integers(1, 255))
         path.write_bytes(content)
-        found = VoteLog(path).read()
+        found = RecordLog(path).read()
         assert len(found) < 3
         assert found == votes[: len(found)]
 
     def test_replace_keeps_what_still_matters(self, tmp_path):
-        log = VoteLog(tmp_path / "votes")
+        log = RecordLog(tmp_path / "votes")
         for vote in (b"one", b"two", b"three"):
             log.append(vote)
         log.replace([b"three"])
         log.append(b"four")
-        assert VoteLog(tmp_path / "votes").read() == [b"three", b"four"]
+        assert RecordLog(tmp_path / "votes").read() == [b"three", b"four"]
         assert [path.name for path in tmp_path.iterdir()] == ["votes"]
 
     def test_bounds(self, tmp_path, monkeypatch):
-        log = VoteLog(tmp_path / "votes")
-        for vote in (b"", bytes(module.VOTE_BYTES_MAX + 1)):
-            with pytest.raises(ValueError, match="a vote has"):
+        log = RecordLog(tmp_path / "votes")
+        for vote in (b"", bytes(module.RECORD_BYTES_MAX + 1)):
+            with pytest.raises(ValueError, match="a record has"):
                 log.append(vote)
-        monkeypatch.setattr(module, "VOTE_LOG_BYTES_MAX", 20)
+        monkeypatch.setattr(module, "LOG_BYTES_MAX", 20)
         log.append(b"a vote")
         log.append(b"b vote")
-        assert VoteLog(tmp_path / "votes").read() == [b"a vote", b"b vote"], "a full log still takes votes"
+        assert RecordLog(tmp_path / "votes").read() == [b"a vote", b"b vote"], "a full log still takes votes"
 
     def test_a_full_log_keeps_the_newest(self, tmp_path, monkeypatch):
         monkeypatch.setattr(module, "RECORDS_KEPT", 3)
-        monkeypatch.setattr(module, "VOTE_LOG_BYTES_MAX", 200)
-        log, votes = VoteLog(tmp_path / "votes"), [b"vote %d" % number for number in range(100)]
+        monkeypatch.setattr(module, "LOG_BYTES_MAX", 200)
+        log, votes = RecordLog(tmp_path / "votes"), [b"vote %d" % number for number in range(100)]
         for count, vote in enumerate(votes, start=1):
             log.append(vote)
             assert (tmp_path / "votes").stat().st_size <= 200
-            kept = VoteLog(tmp_path / "votes").read()
+            kept = RecordLog(tmp_path / "votes").read()
             assert len(kept) >= min(count, 4)
             assert kept == votes[count - len(kept) : count]
 
     def test_a_full_disk_loses_nothing(self, tmp_path):
-        log = VoteLog(tmp_path / "votes")
+        log = RecordLog(tmp_path / "votes")
         log.append(b"one")
         with file_size_limit(20):
             with pytest.raises(LocalError, match="File too large"):
                 log.append(b"x" * 100)
             with pytest.raises(LocalError, match="File too large"):
                 log.replace([b"x" * 100])
-        assert VoteLog(tmp_path / "votes").read() == [b"one"]
+        assert RecordLog(tmp_path / "votes").read() == [b"one"]
         log.append(b"two")
-        assert VoteLog(tmp_path / "votes").read() == [b"one", b"two"]
+        assert RecordLog(tmp_path / "votes").read() == [b"one", b"two"]
 
     def test_an_unreadable_log_is_said_in_words(self, tmp_path):
         with pytest.raises(LocalError, match="cannot be read"):
-            VoteLog(tmp_path).append(b"vote")
+            RecordLog(tmp_path).append(b"vote")

@@ -31,7 +31,7 @@ from dht.statement import Context, digest_of, make_statement
 from peer.numerics.outer_optimizer import OuterState, outer_step, state_digest
 from peer.storage.anchors import genesis_states
 from peer.storage.run_directory import MANIFEST_FILE, Captured, RunDirectory, known_manifests
-from peer.storage.vote_log import decode_vote, encode_vote
+from peer.storage.stored_vote import decode_vote, encode_vote
 from tests.disk import file_size_limit
 
 CONFIG = RunConfig(
