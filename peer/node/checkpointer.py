@@ -33,7 +33,7 @@ CHECKPOINT_SECONDS = 30.0  # between two saves of the same part, where neither d
 MOMENTUM_TURNS = 2  # turns over fragments whose states have a momentum: half of them take no more than a learner's part
 HELD_SHARE = 0.01  # of a learner's time, that saving may keep it from its steps
 HELD_SECONDS = 0.05  # shorter interruptions do not count
-ASIDE_SHARE = 0.25  # of the owner's write limit, for downloads that others fetch; small models leave more of it
+SPILL_SHARE = 0.25  # of the owner's write limit, for downloads that others fetch; small models leave more of it
 LEARNER_SECONDS = 6.0  # beyond a step, for which the learner may be silent during the last save
 LEARNER_SECONDS_MAX = 12.0
 
@@ -60,7 +60,7 @@ class _Written:
 
 def rest_seconds(written_bytes: float, limits: Limits, turns: int = 1) -> float:
     """Return the time to wait after a save of this many bytes, with this many turns."""
-    hourly_bytes = (1 - ASIDE_SHARE) * limits.written_gigabytes_per_hour * GIGABYTE_BYTES
+    hourly_bytes = (1 - SPILL_SHARE) * limits.written_gigabytes_per_hour * GIGABYTE_BYTES
     return max(CHECKPOINT_SECONDS / turns, HOUR_SECONDS * written_bytes / hourly_bytes if hourly_bytes else 0.0)
 
 
@@ -117,7 +117,7 @@ class Checkpointer:
 
     async def run(self) -> None:
         """Save as often as allowed, until cancelled."""
-        loop, aside = asyncio.get_running_loop(), self._driver.anchors.aside
+        loop, spill_files = asyncio.get_running_loop(), self._driver.anchors.spill_files
         written_bytes = learner_from = 0.0
         for number in count():
             is_due = learner_from <= loop.time() + CHECKPOINT_SECONDS
@@ -126,15 +126,15 @@ class Checkpointer:
             pause_seconds = rest_seconds(written_bytes, self._limits(), len(turns))
             if turn.learner:
                 pause_seconds = max(pause_seconds, learner_from - loop.time())
-            if aside is not None:
-                aside.allow(spare_bytes(pause_seconds, written_bytes, self._limits()))
+            if spill_files is not None:
+                spill_files.allow(spare_bytes(pause_seconds, written_bytes, self._limits()))
             await asyncio.sleep(pause_seconds)
             await self.save(turn)  # a failed save may have written as much as the one before
             written_bytes = float(self._written_bytes)
             if turn.learner:
                 learner_from = loop.time() + learner_rest_seconds(self._held_seconds)
-            if aside is not None:  # a save is delayed for peers that fetch, but not for ever
-                written_bytes += min(aside.overdrawn_bytes, written_bytes)
+            if spill_files is not None:  # a save is delayed for peers that fetch, but not for ever
+                written_bytes += min(spill_files.overdrawn_bytes, written_bytes)
 
     def _turns(self) -> list[Turn]:
         """Return the parts that saves renew, one after the other; the first save in a folder writes all states, too.

@@ -14,8 +14,8 @@ from peer.model.build import draw_initial, parameter_specs
 from peer.numerics.codec import Buffer
 from peer.numerics.fragments import FLOAT_BYTES, FragmentLayout, gather, split_fragments
 from peer.numerics.outer_optimizer import OuterState, state_bytes
-from peer.storage.aside import Aside
 from peer.storage.pins import Pins
+from peer.storage.spill_files import SpillFiles
 
 STEPS_KEPT = 2  # per fragment at least, if the disk accepts them
 STEPS_SHARE = 0.5  # of an anchor's bytes, at most for steps beyond those
@@ -35,14 +35,14 @@ class Anchors:
     """The newest held state per fragment. States are never changed in place, so they can be shared freely.
 
     Other peers may ask for the newest state, and for the last `older_kept` states of all fragments that were replaced.
-    A state that a peer is downloading stays longer: in `aside`, on disk, if that is given.
+    A state that a peer is downloading stays longer: in `spill_files`, on disk, if that is given.
     """
 
     def __init__(
         self,
         layouts: Sequence[FragmentLayout],
         states: Sequence[OuterState],
-        aside: Aside | None = None,
+        spill_files: SpillFiles | None = None,
         older_kept: int | None = None,
     ) -> None:
         self.layouts = tuple(layouts)
@@ -52,9 +52,9 @@ class Anchors:
         self._older: OrderedDict[tuple[int, bytes], OuterState] = OrderedDict()
         self._older_kept = len(self.layouts) if older_kept is None else older_kept
         self._fetched: dict[int, HeldState] = {}  # replaced states that are kept only because they are pinned
-        self.aside = aside
+        self.spill_files = spill_files
         self._steps: list[OrderedDict[bytes, Buffer]] = [OrderedDict() for _ in self.layouts]
-        self._steps_aside: list[OrderedDict[bytes, Buffer]] = [OrderedDict() for _ in self.layouts]
+        self._spilled_steps: list[OrderedDict[bytes, Buffer]] = [OrderedDict() for _ in self.layouts]
         self._first: list[tuple[bytes, OuterState]] = []
         self.pins = Pins()
 
@@ -87,33 +87,33 @@ class Anchors:
         self._thin_steps(fragment, pinned is not None)
 
     def _keep_fetched(self, fragment: int, digest: bytes, state: OuterState) -> None:
-        anchor, momentum = self._laid(state.anchor), state.momentum
+        anchor, momentum = self._spilled(state.anchor), state.momentum
         if isinstance(momentum, Tensor):
-            kept = self._laid(momentum)
+            kept = self._spilled(momentum)
             if anchor is not None and kept is not None:
                 self._fetched[fragment] = HeldState(digest, OuterState(anchor, kept))
         elif anchor is not None:
             self._fetched[fragment] = HeldState(digest, OuterState(anchor, momentum))
 
-    def _laid(self, vector: Tensor) -> Tensor | None:
-        if self.aside is None:
+    def _spilled(self, vector: Tensor) -> Tensor | None:
+        if self.spill_files is None:
             return vector
-        data = self.aside.lay(state_bytes(vector), needed=True)
+        data = self.spill_files.spill(state_bytes(vector), needed=True)
         return None if data is None else torch.frombuffer(data, dtype=torch.float32)
 
     def _thin_steps(self, fragment: int, fetched: bool) -> None:
-        steps, aside = self._steps[fragment], self._steps_aside[fragment]
+        steps, spilled = self._steps[fragment], self._spilled_steps[fragment]
         anchor_bytes = FLOAT_BYTES * self.layouts[fragment].elements
         while len(steps) > STEPS_HELD and _total(steps) > HELD_SHARE * anchor_bytes:
             certificate, step = next(iter(steps.items()))
-            laid = step if self.aside is None else self.aside.lay(step, needed=fetched)
-            if laid is not None:
-                aside[certificate] = laid
+            kept = step if self.spill_files is None else self.spill_files.spill(step, needed=fetched)
+            if kept is not None:
+                spilled[certificate] = kept
             del steps[certificate]
-        until_less = self.aside is None or fetched
+        until_less = self.spill_files is None or fetched
         most_bytes = self.state_bytes(fragment) if until_less else STEPS_SHARE * anchor_bytes
-        while aside and len(aside) + len(steps) > STEPS_KEPT and _total(aside) + _total(steps) > most_bytes:
-            aside.popitem(last=False)
+        while spilled and len(spilled) + len(steps) > STEPS_KEPT and _total(spilled) + _total(steps) > most_bytes:
+            spilled.popitem(last=False)
 
     def serve_first(self, digests: Sequence[bytes], states: Sequence[OuterState]) -> None:
         """Also serve version 0, under the state digests of the manifest, because newcomers cannot draw its values."""
@@ -134,7 +134,7 @@ class Anchors:
     def step(self, fragment: int, certificate: bytes) -> Buffer:
         """Return the step that led to a recent version, for another peer; empty if unknown."""
         step = self._steps[fragment].get(certificate)
-        return self._steps_aside[fragment].get(certificate, b"") if step is None else step
+        return self._spilled_steps[fragment].get(certificate, b"") if step is None else step
 
     def state_bytes(self, fragment: int) -> int:
         """Return the bytes of a state that are downloaded: both halves, or only the anchor if the momentum is spent."""

@@ -29,13 +29,13 @@ from dht.statement import DIGEST_BYTES
 from peer.machine.paths import run_path
 from peer.numerics.outer_optimizer import OuterState
 from peer.storage.anchors import Anchors, genesis_state, layouts_of
-from peer.storage.aside import Aside
 from peer.storage.certificate_log import CertificateLog
 from peer.storage.disk import clear_folder
 from peer.storage.evidence_files import EvidenceFiles
 from peer.storage.generations import READING_THREADS_MAX, Generations, Held, SavedFragment
 from peer.storage.genesis_file import load_genesis
 from peer.storage.record_log import RECORDS_KEPT, RecordLog
+from peer.storage.spill_files import SpillFiles
 from peer.storage.state_tensors import state_of
 from peer.storage.stored_vote import decode_vote
 from peer.storage.tensor_file import map_tensors
@@ -219,7 +219,7 @@ class RunDirectory:
                 states = list(pool.map(load, chains))
         except (MusterError, OSError, SafetensorError, KeyError, ValueError) as error:
             raise self._unusable(error) from None
-        anchors = Anchors(layouts, states, Aside(self.path), older_kept=config.pace.overlap)
+        anchors = Anchors(layouts, states, SpillFiles(self.path), older_kept=config.pace.overlap)
         for chain, state in zip(chains, states, strict=True):
             anchors.install(chain.fragment, chain.digest, state)  # version 0 is not made by a certificate
         if given is not None:

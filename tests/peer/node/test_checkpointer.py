@@ -28,18 +28,18 @@ from peer.learner.messages import Done
 from peer.machine.limits import Limits
 from peer.machine.tasks import Tasks
 from peer.node.checkpointer import (
-    ASIDE_SHARE,
     CHECKPOINT_SECONDS,
     HELD_SECONDS,
     LEARNER_SECONDS,
+    SPILL_SHARE,
     Checkpointer,
     learner_rest_seconds,
     rest_seconds,
     spare_bytes,
 )
 from peer.node.status import advice_of
-from peer.storage.aside import Aside
 from peer.storage.run_directory import RunDirectory, head_of
+from peer.storage.spill_files import SpillFiles
 from tests.peer.rounds.test_driver import Swarm, config_of
 from tests.peer.virtual_loop import run_virtual
 
@@ -349,7 +349,7 @@ def test_a_vote_that_the_disk_does_not_take_is_told_until_one_is_taken(tmp_path:
 
 
 def test_saves_keep_to_what_may_be_written_and_to_the_learners_time() -> None:
-    limits = Limits(written_gigabytes_per_hour=10 / (1 - ASIDE_SHARE))
+    limits = Limits(written_gigabytes_per_hour=10 / (1 - SPILL_SHARE))
     assert rest_seconds(1e6, limits) == CHECKPOINT_SECONDS
     assert rest_seconds(1e6, limits, 2) == CHECKPOINT_SECONDS / 2, "each of two turns as often"
     assert rest_seconds(GIGABYTE_BYTES, limits, 2) == pytest.approx(360.0)
@@ -408,21 +408,21 @@ def test_the_next_save_waits_for_what_was_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, beyond: int, counted: int
 ) -> None:
     """By the last save, and beyond what was allowed for those who fetch; for these not more than twice as long."""
-    saved_at, aside = list[float](), Aside(tmp_path)
+    saved_at, spill_files = list[float](), SpillFiles(tmp_path)
 
     def commit(*_: Any) -> int:
         saved_at.append(asyncio.get_running_loop().time())
-        aside.allow(-beyond * GIGABYTE_BYTES)  # as if that much more had been needed
+        spill_files.allow(-beyond * GIGABYTE_BYTES)  # as if that much more had been needed
         return 10 * GIGABYTE_BYTES
 
     async def main() -> None:
         swarm, _, checkpointer = await one_peer(tmp_path)
-        swarm.peers[0].driver.anchors.aside = aside
+        swarm.peers[0].driver.anchors.spill_files = spill_files
         monkeypatch.setattr(RunDirectory, "commit", commit)
         saving = asyncio.get_running_loop().create_task(checkpointer.run())
         await asyncio.sleep(3.5 * 3600 * (10 + counted) / 10)
         saving.cancel()
-        hours = (10 + counted) / Limits().written_gigabytes_per_hour / (1 - ASIDE_SHARE)
+        hours = (10 + counted) / Limits().written_gigabytes_per_hour / (1 - SPILL_SHARE)
         assert [later - earlier for earlier, later in pairwise(saved_at)] == pytest.approx([3600 * hours] * 3)
         await swarm.close()
 

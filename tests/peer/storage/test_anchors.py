@@ -15,7 +15,7 @@ from coordinator.run.model_spec import ModelSpec
 from dht.identity import PeerId
 from peer.numerics.outer_optimizer import OuterState, SpentMomentum
 from peer.storage.anchors import Anchors, genesis_state, genesis_states, layouts_of
-from peer.storage.aside import RESERVE_BYTES, Aside
+from peer.storage.spill_files import RESERVE_BYTES, SpillFiles
 
 MODEL = ModelSpec(hidden_size=16, layers=1, heads=2, intermediate_size=16)
 CONFIG = RunConfig(model=MODEL, pace=PaceSpec(fragments=2, overlap=1))
@@ -36,7 +36,7 @@ def installed(anchors: Anchors, versions: int, step_bytes: int = 0) -> list[Oute
 
 
 def anchors_in(folder: Path, config: RunConfig = CONFIG) -> Anchors:
-    return Anchors(layouts_of(config), genesis_states(config), Aside(folder), older_kept=1)
+    return Anchors(layouts_of(config), genesis_states(config), SpillFiles(folder), older_kept=1)
 
 
 def test_the_newest_and_what_gave_way_last_are_served(tmp_path: Path) -> None:
@@ -85,35 +85,35 @@ def test_steps_beyond_a_few_stay_only_while_somebody_fetches(tmp_path: Path) -> 
 def test_a_disk_that_is_nearly_full_keeps_nothing_for_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     usage = namedtuple("usage", "total used free")
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage(0, 0, RESERVE_BYTES))
-    assert Aside(tmp_path).lay(b"some") is None
-    assert Aside(tmp_path / "missing").lay(b"") is None
+    assert SpillFiles(tmp_path).spill(b"some") is None
+    assert SpillFiles(tmp_path / "missing").spill(b"") is None
 
 
 def test_what_may_not_be_written_is_dropped_unless_somebody_fetches(tmp_path: Path) -> None:
     anchors = anchors_in(tmp_path)
     elements = anchors.layouts[0].elements
-    assert anchors.aside is not None
-    anchors.aside.allow(elements)
+    assert anchors.spill_files is not None
+    anchors.spill_files.allow(elements)
     installed(anchors, 4, step_bytes=elements)
     assert [bool(anchors.step(0, bytes([version]))) for version in range(4)] == [True, False, False, True]
     anchors.pins.keep(0, b"\x03", ASKER, 0.0)
     installed(anchors, 4, step_bytes=elements)
     assert all(anchors.step(0, bytes([version])) for version in range(1, 4))
     assert anchors.served(0, b"\x03") is not None
-    assert anchors.aside.overdrawn_bytes > 0
-    anchors.aside.allow(0)
-    assert anchors.aside.overdrawn_bytes == 0
+    assert anchors.spill_files.overdrawn_bytes > 0
+    anchors.spill_files.allow(0)
+    assert anchors.spill_files.overdrawn_bytes == 0
 
 
-def test_what_is_laid_aside_is_the_same_and_gone_with_its_last_user(tmp_path: Path) -> None:
+def test_what_is_spilled_is_the_same_and_gone_with_its_last_user(tmp_path: Path) -> None:
     data = os.urandom(10_000)
     before = len(os.listdir("/proc/self/fd"))
-    laid = Aside(tmp_path).lay(data)
-    assert laid is not None
-    assert bytes(laid) == data
+    spilled = SpillFiles(tmp_path).spill(data)
+    assert spilled is not None
+    assert bytes(spilled) == data
     assert len(os.listdir("/proc/self/fd")) <= before + 1, "the mapping keeps one of its own"
     assert list(tmp_path.iterdir()) == []
-    del laid
+    del spilled
     assert len(os.listdir("/proc/self/fd")) == before
 
 

@@ -18,7 +18,7 @@ RESERVE_BYTES = 1 << 30  # of the disk, left free for saves
 log = structlog.get_logger(__name__)
 
 
-class Aside:
+class SpillFiles:
     """Memory-mapped files without a name in this folder; the kernel caches as much of them as it has room for.
 
     They wear out a disk like other writes, so `allow` limits how much may be written.
@@ -27,7 +27,7 @@ class Aside:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._left_bytes = math.inf  # negative after needed data exceeded the limit
-        self._counting = threading.Lock()  # the worker thread lays, the event loop allows
+        self._counting = threading.Lock()  # the worker thread spills, the event loop allows
 
     def allow(self, size_bytes: float) -> None:
         """Allow this many bytes until the next call, which replaces the rest of the allowance."""
@@ -39,7 +39,7 @@ class Aside:
         """Bytes written beyond the allowance."""
         return max(0.0, -self._left_bytes)
 
-    def lay(self, data: Buffer, needed: bool = False) -> memoryview | None:
+    def spill(self, data: Buffer, needed: bool = False) -> memoryview | None:
         """Return the same bytes, mapped from disk; None if they are empty, or the disk is full or refuses.
 
         Also returns None if they exceed the allowance, unless they are `needed`.
