@@ -1,6 +1,6 @@
 """One admission check for streams, calls, records and searches: a peer's door (docs/adr/0061).
 
-The door is open until code that knows the run gives it a keeper. After that, a peer that has not shown a pass is
+The door is open until code that knows the run gives it a policy. After that, a peer that has not shown a pass is
 refused everywhere but here. It *knocks*: it shows its pass on a stream of its own, and is told in one word whether it
 is let in or why not.
 """
@@ -32,7 +32,7 @@ KNOCKERS_KEPT = 1024
 Show = Callable[[PeerId], bytes]
 
 
-class Keeper(Protocol):
+class AdmissionPolicy(Protocol):
     """The rule of a run that decides which peers are let in."""
 
     def refusal(self, peer: PeerId, shown: bytes) -> Refusal | None:
@@ -53,22 +53,22 @@ class Door:
 
     def __init__(self, show: Show = lambda _: b"") -> None:
         self.show = show
-        self.keeper: Keeper | None = None
+        self.policy: AdmissionPolicy | None = None
         self.told: Refusal | None = None  # the last refusal by another peer's door
         self._turns = Turns(KNOCKS_EACH_PER_SECOND, KNOCKS_EACH_AT_ONCE, KNOCKS_PER_SECOND, KNOCKERS_KEPT)
         self._knocking = 0
 
     def refusal(self, peer: str, shown: bytes) -> Refusal | None:
         """Return the reason to refuse a peer that shows this pass; None if it is let in."""
-        return None if self.keeper is None else self.keeper.refusal(PeerId(peer), shown)
+        return None if self.policy is None else self.policy.refusal(PeerId(peer), shown)
 
     def proves(self, peer: str, shown: bytes) -> bool:
         """Whether any peer may believe this peer's records that carry this pass."""
-        return self.keeper is None or self.keeper.proves(PeerId(peer), shown)
+        return self.policy is None or self.policy.proves(PeerId(peer), shown)
 
     def knows(self, peer: str) -> bool:
         """Whether a peer may come in without showing a pass now."""
-        return self.keeper is None or self.keeper.knows(PeerId(peer))
+        return self.policy is None or self.policy.knows(PeerId(peer))
 
     async def answer(self, info: Any, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Answer a peer that knocks: read its pass, and say whether it is let in or why not."""

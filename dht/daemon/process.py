@@ -28,7 +28,7 @@ from dht.daemon.knocking import knock
 from dht.daemon.neighbours import ConnectedPeers, host_in
 from dht.daemon.p2pd import STARTUP_SECONDS, DaemonProcess
 from dht.daemon.ports import check_ports_free, keep_ports, with_chosen_ports, with_last_ports
-from dht.daemon.relay import HOP, Relay, Toll
+from dht.daemon.relay import HOP, Relay, RelayLimits
 from dht.door import KNOCK, Door
 from dht.errors import LocalError, NetworkError, UsageError
 from dht.guard import Calls, Questions
@@ -56,7 +56,7 @@ class Daemon:
         self._visible: tuple[PeerAddress, ...] = ()
         self._book = AddressBook(config.address_book)
         self.answers = Answers()  # counts on across restarts
-        self.toll = Toll()
+        self.relay_limits = RelayLimits()
         self.names = Names()
 
     @classmethod
@@ -230,7 +230,7 @@ class Daemon:
         clock = asyncio.get_running_loop().time
         kademlia = Kademlia(self._peer_id, ConnectedPeers(p2p, self._peer_id, clock), clock, self.door, self.answers)
         try:
-            relay = Relay(p2p, self.hosts, self.toll, clock)
+            relay = Relay(p2p, self.hosts, self.relay_limits, clock)
             await calls.add_handler(p2p, HOP, relay.serve, CONTROL_SECONDS_MAX)
             if not self._config.client_only:
                 await calls.add_handler(p2p, KADEMLIA_PROTOCOL, kademlia.serve, CONTROL_SECONDS_MAX)

@@ -57,7 +57,7 @@ class Status(IntEnum):
     UNEXPECTED_MESSAGE = 401
 
 
-class Toll:
+class RelayLimits:
     """The owner's limits on relayed traffic. Nothing is admitted until code that knows the limits sets them."""
 
     def __init__(self) -> None:
@@ -81,10 +81,10 @@ Hosts = Callable[[], Awaitable[Mapping[PeerId, str]]]
 class Relay:
     """Serves callers' streams. `hosts` gives the IP address of each connected peer, empty for relayed peers."""
 
-    def __init__(self, p2p: Any, hosts: Hosts, toll: Toll, clock: Callable[[], float]) -> None:
+    def __init__(self, p2p: Any, hosts: Hosts, relay_limits: RelayLimits, clock: Callable[[], float]) -> None:
         self._p2p = p2p
         self._hosts = hosts
-        self._toll = toll
+        self._limits = relay_limits
         self._clock = clock
         self._turns = Turns(ASKED_PER_SECOND, ASKED_AT_ONCE, ALL_ASKED_PER_SECOND, CALLERS_KEPT)
         self._circuits: Counter[tuple[PeerId, PeerId]] = Counter()
@@ -97,7 +97,7 @@ class Relay:
                 # read even if the caller is refused: closing a stream with unread bytes resets it and loses the answer
                 async with asyncio.timeout(ASK_SECONDS_MAX):
                     request = await read_message(reader, MESSAGE_BYTES_MAX)
-                if not self._toll.admits(caller):
+                if not self._limits.admits(caller):
                     refused: Status | None = Status.PERMISSION_DENIED
                 elif not self._turns.take(caller, self._clock()):
                     refused = Status.RESOURCE_LIMIT_EXCEEDED
@@ -117,7 +117,7 @@ class Relay:
             return target
         if target == caller or not (hosts.get(target) and hosts.get(caller)):  # no relay behind a relay
             return Status.NO_RESERVATION
-        if not self._toll.admits(target):
+        if not self._limits.admits(target):
             return Status.PERMISSION_DENIED
         if not self._has_room(caller, target):
             return Status.RESOURCE_LIMIT_EXCEEDED
@@ -168,8 +168,8 @@ class Relay:
         async def pass_on(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
             nonlocal passed
             sink.transport.set_write_buffer_limits(0)  # so that nothing is left in a buffer when the circuit ends
-            while (some := await source.read(SLICE_BYTES)) and all(map(self._toll.admits, ends)):
-                await self._toll.carry(len(some))
+            while (some := await source.read(SLICE_BYTES)) and all(map(self._limits.admits, ends)):
+                await self._limits.carry(len(some))
                 passed += len(some)
                 sink.write(some)
                 await sink.drain()

@@ -37,7 +37,7 @@ class Network:
         self.dht = dht
         self.throttle = throttle or Throttle()
         dht.store.share(self.throttle.strangers)
-        dht.daemon.toll.wait = self.throttle.pass_on
+        dht.daemon.relay_limits.wait = self.throttle.pass_on
         self._run_id = run_id
         self._addresses = addresses
         self._payload_bytes_max = TransportConfig().payload_bytes_max
@@ -79,7 +79,7 @@ class Network:
 
     @property
     def traffic(self) -> Traffic:
-        own, relayed_bytes = self._own_traffic, self.dht.daemon.toll.carried_bytes
+        own, relayed_bytes = self._own_traffic, self.dht.daemon.relay_limits.carried_bytes
         return replace(
             own,
             bytes_sent=own.bytes_sent + self.dht.store.answered_bytes + relayed_bytes,

@@ -17,7 +17,7 @@ from coordinator.engine.audit import ROUNDS_KEPT
 from coordinator.engine.engine import Engine
 from coordinator.run.admission_spec import AdmissionSpec
 from coordinator.run.manifest import Manifest, RunConfig
-from dht.door import Door, Keeper
+from dht.door import AdmissionPolicy, Door
 from dht.errors import LocalError, NetworkError, UsageError
 from dht.identity import Identity, PeerId, Signer
 from dht.invite import Invite
@@ -302,12 +302,12 @@ async def open_network(
     run_id: bytes,
     invite: Invite | None,
     addresses: Callable[[PeerId], list[str]],
-    keeper: Keeper | None = None,
+    policy: AdmissionPolicy | None = None,
     fresh_key: bool = False,
 ) -> Network:
     """Open this peer's endpoint in a run's network by an invite; raises UsageError, NetworkError or LocalError."""
     door = Door() if invite is None else Door(invite.pass_for)
-    door.keeper = keeper
+    door.policy = policy
     met = () if invite is None else invite.addresses
     daemon = daemon_config(options, met, RunDirectory(options.data_directory, run_id).address_book, door)
     daemon = replace(daemon, fresh_key=fresh_key)

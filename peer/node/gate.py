@@ -33,26 +33,26 @@ GUESTS_MAX = 16  # observers of one owner at once
 
 @dataclass(frozen=True, slots=True)
 class Gate:
-    """A `dht.door.Keeper` with the protocol core's judgement at the time of asking.
+    """A `dht.door.AdmissionPolicy` with the protocol core's judgement at the time of asking.
 
     `guests` are keys of our owner's observers, which have no part in the run and are admitted here only.
     """
 
-    keeper: AdmissionControl
+    control: AdmissionControl
     clock: Callable[[], float]
     guests: deque[PeerId] = field(default_factory=lambda: deque(maxlen=GUESTS_MAX))
 
     def refusal(self, peer: PeerId, shown: bytes) -> Refusal | None:
-        return None if peer in self.guests else self.keeper.refusal(peer, shown, self.clock())
+        return None if peer in self.guests else self.control.refusal(peer, shown, self.clock())
 
     def proves(self, peer: PeerId, shown: bytes) -> bool:
-        return self.keeper.proves(peer, shown)
+        return self.control.proves(peer, shown)
 
     def knows(self, peer: PeerId) -> bool:
-        return peer in self.guests or self.keeper.knows(peer, self.clock())
+        return peer in self.guests or self.control.knows(peer, self.clock())
 
 
-def first_gate(invite: Invite | None, manifest: Manifest | None, unix_clock: Clock) -> Gate | None:
+def initial_gate(invite: Invite | None, manifest: Manifest | None, unix_clock: Clock) -> Gate | None:
     """Return the guard of a door before all parts of its peer exist: by the manifest, or else by an invite's ticket.
 
     Returns None where any peer may come in, as far as is known.
@@ -71,7 +71,7 @@ def first_gate(invite: Invite | None, manifest: Manifest | None, unix_clock: Clo
 
 
 @dataclass(frozen=True, slots=True)
-class Passage:
+class RelayPolicy:
     """Decides for whom this peer relays: for members of its run, while its owner's limits leave room for others."""
 
     core: Core
@@ -85,7 +85,7 @@ class Passage:
         return core.admission.knows(peer, now) and (core.admission.is_closed or core.presence.is_live(peer, now))
 
 
-class Usher:
+class ConnectionReaper:
     """Closes connections of peers that did not show a pass in time, because the number of connections is limited."""
 
     def __init__(self, daemon: Daemon) -> None:

@@ -26,7 +26,7 @@ from peer.node.checkpointer import Checkpointer
 from peer.node.clock_check import watch_clock
 from peer.node.evaluator import HostEvaluator
 from peer.node.evidence_exchange import EvidenceExchange
-from peer.node.gate import Gate, Usher, first_gate
+from peer.node.gate import ConnectionReaper, Gate, initial_gate
 from peer.node.invitations import Invitations
 from peer.node.learner_supervisor import LearnerDependents, LearnerSupervisor, Starting
 from peer.node.live_limits import LiveLimits
@@ -93,7 +93,7 @@ class Node:
         try:
             network = entered.network
             manifest = known or await fetch_manifest(network, invite.run_id, invite.peers)
-            network.dht.daemon.door.keeper = first_gate(invite, manifest, options.clock)
+            network.dht.daemon.door.policy = initial_gate(invite, manifest, options.clock)
             check_brought(manifest.config)
             check_frozen(manifest, options)
             options.stage("fetches what the model begins with")
@@ -156,7 +156,7 @@ class Node:
         spawn(hand_out_base(driver.requests.server, parts.manifest.config, options.files.base))
         spawn(parts.checkpointer.run())
         if driver.engine.core.admission.is_closed:
-            spawn(Usher(network.dht.daemon).run())
+            spawn(ConnectionReaper(network.dht.daemon).run())
 
     async def _watch(self) -> None:
         lifecycle = self._parts.lifecycle
@@ -206,10 +206,10 @@ class Node:
         try:
             return self.invite()
         except UsageError:
-            keeper = self._parts.entered.network.dht.daemon.door.keeper
-            if not isinstance(keeper, Gate):
+            policy = self._parts.entered.network.dht.daemon.door.policy
+            if not isinstance(policy, Gate):
                 raise
-            keeper.guests.append(key)
+            policy.guests.append(key)
             return self._invite_with(None)
 
     def snapshot(self) -> PeerSnapshot:

@@ -25,7 +25,7 @@ from peer.net.network import Network
 from peer.net.presence_loop import PresenceLoop, PresenceReaders, present_peers
 from peer.node.build import build_driver, core_kind, is_known, open_network
 from peer.node.checkpointer import Checkpointer
-from peer.node.gate import Gate, Passage, first_gate
+from peer.node.gate import Gate, RelayPolicy, initial_gate
 from peer.node.life import PeerLife
 from peer.node.lifecycle import Lifecycle
 from peer.node.live_limits import LiveLimits
@@ -124,7 +124,7 @@ async def enter(
     if options.sharers is not None:
         options = replace(options, limits=options.sharers.begin())
     life, known = PeerLife(), KnownAddresses()
-    gate = first_gate(invite, manifest, options.clock)
+    gate = initial_gate(invite, manifest, options.clock)
     network = await open_network(options, run_id, invite, known.of, gate, identity.is_new)
     life.closing.push_async_callback(network.close)
     life.closing.push_async_callback(network.flush, FLUSH_SECONDS)
@@ -146,9 +146,9 @@ async def assemble(entered: Entered, manifest: Manifest) -> Parts:
     core.answering.strangers.is_shut_out = core.bans.__contains__
     if core.admission.is_closed:
         core.admission.own = network.dht.daemon.door.show(entered.identity.peer_id)
-        network.dht.daemon.door.keeper = Gate(core.admission, asyncio.get_running_loop().time)
+        network.dht.daemon.door.policy = Gate(core.admission, asyncio.get_running_loop().time)
         driver.requests.may_have_states = core.admission.may_have_states
-    network.dht.daemon.toll.admits = Passage(core, network).admits
+    network.dht.daemon.relay_limits.admits = RelayPolicy(core, network).admits
     life.closing.callback(driver.tape.close)
     life.closing.push_async_callback(driver.close)
     driver.engine.bind(held.votes, driver.now)  # before any peer can ask us to vote again

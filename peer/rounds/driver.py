@@ -88,7 +88,7 @@ def _leaf_bytes(message: Message, work: TensorWorker) -> int | None:
 
 
 def _keep_quiet(_: KeepEvidence) -> None:
-    """Drop the evidence: the default until a keeper is set."""
+    """Drop the evidence: the default until `keep` is set."""
 
 
 def _go_on() -> None:

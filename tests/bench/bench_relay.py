@@ -59,7 +59,7 @@ async def megabytes_per_second(one: Daemon, other: Daemon, megabytes: int) -> fl
 
 async def measure(folder: Path, megabytes: int, repeats: int) -> dict[str, list[float]]:
     host, one, other = [await start(folder, name, name != "host") for name in ("host", "one", "other")]
-    host.toll.admits = lambda _: True
+    host.relay_limits.admits = lambda _: True
     try:
         (at,) = await host.visible_addresses()
         for peer in (one, other):

@@ -49,7 +49,7 @@ class OnlyWithTicket:
 @pytest.fixture
 def door() -> Door:
     found = Door()
-    found.keeper = OnlyWithTicket()
+    found.policy = OnlyWithTicket()
     return found
 
 
@@ -134,8 +134,8 @@ def test_records_without_a_pass_are_neither_believed_nor_kept(door: Door) -> Non
 
 def test_a_record_of_who_was_let_in_once_is_believed_of_others_and_not_kept(door: Door) -> None:
     """hivemind drops a whole answer for one record that it does not believe: others may not have heard yet."""
-    assert isinstance(door.keeper, OnlyWithTicket)
-    door.keeper.out.add(BOB.peer_id)
+    assert isinstance(door.policy, OnlyWithTicket)
+    door.policy.out.add(BOB.peer_id)
     body = RecordBody(
         payload=b"here", issued_unix_milliseconds=int(NOW * 1000), lifetime_milliseconds=9000, admission=TICKET
     )

@@ -25,7 +25,7 @@ async def running(folder: Path, identity: Identity) -> tuple[Daemon, PeerAddress
     key, door = folder / identity.peer_id[-8:], Door(lambda _: TICKET)
     if not key.exists():
         identity.save(key)
-    door.keeper = OnlyWithTicket()
+    door.policy = OnlyWithTicket()
     daemon = await Daemon.start(DaemonConfig(key, runtime_parent=folder, door=door))
     (address,) = await daemon.visible_addresses()
     return daemon, address

@@ -31,8 +31,8 @@ from dht.daemon.relay import (
     MESSAGE_BYTES_MAX,
     Message,
     Relay,
+    RelayLimits,
     Status,
-    Toll,
     called,
     calling,
     takes,
@@ -91,7 +91,7 @@ async def street(folder: Path, admits: Callable[[PeerId], bool]) -> AsyncIterato
         daemon(folder, BOB, client_only=True) as one,
         daemon(folder, CAROL, client_only=True) as other,
     ):
-        host.toll.admits = admits
+        host.relay_limits.admits = admits
         (at,) = await host.visible_addresses()
         await one.dial(at)
         await other.dial(at)
@@ -136,8 +136,8 @@ def test_two_that_nobody_can_call_talk_through_a_third(runner: asyncio.Runner, s
                     back, _ = await asyncio.gather(reader.readexactly(len(sent)), send(writer, sent))
                 assert back == sent
                 writer.transport.abort()
-            assert host.toll.carried_bytes > 4 * len(sent)
-            host.toll.admits = lambda _: False  # the owner's day is over: what comes next is the last
+            assert host.relay_limits.carried_bytes > 4 * len(sent)
+            host.relay_limits.admits = lambda _: False  # the owner's day is over: what comes next is the last
             with suppress(*DAEMON_ERRORS):
                 _, writer = await calls.open_stream(one.p2p, other.peer_id, ECHO, SECONDS_MAX)
                 writer.transport.abort()
@@ -173,7 +173,7 @@ def test_nothing_is_passed_on_from_a_stranger_or_to_one(
 
 def test_a_daemon_relays_for_nobody_before_it_is_told_for_whom(runner: asyncio.Runner, short_folder: Path) -> None:
     async def scenario() -> None:
-        async with street(short_folder, Toll().admits) as (host, one, other):
+        async with street(short_folder, RelayLimits().admits) as (host, one, other):
             with pytest.raises(DAEMON_ERRORS, match="PERMISSION_DENIED"):
                 await call(one, host, other.peer_id)
 
@@ -240,9 +240,9 @@ class Exchange:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, hosts: dict[PeerId, str] | None = None) -> None:
         self.hosts = hosts
-        self.toll = Toll()
-        self.toll.admits = lambda _: True
-        self.relay = Relay(None, self._hosts, self.toll, lambda: asyncio.get_running_loop().time())
+        self.relay_limits = RelayLimits()
+        self.relay_limits.admits = lambda _: True
+        self.relay = Relay(None, self._hosts, self.relay_limits, lambda: asyncio.get_running_loop().time())
         self.taken: list[Any] = []
         self.serving: list[asyncio.Task[None]] = []
         monkeypatch.setattr(calls, "open_stream", self._open_stream)
@@ -289,7 +289,7 @@ def test_one_that_is_refused_has_said_what_it_wants(monkeypatch: pytest.MonkeyPa
 
     async def scenario() -> None:
         place = Exchange(monkeypatch)
-        place.toll.admits = lambda _: False
+        place.relay_limits.admits = lambda _: False
         reader, writer = place.call(name(0))
         await asyncio.sleep(1.0)
         assert not place.serving[0].done()
@@ -388,17 +388,17 @@ def test_every_byte_waits_for_the_owners_limits(monkeypatch: pytest.MonkeyPatch)
             waited.append(size_bytes)
             await gate.wait()
 
-        place.toll.wait = wait
+        place.relay_limits.wait = wait
         end, _ = await place.ask(name(0), name(1))
         reader, _ = place.taken[0]
         assert takes(bytes.fromhex("08012064"))
         await read_message(reader, MESSAGE_BYTES_MAX)  # that it is called
         end[1].write(b"hello")
         await asyncio.sleep(5.0)
-        assert (waited, place.toll.carried_bytes) == ([5], 0)
+        assert (waited, place.relay_limits.carried_bytes) == ([5], 0)
         gate.set()
         assert await reader.readexactly(5) == b"hello"
-        assert place.toll.carried_bytes == 5
+        assert place.relay_limits.carried_bytes == 5
         await place.end()
 
     run_virtual(scenario())

@@ -106,7 +106,7 @@ def kept() -> Iterator[tuple[PeerAddress, Keeper]]:
     with tempfile.TemporaryDirectory() as folder, asyncio.Runner() as runner:
         Identity(bytes(32)).save(Path(folder) / "host")
         config, keeper = DaemonConfig(Path(folder) / "host", runtime_parent=Path(folder)), Keeper()
-        config.door.keeper = keeper
+        config.door.policy = keeper
         daemon = runner.run(Daemon.start(config))
         (address,) = runner.run(daemon.visible_addresses())
         over = asyncio.Event()

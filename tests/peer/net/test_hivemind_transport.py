@@ -106,7 +106,7 @@ def test_a_stream_of_who_has_shown_no_pass_is_cut_and_nothing_of_it_delivered(ha
     async def test() -> None:
         friend = (await harness.daemon(2)).peer_id.to_base58()
         door = Door()
-        door.keeper = SimpleNamespace(knows=lambda peer: peer == friend)  # type: ignore[assignment]
+        door.policy = SimpleNamespace(knows=lambda peer: peer == friend)  # type: ignore[assignment]
         inbox = await harness.join(1, door=door)
         frame = frame_prefix(b"x", b"", 0) + b"x"
         stranger, friends = [await raw_stream(harness, place, inbox, Lane.CONTROL) for place in (3, 2)]

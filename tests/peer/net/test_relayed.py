@@ -44,7 +44,7 @@ def test_frames_pass_through_a_third_peer_and_count_as_its_own() -> None:
                 assert await network.dht.daemon.relayed_addresses(lambda _: False) == ()
                 told.extend(await network.dht.daemon.relayed_addresses(lambda _: True))
             assert [(one.called, one.relayed) for one in told] == [(host.peer_id, True)] * 2
-            host.dht.daemon.toll.admits = lambda _: True
+            host.dht.daemon.relay_limits.admits = lambda _: True
             sent, received = host.traffic.bytes_sent, host.traffic.bytes_received
             boxes = [await Inbox(network).start() for network in (one, other)]
             for sender, receiver in (boxes, reversed(boxes)):

@@ -25,7 +25,16 @@ from dht.refusal import Refusal
 from dht.statement import digest_of
 from peer.machine.throttle import Throttle
 from peer.net.network import Network
-from peer.node.gate import CLOSED_AT_ONCE, GRACE_SECONDS, LOOK_SECONDS, STRANGERS_MAX, Gate, Passage, Usher, first_gate
+from peer.node.gate import (
+    CLOSED_AT_ONCE,
+    GRACE_SECONDS,
+    LOOK_SECONDS,
+    STRANGERS_MAX,
+    ConnectionReaper,
+    Gate,
+    RelayPolicy,
+    initial_gate,
+)
 from peer.node.options import NodeOptions
 from peer.node.parts import KnownAddresses, enter
 from tests.coordinator.builders import Club, presence
@@ -35,13 +44,13 @@ from tests.peer.virtual_loop import run_virtual
 FRIEND, STRANGER = PeerId("friend"), PeerId("stranger")
 
 
-def usher() -> Usher:
+def reaper() -> ConnectionReaper:
     daemon: Any = SimpleNamespace(door=SimpleNamespace(knows=lambda peer: peer == FRIEND))
-    return Usher(daemon)
+    return ConnectionReaper(daemon)
 
 
 def test_a_stranger_has_a_while_to_show_its_pass() -> None:
-    ours, connected = usher(), {FRIEND: 1, STRANGER: 2}
+    ours, connected = reaper(), {FRIEND: 1, STRANGER: 2}
     assert ours.strangers(connected, 0.0) == []
     assert ours.strangers(connected, GRACE_SECONDS - 1) == []
     assert ours.strangers(connected, GRACE_SECONDS) == [STRANGER]
@@ -51,7 +60,7 @@ def test_who_comes_through_a_relay_is_sent_away_too(tmp_path: Path, monkeypatch:
     """No host is known of it."""
     key = tmp_path / "key"
     daemon = Daemon(DaemonConfig(key), Identity.load_or_create(key).peer_id)
-    daemon._p2p, daemon.door.keeper = object(), SimpleNamespace(knows=lambda peer: peer == FRIEND)  # type: ignore[assignment]
+    daemon._p2p, daemon.door.policy = object(), SimpleNamespace(knows=lambda peer: peer == FRIEND)  # type: ignore[assignment]
     through = Multiaddr(f"/ip4/192.0.2.1/tcp/7331/p2p/{daemon.peer_id}/p2p-circuit").to_bytes()
     hung_up: list[PeerId] = []
 
@@ -67,7 +76,7 @@ def test_who_comes_through_a_relay_is_sent_away_too(tmp_path: Path, monkeypatch:
     async def watch() -> None:
         with suppress(TimeoutError):
             async with asyncio.timeout(LOOK_SECONDS + GRACE_SECONDS + 1.0):
-                await Usher(daemon).run()
+                await ConnectionReaper(daemon).run()
 
     run_virtual(watch())
     assert hung_up == [STRANGER]
@@ -83,7 +92,7 @@ def test_a_peer_relays_for_members_while_its_owner_lets_it(closed: bool) -> None
 
     async def judge() -> None:
         own = replace(club, manifest=club.manifest.model_copy(update={"config": config})).core(0)
-        admits, now = Passage(own, network).admits, asyncio.get_running_loop().time()
+        admits, now = RelayPolicy(own, network).admits, asyncio.get_running_loop().time()
         guest = Identity(b"g" * 32).peer_id
         assert admits(club.ids[1]) == closed  # a founder
         own.presence.see(club.ids[1], presence(1), now)
@@ -118,7 +127,7 @@ def test_who_can_be_called_leaves_relays_to_those_who_cannot() -> None:
 
 
 def test_who_comes_back_has_its_while_again() -> None:
-    ours = usher()
+    ours = reaper()
     ours.strangers({STRANGER: 1}, 0.0)
     ours.strangers({}, 1.0)
     assert ours.strangers({STRANGER: 1}, GRACE_SECONDS) == []
@@ -150,7 +159,7 @@ def test_a_joining_peers_door_is_guarded_before_it_knows_its_run(
     async def join() -> Gate:
         with pytest.raises(NetworkError, match="far enough"):
             await enter(NodeOptions(tmp_path), MEMBER, "learner", RUN_ID, invite())
-        gate = doors[-1].keeper
+        gate = doors[-1].policy
         assert isinstance(gate, Gate)
         return gate
 
@@ -185,8 +194,8 @@ def test_what_a_manifest_says_of_the_door_holds_from_the_first_moment() -> None:
     )
 
     async def gates() -> list[Gate | None]:
-        found = [first_gate(None, one, lambda: 500.0) for one in (closed, club.manifest)]
-        return [*found, first_gate(replace(invite(), ticket=None), None, lambda: 500.0)]
+        found = [initial_gate(None, one, lambda: 500.0) for one in (closed, club.manifest)]
+        return [*found, initial_gate(replace(invite(), ticket=None), None, lambda: 500.0)]
 
     guarded, *others = run_virtual(gates())
     assert guarded is not None
@@ -200,7 +209,7 @@ def crowd(first: int, count: int) -> dict[PeerId, int]:
 
 
 def test_of_a_crowd_those_here_longest_go_before_their_time() -> None:
-    ours, early, late = usher(), crowd(0, 10), crowd(10, STRANGERS_MAX)
+    ours, early, late = reaper(), crowd(0, 10), crowd(10, STRANGERS_MAX)
     friends = {FRIEND: STRANGERS_MAX}
     assert ours.strangers({**friends, **early}, 0.0) == []
     assert ours.strangers({**friends, **early, **crowd(10, STRANGERS_MAX - 10)}, LOOK_SECONDS) == []
@@ -209,7 +218,7 @@ def test_of_a_crowd_those_here_longest_go_before_their_time() -> None:
 
 
 def test_who_has_just_come_may_show_its_pass_whatever_the_crowd() -> None:
-    ours, newcomer = usher(), {STRANGER: 1}
+    ours, newcomer = reaper(), {STRANGER: 1}
     assert ours.strangers(crowd(0, 2 * STRANGERS_MAX), 0.0) == []
     sent_away = ours.strangers({**crowd(0, 2 * STRANGERS_MAX), **newcomer}, LOOK_SECONDS)
     assert len(sent_away) == STRANGERS_MAX + 1
@@ -217,12 +226,12 @@ def test_who_has_just_come_may_show_its_pass_whatever_the_crowd() -> None:
 
 
 def test_one_stranger_with_many_connections_is_a_crowd() -> None:
-    ours, few = usher(), crowd(0, 10)
+    ours, few = reaper(), crowd(0, 10)
     ours.strangers({STRANGER: STRANGERS_MAX}, 0.0)
     assert ours.strangers({STRANGER: STRANGERS_MAX, **few}, LOOK_SECONDS) == [STRANGER]
 
 
 def test_a_crowd_is_sent_away_bit_by_bit() -> None:
-    ours, many = usher(), crowd(0, 2 * CLOSED_AT_ONCE)
+    ours, many = reaper(), crowd(0, 2 * CLOSED_AT_ONCE)
     ours.strangers(many, 0.0)
     assert len(ours.strangers(many, GRACE_SECONDS)) == CLOSED_AT_ONCE
