@@ -92,7 +92,7 @@ def describe_here(config: RunConfig, options: NodeOptions) -> Description:
     return described
 
 
-def check_brought(config: RunConfig) -> None:
+def check_plugins(config: RunConfig) -> None:
     """Raise UsageError if a plugin of this run is missing, or merges to other bytes here than at the run's host."""
     check_packages(config)
     merge_rule(config.outer)

@@ -21,7 +21,7 @@ from peer.export.regular import next_steps
 from peer.net.frames import STATE_PIECE_BYTES_MAX
 from peer.net.origins import OriginsLoop
 from peer.net.probe import ProbeResponder
-from peer.node.build import begin_at_invite, check_brought, check_frozen, describe_here, make_run, prepare, read_invite
+from peer.node.build import begin_at_invite, check_frozen, check_plugins, describe_here, make_run, prepare, read_invite
 from peer.node.checkpointer import Checkpointer
 from peer.node.clock_check import watch_clock
 from peer.node.evaluator import HostEvaluator
@@ -94,7 +94,7 @@ class Node:
             network = entered.network
             manifest = known or await fetch_manifest(network, invite.run_id, invite.peers)
             network.dht.daemon.door.policy = initial_gate(invite, manifest, options.clock)
-            check_brought(manifest.config)
+            check_plugins(manifest.config)
             check_frozen(manifest, options)
             options.stage("fetches what the model begins with")
             entered = await entered.with_given(invite, manifest, directory.path)

@@ -28,7 +28,7 @@ NORM_MIN = 1e-12  # an input shorter than this has no direction
 DIRECTION_MIN = 1e-6  # a shorter mean of unit vectors is only rounding error of vectors that cancel out
 
 PieceRule = Callable[[NDArray[np.float32], NDArray[np.float64]], Any]
-"""The rule of an installed plugin (docs/how-to/aggregators.md); only `peer.numerics.robust.brought` calls it."""
+"""The rule of an installed plugin (docs/how-to/aggregators.md); only `peer.numerics.robust.plugin_rule` calls it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from dht.errors import UsageError
 from peer.numerics.golden import ordinary, wide
 from peer.numerics.merge import MERGES, MergeRule, PieceRule
 from peer.numerics.plugins import Part, merge_part
-from peer.numerics.robust.brought import RuleError, apply_rule
+from peer.numerics.robust.plugin_rule import RuleError, apply_rule
 from peer.numerics.robust.stack import Floats, Singles
 
 # A change of any of these changes the digests of all rules, and is a new major version of the protocol.

@@ -14,7 +14,7 @@ from dht.errors import LocalError, PeerError
 from peer.numerics.leaves import Look
 from peer.numerics.merge import MergeRule, combine
 from peer.numerics.reduction import merge_plan, overlaps
-from peer.numerics.robust.brought import RuleError
+from peer.numerics.robust.plugin_rule import RuleError
 from peer.numerics.robust.segments import TensorInputs, is_by_coordinate, merge_segment
 
 Segments = Sequence[tuple[slice, TensorInputs]]

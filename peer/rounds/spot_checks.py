@@ -31,7 +31,7 @@ from peer.numerics.leaves import Leaves, Look, verified_look
 from peer.numerics.merge import MergeRule
 from peer.numerics.recomputation import Recomputation, Segments
 from peer.numerics.reduction import admit, is_measurable, overlaps, segment_inputs
-from peer.numerics.robust.brought import RuleError
+from peer.numerics.robust.plugin_rule import RuleError
 from peer.storage.blobs import BlobStore
 
 AUDITED_AT_ONCE = 64  # leaves of a result; each input has up to 16 times as many

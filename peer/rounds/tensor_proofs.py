@@ -21,7 +21,7 @@ from peer.numerics.leaves import Leaves, Look, verified_look
 from peer.numerics.merge_plugin import merge_rule
 from peer.numerics.recomputation import Recomputation
 from peer.numerics.reduction import segment_inputs
-from peer.numerics.robust.brought import RuleError
+from peer.numerics.robust.plugin_rule import RuleError
 
 Part = tuple[int, int, int]
 """Fragment, number of partitions, partition."""

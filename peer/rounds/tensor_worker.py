@@ -43,7 +43,7 @@ from peer.numerics.reduction import (
     merge_partition,
     publish,
 )
-from peer.numerics.robust.brought import RuleError
+from peer.numerics.robust.plugin_rule import RuleError
 from peer.rounds.adoption import Adoption, Snapshot, update_of
 from peer.rounds.spot_checks import SpotChecker
 from peer.rounds.tensor_proofs import TensorProofChecker

@@ -15,9 +15,9 @@ import numpy as np
 from torch import Tensor
 
 from peer.numerics.merge import MERGES, NORM_MIN, MergeRule, weighted_mean
-from peer.numerics.robust.brought import merge_brought
 from peer.numerics.robust.gram import inner_products
 from peer.numerics.robust.medians import weighted_median
+from peer.numerics.robust.plugin_rule import merge_with_plugin
 from peer.numerics.robust.rows import merge_rows
 from peer.numerics.robust.rules import AGGREGATORS, clip_scales, mean, robust_shares, unit_scales
 from peer.numerics.robust.stack import Aggregate, Floats, Stack, finite_sum
@@ -60,7 +60,7 @@ def merge_segment(
     """
     name = rule.name
     if rule.function is not None:
-        return merge_brought(rule.function, pieces, inputs.weights)
+        return merge_with_plugin(rule.function, pieces, inputs.weights)
     if inputs.row_elements:
         return merge_rows(name, pieces, inputs.weights, inputs.row_elements)
     if name == "robust_rda":

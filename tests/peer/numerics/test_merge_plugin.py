@@ -22,7 +22,7 @@ from peer.model.description import describe, own_model
 from peer.numerics.merge import MergeRule
 from peer.numerics.merge_plugin import merge_rule, rule_digest, with_rule_digest
 from peer.numerics.plugins import MERGES, check_packages
-from peer.numerics.robust.brought import RuleError, apply_rule
+from peer.numerics.robust.plugin_rule import RuleError, apply_rule
 from peer.numerics.robust.segments import TensorInputs, merge_segment
 from peer.rounds.tensor_proofs import TensorProofChecker
 from peer.storage.anchors import layouts_of

@@ -21,7 +21,7 @@ class RuleError(LocalError):
     """The plugin's function failed here; this says nothing about other peers. The message begins with a verb."""
 
 
-def merge_brought(function: PieceRule, vectors: Sequence[Tensor], weights: Sequence[float]) -> Aggregate:
+def merge_with_plugin(function: PieceRule, vectors: Sequence[Tensor], weights: Sequence[float]) -> Aggregate:
     """Merge as the rules of `peer.numerics.robust.rules`; also raises RuleError."""
     stack = Stack.of(vectors, weights)
     return by_chunk(stack, lambda chunk: apply_rule(function, np.stack([one.numpy() for one in chunk]), stack.weights))
