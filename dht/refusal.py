@@ -1,4 +1,4 @@
-"""Reasons to refuse a peer, and advice for its owner. Only the reason's name is sent; the advice is our own text."""
+"""Reasons to refuse a peer, and advice for its owner. Only the value is sent; the advice is our own text."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ class Refusal(StrEnum):
     NO_PASS = "no_pass"
     FALSE_PASS = "false_pass"
     NOT_NAMED = "not_named"
-    SHOWN_OUT = "shown_out"
+    REVOKED = "shown_out"
     WITHDRAWN = "withdrawn"
     EXPIRED = "expired"
     USED_UP = "used_up"
     FULL = "full"
-    ONLY_LOOKS = "only_looks"
+    ONLY_OBSERVES = "only_looks"
     ONLY_VOTES = "only_votes"
 
 
@@ -29,13 +29,13 @@ ADVICE: Mapping[Refusal, str] = MappingProxyType(
         Refusal.FALSE_PASS: "the invitation in this line is not of this run's organiser; ask the organiser for another",
         Refusal.NOT_NAMED: "this run lets in only peers that its organiser has named; tell the organiser your id, "
         "which `muster id` prints",
-        Refusal.SHOWN_OUT: "this peer was shown out by the run's organiser; ask the organiser",
+        Refusal.REVOKED: "this peer was shown out by the run's organiser; ask the organiser",
         Refusal.WITHDRAWN: "the organiser has withdrawn this invite; ask the organiser for another",
         Refusal.EXPIRED: "this invite has expired; ask the organiser for a fresh one",
         Refusal.USED_UP: "this invite was used by as many peers as it lets in; ask the organiser for another",
         Refusal.FULL: "this run has as many guests of limited invites as it keeps; ask the organiser for an invite "
         "without limits",
-        Refusal.ONLY_LOOKS: "this invite lets its holder look and not take part; ask the organiser for one with "
+        Refusal.ONLY_OBSERVES: "this invite lets its holder look and not take part; ask the organiser for one with "
         "--role trainer",
         Refusal.ONLY_VOTES: "this invite is for a host, and this peer trains; ask the organiser for one with "
         "--role trainer",

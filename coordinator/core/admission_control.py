@@ -43,7 +43,7 @@ class AdmissionControl:
     def refusal(self, peer: PeerId, shown: bytes, now: float) -> Refusal | None:
         """Return why a peer with this pass may not take part; None if it may."""
         if self.orders.is_revoked(peer):
-            return Refusal.SHOWN_OUT
+            return Refusal.REVOKED
         if not self.is_closed or peer in self.keyholders:
             return None
         if not shown:  # a cheap answer: crowds of outsiders cause this question all the time
@@ -71,7 +71,7 @@ class AdmissionControl:
             return refused
         role = self.read(peer, shown).grant.role
         if role == "observer":
-            return Refusal.ONLY_LOOKS
+            return Refusal.ONLY_OBSERVES
         return Refusal.ONLY_VOTES if contributes and role == "witness" else None
 
     def read(self, peer: PeerId, shown: bytes) -> ProvenPass:

@@ -17,7 +17,7 @@ LOOKUP_SECONDS_MAX = 1.5  # presence waits for it; a slow resolver has the answe
 KEPT_SECONDS = 60.0  # failures, too; a home whose address changes is soon dialled at the new one
 HOSTS_PER_NAME = 2
 
-LOT = secrets.SystemRandom()
+RANDOM = secrets.SystemRandom()
 
 LookUp = Callable[[str], Awaitable[Sequence[str]]]
 
@@ -52,7 +52,8 @@ class Names:
         now = asyncio.get_running_loop().time()
         self._found = {name: found for name, found in self._found.items() if found.until > now}
         new = sorted(set(names) - self._found.keys())
-        drawn = LOT.sample(new, min(len(new), LOOKUPS_AT_ONCE))  # random, so that no peer's names block others for good
+        # drawn at random, so that no peer's names block others for good
+        drawn = RANDOM.sample(new, min(len(new), LOOKUPS_AT_ONCE))
         for name, hosts in zip(drawn, await asyncio.gather(*map(self._public_hosts, drawn)), strict=True):
             self._found[name] = _Found(hosts, now + KEPT_SECONDS)
         return {name: self._found[name].hosts for name in names if name in self._found}

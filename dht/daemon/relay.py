@@ -165,7 +165,7 @@ class Relay:
         """Forward bytes both ways until a side ends or is no longer admitted, or the circuit is idle for long."""
         passed = 0
 
-        async def pass_on(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
+        async def forward(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
             nonlocal passed
             sink.transport.set_write_buffer_limits(0)  # so that nothing is left in a buffer when the circuit ends
             while (some := await source.read(SLICE_BYTES)) and all(map(self._limits.admits, ends)):
@@ -180,7 +180,7 @@ class Relay:
                 before = passed
                 await asyncio.sleep(IDLE_SECONDS)
 
-        parts = [pass_on(near[0], far[1]), pass_on(far[0], near[1]), fall_idle()]
+        parts = [forward(near[0], far[1]), forward(far[0], near[1]), fall_idle()]
         tasks = [asyncio.ensure_future(part) for part in parts]
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)

@@ -174,13 +174,13 @@ def _prepare(invite: str, options: NodeOptions) -> Start:
     It retries if the peer was in the run before.
     """
     from peer.node.node import Node
-    from peer.service.retry import come_back
+    from peer.service.retry import retry_join
     from peer.storage.run_directory import known_manifest
 
     text = _given(invite)  # read late: the process that starts us may not have it yet
     join_run = partial(Node.join, text, options)
     returns = known_manifest(options.data_directory, Invite.parse(text).run_id) is not None
-    return partial(come_back, join_run, typer.echo) if returns else join_run
+    return partial(retry_join, join_run, typer.echo) if returns else join_run
 
 
 def _detach(context: typer.Context, invite: str, data_directory: Path) -> None:
@@ -241,7 +241,7 @@ def _ask_the_door(invite: Invite, options: NodeOptions) -> None:
     from peer.net.first_call import first_call
 
     if invite.ticket is not None and invite.ticket.grant.role == "observer":
-        raise UsageError(ADVICE[Refusal.ONLY_LOOKS])
+        raise UsageError(ADVICE[Refusal.ONLY_OBSERVES])
     if not paths.run_path(options.data_directory, invite.run_id).exists():
         first_call(invite, options.identity_path, looks=False)
 

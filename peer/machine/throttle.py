@@ -163,7 +163,7 @@ class Throttle:
         self.download = DownloadGate(download)
         self.strangers = StrangersShare(STRANGERS_BYTES_PER_SECOND, STRANGERS_BYTES_AT_ONCE)
 
-    async def pass_on(self, size_bytes: int) -> None:
+    async def wait_for_relayed(self, size_bytes: int) -> None:
         """Wait until this much relayed traffic may come in and go out; it takes turns with our own bulk."""
         turn = _Turn(self.upload, size_bytes)
         turn.proceed()

@@ -37,7 +37,7 @@ class Network:
         self.dht = dht
         self.throttle = throttle or Throttle()
         dht.store.share(self.throttle.strangers)
-        dht.daemon.relay_limits.wait = self.throttle.pass_on
+        dht.daemon.relay_limits.wait = self.throttle.wait_for_relayed
         self._run_id = run_id
         self._addresses = addresses
         self._payload_bytes_max = TransportConfig().payload_bytes_max

@@ -25,7 +25,7 @@ from peer.machine.timed_wait import pause
 
 log = structlog.get_logger(__name__)
 
-LOT = secrets.SystemRandom()
+RANDOM = secrets.SystemRandom()
 
 CLAIMANTS_MAX = 4  # peers for which one host and port is called: only one of them can be there
 CLAIM_SECONDS = 60  # interval after which other claimants are drawn
@@ -106,7 +106,7 @@ class PresenceLoop:
         found = await presences(distinct(read), self._daemon, await self._daemon.hosts())
         said = {record.sender: presence.shard_depth for record, presence in found}
         self.shards.found({place: len(records) for place, records in read.items()}, said, needed)
-        LOT.shuffle(found)  # a peer that is behind asks the first one ahead that it sees: not always the same one
+        RANDOM.shuffle(found)  # a peer that is behind asks the first one ahead that it sees: not always the same one
         for record, presence in found:
             self._readers.seen(record.sender, presence)
         self._readers.counted(self.shards.everybody)

@@ -37,7 +37,7 @@ class Membership:
         self._began_unix_seconds = driver.engine.core.unix_seconds(driver.now)
 
     @property
-    def shown_out(self) -> str:
+    def exclusion_reason(self) -> str:
         """The reason why this peer is excluded from the run, as a sentence; empty while it is not."""
         core = self._driver.engine.core
         ban = core.bans.held.get(core.me)

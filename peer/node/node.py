@@ -162,8 +162,8 @@ class Node:
         lifecycle = self._parts.lifecycle
         while not lifecycle.advance(self._driver.now):
             await asyncio.sleep(WATCH_SECONDS)
-            if shown_out := self.membership.shown_out:
-                return self._life.fail(UsageError(shown_out))
+            if exclusion_reason := self.membership.exclusion_reason:
+                return self._life.fail(UsageError(exclusion_reason))
         if self.evaluator is not None:
             await self.evaluator.end()
         self._life.finish()

@@ -18,7 +18,7 @@ log = structlog.get_logger(__name__)
 T = TypeVar("T")
 
 
-async def come_back(join: Callable[[], Awaitable[T]], say: Callable[[str], None]) -> T:
+async def retry_join(join: Callable[[], Awaitable[T]], say: Callable[[str], None]) -> T:
     """Call `join` until a peer answers or it is cancelled; raises every error of `join` except NetworkError."""
     for pause in chain(PAUSES_SECONDS, repeat(PAUSES_SECONDS[-1])):
         try:

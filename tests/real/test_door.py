@@ -58,7 +58,9 @@ def test_an_invite_lets_in_as_many_as_it_says_and_nobody_after_it_was_withdrawn(
     machines.wait(host, lambda _: any(one.used == 1 for one in members_of(host).invites))
     _ends_with(machines, "late", limited, Refusal.USED_UP)
     _ends_with(machines, "stranger", str(replace(Invite.parse(usual), ticket=None)), Refusal.NO_PASS)
-    _ends_with(machines, "watcher", str(ask(host, "invite", changes=("role=observer",))["invite"]), Refusal.ONLY_LOOKS)
+    _ends_with(
+        machines, "watcher", str(ask(host, "invite", changes=("role=observer",))["invite"]), Refusal.ONLY_OBSERVES
+    )
     ask(host, "revoke", changes=("for Eve", "it leaked", "everybody"))
     assert machines.processes["eve"].wait(ENDING_SECONDS) == 2
     assert "it leaked; ask the run's organiser" in machines.said("eve")

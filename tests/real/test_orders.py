@@ -181,7 +181,7 @@ def test_organisers_at_odds_a_cut_and_those_who_were_away_come_to_one_state(swit
         machines.learner(name, at(dirk, line))
     is_told(machines, "late", ADVICE[Refusal.EXPIRED])
     is_told(machines, "guest", ADVICE[Refusal.WITHDRAWN])  # what dora granted ended with her office
-    is_told(machines, "dora", ADVICE[Refusal.SHOWN_OUT])
+    is_told(machines, "dora", ADVICE[Refusal.REVOKED])
     machines.wait(eve, lambda now: now.state == "training")
     all_say_out([dirk, bob, eve], ids["dora"], ids["ann"])
     go_on([dirk, bob, eve])

@@ -65,7 +65,7 @@ from peer.node.learner_start import start_learner
 from peer.node.options import NodeOptions
 from peer.numerics.fragments import fragment_views, split_fragments
 from peer.service import process as service
-from peer.service.retry import come_back
+from peer.service.retry import retry_join
 from tests.peer.homely import ORGANISER, manifest
 
 CONFIG = RunConfig(
@@ -549,7 +549,7 @@ def test_whoever_comes_back_at_the_second_try_has_a_learner(tmp_path: Path, monk
             await tasks.end()
             raise NetworkError("ask for a fresh invite")
 
-        learner = await come_back(join, print)
+        learner = await retry_join(join, print)
         await learner.stop()
 
     with learner_ahead() as spawned:

@@ -234,13 +234,13 @@ def test_what_is_passed_on_has_its_turn_beside_bulk_within_both_rates() -> None:
             post(lane, bytes(1 << 20))
         await asyncio.sleep(0.1)
         for _ in range(40):
-            await throttle.pass_on(1 << 16)
+            await throttle.wait_for_relayed(1 << 16)
         shared_at = loop.time()
         await asyncio.sleep(60.0)
         throttle.limit(math.inf, RATE)
         began = loop.time()
         for _ in range(40):
-            await throttle.pass_on(1 << 16)
+            await throttle.wait_for_relayed(1 << 16)
         return wire, shared_at, loop.time() - began
 
     wire, shared_at, alone_seconds = run_virtual(send())
@@ -255,14 +255,14 @@ def test_nothing_is_passed_on_while_the_gate_is_shut_and_nobody_is_left_waiting(
     async def send() -> bool:
         throttle = Throttle(RATE)
         throttle.upload.shut = True
-        waiting = asyncio.create_task(throttle.pass_on(1 << 16))
+        waiting = asyncio.create_task(throttle.wait_for_relayed(1 << 16))
         await asyncio.sleep(100.0)
         shut = not waiting.done()
         waiting.cancel()
         await asyncio.gather(waiting, return_exceptions=True)
         forgotten = not throttle.upload._waiting
         throttle.upload.shut = False
-        await throttle.pass_on(1 << 16)
+        await throttle.wait_for_relayed(1 << 16)
         return shut and forgotten
 
     assert run_virtual(send())

@@ -290,7 +290,7 @@ def test_news_and_the_end_at_the_same_moment_are_an_end(turns: int) -> None:
 
 def test_others_are_seen_in_no_order_that_they_choose(monkeypatch: pytest.MonkeyPatch) -> None:
     """The first that are ahead are asked: in the order of their keys that would be the same few for all late comers."""
-    monkeypatch.setattr(presence_loop, "LOT", random.Random(0))
+    monkeypatch.setattr(presence_loop, "RANDOM", random.Random(0))
     others = [Identity(digest_of(b"other", bytes([number]))) for number in range(20)]
 
     async def main() -> tuple[list[PeerId], int]:

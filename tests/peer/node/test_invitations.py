@@ -159,7 +159,7 @@ def test_who_came_by_a_withdrawn_invite_stays_unless_all_shall_go(home: Home, ev
     assert home.membership.open_invite_of(guest) == ticket.grant.key
     assert home.membership.is_invite(home.membership.order(ticket.grant.key, "leaked", everybody, revoked=True))
     now = home.world.clock.now
-    assert home.core.admission.refusal(guest, shown, now) is (Refusal.SHOWN_OUT if everybody else None)
+    assert home.core.admission.refusal(guest, shown, now) is (Refusal.REVOKED if everybody else None)
     assert home.membership.open_invite_of(guest) is None
     assert home.refusal(ticket) is Refusal.WITHDRAWN
     assert ticket.grant.key not in {one.peer_id for one in home.membership.view({}).members}
@@ -179,7 +179,7 @@ def test_a_named_peer_is_a_member_and_is_shown_out_like_any_other(tmp_path: Path
         assert not home.membership.is_invite(guest)
         rows = {one.peer_id: one.out for one in home.membership.view({}).members}
         assert rows[guest] == "shown out by the organiser: a quarrel"
-        assert home.refusal(ticket, guest) is Refusal.SHOWN_OUT
+        assert home.refusal(ticket, guest) is Refusal.REVOKED
         assert home.membership.order(subject, "", revoked=False) == guest
         assert {one.peer_id: one.out for one in home.membership.view({}).members}[guest] == ""
 
@@ -272,7 +272,7 @@ def granted(home: Home, **limits: Any) -> bytes:
 @pytest.mark.parametrize(
     ("refusal", "mode", "limits", "seconds"),
     [
-        (Refusal.ONLY_LOOKS, "invite", {"role": "observer"}, REFUSED_SECONDS),
+        (Refusal.ONLY_OBSERVES, "invite", {"role": "observer"}, REFUSED_SECONDS),
         (Refusal.ONLY_VOTES, "invite", {"role": "witness"}, REFUSED_SECONDS),
         (Refusal.NOT_NAMED, "list", {}, REFUSED_SECONDS),
         (Refusal.FALSE_PASS, "invite", None, REFUSED_SECONDS),
@@ -293,12 +293,12 @@ def test_a_peer_that_is_not_let_in_ends_with_what_to_do_and_not_at_once(
         monkeypatch.setattr("coordinator.core.admission_control.INVITED_MAX", 0)
     home = Home(tmp_path, mode)
     theirs = come_with(home, b"false" if limits is None else granted(home, **limits))
-    assert theirs.shown_out == ""
+    assert theirs.exclusion_reason == ""
     home.world.run(seconds - 1)
-    assert theirs.shown_out == ""
+    assert theirs.exclusion_reason == ""
     home.world.run(2.0)
-    assert theirs.shown_out == ADVICE[refusal]
-    assert home.membership.shown_out == ""
+    assert theirs.exclusion_reason == ADVICE[refusal]
+    assert home.membership.exclusion_reason == ""
 
 
 def test_the_list_of_members_shows_what_each_may_do(home: Home) -> None:

@@ -56,14 +56,14 @@ def test_a_peer_is_shown_out_by_the_end_of_its_id_and_let_in_again(world: World)
     assert ours.order(ann.me[-8:], "sends\x1b[2J nonsense", revoked=True) == ann.me
     world.run(2 * INTERVAL_SECONDS)
     why = "shown out by the organiser: sends [2J nonsense"
-    assert hers.shown_out.startswith(f"this peer was {why}; ask")
+    assert hers.exclusion_reason.startswith(f"this peer was {why}; ask")
     last = ours.view({}).members[-1]
     assert (last.peer_id, last.out) == (ann.me, why)
     assert ours.order(f"…{ann.me[-8:]}", "", revoked=False) == ann.me
     ours.order(ann.me, "", revoked=True)  # within the same millisecond, and still the later word
     ours.order(ann.me, "", revoked=False)
     world.run(2 * INTERVAL_SECONDS)
-    assert hers.shown_out == ""
+    assert hers.exclusion_reason == ""
     assert all(one.out == "" for one in ours.view({}).members)
 
 
@@ -72,12 +72,12 @@ def test_who_remembers_that_it_was_shown_out_has_time_to_hear_that_it_was_let_in
     ours.order(ann.me, "", revoked=True)
     world.run(INTERVAL_SECONDS)
     later, as_ever = membership(world, 4), membership(world, 4)  # as after a restart
-    assert (later.shown_out, as_ever.shown_out) == ("", "")
+    assert (later.exclusion_reason, as_ever.exclusion_reason) == ("", "")
     world.run(REFUSED_SECONDS)
-    assert as_ever.shown_out.startswith("this peer was shown out by the organiser; ask")
+    assert as_ever.exclusion_reason.startswith("this peer was shown out by the organiser; ask")
     ours.order(ann.me, "", revoked=False)
     world.run(INTERVAL_SECONDS)
-    assert later.shown_out == ""
+    assert later.exclusion_reason == ""
 
 
 def test_roles_and_credit_are_told(world: World) -> None:

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from dht.errors import LocalError, NetworkError
-from peer.service.retry import PAUSES_SECONDS, come_back
+from peer.service.retry import PAUSES_SECONDS, retry_join
 from tests.peer.virtual_loop import run_virtual
 
 
@@ -27,7 +27,7 @@ class Network:
 
 def test_whoever_comes_back_asks_until_somebody_answers() -> None:
     network, said = Network(silent=6), list[str]()
-    assert run_virtual(come_back(network.join, said.append)) == "joined"
+    assert run_virtual(retry_join(network.join, said.append)) == "joined"
     assert network.asked_at == [0.0, 1.0, 3.0, 8.0, 18.0, 28.0, 38.0]
     assert said[0] == "nobody is there; trying again in 1 s"
     assert len(said) == 6
@@ -39,14 +39,14 @@ def test_what_is_no_silence_is_raised_at_once() -> None:
         raise LocalError("the disk is full")
 
     with pytest.raises(LocalError, match="the disk is full"):
-        run_virtual(come_back(broken, lambda line: None))
+        run_virtual(retry_join(broken, lambda line: None))
 
 
 def test_whoever_is_told_to_leave_stops_asking() -> None:
     network = Network(silent=10**6)
 
     async def leave_soon() -> None:
-        asking = asyncio.ensure_future(come_back(network.join, lambda line: None))
+        asking = asyncio.ensure_future(retry_join(network.join, lambda line: None))
         await asyncio.sleep(30)
         asking.cancel()
         await asyncio.wait({asking})

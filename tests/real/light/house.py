@@ -28,7 +28,7 @@ from peer.node.node import Node
 from peer.node.options import NodeOptions
 from peer.rounds.tape_recorder import TapeRecorder
 from peer.service.descriptors import allow_more_descriptors
-from peer.service.retry import come_back
+from peer.service.retry import retry_join
 from tests.real.light.stand_in import StandInEnd
 from tests.real.light.town import HOST, log_folder
 
@@ -159,7 +159,7 @@ async def joined(invite: str, options: NodeOptions) -> Node:
             learner.kill()
             raise
 
-    return await come_back(join, lambda words: say("waits", name=options.name, words=words))
+    return await retry_join(join, lambda words: say("waits", name=options.name, words=words))
 
 
 async def main(folder: Path, names: list[str], founders: tuple[str, ...]) -> None:
