@@ -17,10 +17,10 @@ from torch import Tensor
 
 from peer.numerics.merge import MergeRule, weight_shares
 from peer.numerics.robust import centered_clip as clipping
-from peer.numerics.robust.alike import slack, without_alike
+from peer.numerics.robust.alike import discount_alike, factor_bounds
 from peer.numerics.robust.gram import centred_products, inner_products
 from peer.numerics.robust.medians import weighted_median
-from peer.numerics.robust.opposed import bounds
+from peer.numerics.robust.opposed import share_bounds
 from peer.numerics.robust.segments import TensorInputs, merge_segment, tensor_scales
 from peer.numerics.robust.selection import tolerated
 from peer.numerics.robust.stack import Floats, Singles
@@ -166,10 +166,10 @@ def excess(rule: str, sample: Sample, variances: Sequence[float]) -> Floats:
         errors = [min(ERRORS * math.sqrt(variance), COSINE_ERROR_MAX) / known for variance in variances]
         scaled = products * np.outer(scales, scales)
         if sample.inputs.embedding:
-            limits = [bounds(own, scaled, error) for error in errors]
+            limits = [share_bounds(own, scaled, error) for error in errors]
         else:
-            kept = without_alike(own, centred, shares)
-            limits = [bounds(kept, scaled, error, slack(own, centred, shares, error)) for error in errors]
+            kept = discount_alike(own, centred, shares)
+            limits = [share_bounds(kept, scaled, error, factor_bounds(own, centred, shares, error)) for error in errors]
     published = np.array(sample.coefficients)[counted]
     return np.asarray(np.array([(low - published, published - high) for low, high in limits]) / shares)
 

@@ -15,28 +15,28 @@ from peer.numerics.robust.stack import Floats
 
 ALIKE = 0.25  # colluders below a third, shortened by CenteredClip, bring honest residuals no nearer together
 MEMBERS_MIN = 4  # with fewer members, one colluder is already a third
-REST_MIN = 1e-10  # of the largest squared residual; shorter ones have no direction
+RESIDUAL_MIN = 1e-10  # of the largest squared residual; shorter ones have no direction
 
 
-def without_alike(shares: Floats, products: Floats, weights: Floats) -> Floats:
-    """Return shares that sum to 1, each first multiplied by its factor from `kept`. O(n²)."""
-    cosines = rest_cosines(shares, products)
+def discount_alike(shares: Floats, products: Floats, weights: Floats) -> Floats:
+    """Return shares that sum to 1, each first multiplied by its factor from `remaining_factors`. O(n²)."""
+    cosines = residual_cosines(shares, products)
     usual = usual_cosine(cosines, weights)
-    left = shares * kept(cosines, weights, usual)
+    left = shares * remaining_factors(cosines, weights, usual)
     return shares if (cosines <= usual).all() else np.asarray(left / left.sum())
 
 
-def slack(shares: Floats, products: Floats, weights: Floats, error: Floats | float) -> tuple[Floats, Floats]:
-    """Return how much less and more `without_alike` may give, as factors per input, if cosines err by up to `error`."""
-    cosines = rest_cosines(shares, products)
+def factor_bounds(shares: Floats, products: Floats, weights: Floats, error: Floats | float) -> tuple[Floats, Floats]:
+    """Return by which factors `discount_alike` may give less and more per input, if cosines err by up to `error`."""
+    cosines = residual_cosines(shares, products)
     off = np.broadcast_to(error, shares.shape)[:, None]
     nearer, further = cosines + off, cosines - off
-    as_seen = kept(cosines, weights, usual_cosine(cosines, weights))
-    least = kept(nearer, weights, usual_cosine(further, weights))
-    return least / as_seen, kept(further, weights, usual_cosine(nearer, weights)) / as_seen
+    as_seen = remaining_factors(cosines, weights, usual_cosine(cosines, weights))
+    least = remaining_factors(nearer, weights, usual_cosine(further, weights))
+    return least / as_seen, remaining_factors(further, weights, usual_cosine(nearer, weights)) / as_seen
 
 
-def rest_cosines(shares: Floats, products: Floats) -> Floats:
+def residual_cosines(shares: Floats, products: Floats) -> Floats:
     """Return float64[n, n]: cosines between the residuals y_i − Σ share_j y_j, with −1 for an input and itself.
 
     The cosine is 0 for a residual without direction, and for all inputs if there are too few for colluders.
@@ -46,7 +46,7 @@ def rest_cosines(shares: Floats, products: Floats) -> Floats:
         towards = products @ shares
         rests = products - towards - towards[:, None] + shares @ towards
         squares = rests.diagonal()
-        lengths = np.sqrt(np.maximum(squares, max(REST_MIN * squares.max(), np.finfo(float).tiny)))
+        lengths = np.sqrt(np.maximum(squares, max(RESIDUAL_MIN * squares.max(), np.finfo(float).tiny)))
         cosines = rests / np.outer(lengths, lengths)
     np.fill_diagonal(cosines, -1)
     return cosines
@@ -57,7 +57,7 @@ def usual_cosine(cosines: Floats, weights: Floats) -> float:
     return max(ALIKE, float(weighted_median(cosines.max(axis=1), weights)))
 
 
-def kept(cosines: Floats, weights: Floats, usual: float) -> Floats:
+def remaining_factors(cosines: Floats, weights: Floats, usual: float) -> Floats:
     """Return each input's remaining factor: (usual/c)² beyond the usual cosine, a sixteenth each for two equal inputs.
 
     An input of less weight reduces a heavier one by at most its own weight, so a copy silences no member.

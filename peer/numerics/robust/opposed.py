@@ -15,31 +15,32 @@ from peer.numerics.robust.stack import Floats
 OPPOSED = -0.25  # cosine with the others at which an input has no share left
 
 
-def without_opposed(shares: Floats, products: Floats) -> Floats:
-    """Return shares that sum to 1, each first multiplied by `say` of its input's cosine with the others. O(n²).
+def discount_opposed(shares: Floats, products: Floats) -> Floats:
+    """Return shares that sum to 1, each first multiplied by its factor from `direction_factors`. O(n²).
 
     The merge of all would include the input itself, and where honest members agree little, that hides an input that
     points backwards. Shares stay unchanged if all inputs point away, as two that cancel out.
     """
     cosines = _cosines(shares, products)
-    left = shares * say(cosines)
+    left = shares * direction_factors(cosines)
     return shares if (cosines >= 0).all() or not left.any() else np.asarray(left / left.sum())
 
 
-def say(cosines: Floats) -> Floats:
+def direction_factors(cosines: Floats) -> Floats:
     """Return 1 for a cosine of at least 0, falling to 0 at `OPPOSED`: a ramp, so that no last digit decides."""
     return np.asarray(np.clip(1 - cosines / OPPOSED, 0, 1))
 
 
-def bounds(
-    shares: Floats, products: Floats, error: Floats | float, slack: tuple[Floats | float, Floats | float] = (1.0, 1.0)
+def share_bounds(
+    shares: Floats, products: Floats, error: Floats | float, factors: tuple[Floats | float, Floats | float] = (1.0, 1.0)
 ) -> tuple[Floats, Floats]:
-    """Return for each input the least and the most that `without_opposed` can give for cosines off by up to `error`.
+    """Return for each input the least and the most that `discount_opposed` can give for cosines off by up to `error`.
 
-    `slack` are factors by which a share may itself be smaller and larger.
+    `factors` are factors by which a share may itself be smaller and larger.
     """
     cosines = _cosines(shares, products)
-    least, most = shares * slack[0] * say(cosines - error), shares * slack[1] * say(cosines + error)
+    least = shares * factors[0] * direction_factors(cosines - error)
+    most = shares * factors[1] * direction_factors(cosines + error)
     low, high = _among(least, most), _among(most, least)
     if least.any():
         return low, high

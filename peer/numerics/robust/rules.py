@@ -22,10 +22,10 @@ from torch import Tensor
 
 from peer.numerics.merge import DIRECTION_MIN, NORM_MIN
 from peer.numerics.robust import centered_clip as clipping
-from peer.numerics.robust.alike import without_alike
+from peer.numerics.robust.alike import discount_alike
 from peer.numerics.robust.gram import centred_products, inner_products, squared_distances
 from peer.numerics.robust.medians import weighted_median, weighted_trimmed_mean
-from peer.numerics.robust.opposed import without_opposed
+from peer.numerics.robust.opposed import discount_opposed
 from peer.numerics.robust.selection import krum_order, nearest_mixing, tolerated
 from peer.numerics.robust.stack import Aggregate, Aggregator, Floats, Singles, Stack, aggregate, combination
 
@@ -98,8 +98,8 @@ def robust_shares(stack: Stack, products: Floats, scales: Floats, directional: b
     centred = centred_products(stack.arrays(), products, scales, stack.weights)
     shares, clip = clipping.centered_clip(centred, stack.weights)
     if directional:
-        shares = without_alike(shares, centred, stack.weights)
-    return without_opposed(shares, products * np.outer(scales, scales)), clip
+        shares = discount_alike(shares, centred, stack.weights)
+    return discount_opposed(shares, products * np.outer(scales, scales)), clip
 
 
 def centered_clip(vectors: Sequence[Tensor], weights: Sequence[float]) -> Aggregate:

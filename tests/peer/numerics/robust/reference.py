@@ -77,7 +77,7 @@ def clip_weights(x, w):
     return w * np.minimum(1, radius / np.maximum(away, 1e-300))
 
 
-def without_alike(x, weights, w):
+def discount_alike(x, weights, w):
     """Less of rows whose rests have a cosine c of more than ¼, or than is usual: (¼/c)², and no less than the other's
     weight takes."""
     if len(x) < 4:
@@ -92,7 +92,7 @@ def without_alike(x, weights, w):
     return weights * np.array(left)
 
 
-def without_opposed(x, weights):
+def discount_opposed(x, weights):
     """Less of rows that point away from the sum of the others, and none of a row at a cosine of −¼."""
     others = (weights[:, None] * x).sum(0) - weights[:, None] * x
     cosines = (x * others).sum(1) / np.maximum(lengths(x) * lengths(others), 1e-300)
@@ -101,12 +101,12 @@ def without_opposed(x, weights):
 
 
 def robust_mean(x, w):
-    return mean(x, without_opposed(x, clip_weights(x, w)))
+    return mean(x, discount_opposed(x, clip_weights(x, w)))
 
 
 def robust_rda(x, w):
     y = units(x)
-    direction = mean(y, without_opposed(y, without_alike(y, clip_weights(y, w), w)))
+    direction = mean(y, discount_opposed(y, discount_alike(y, clip_weights(y, w), w)))
     return median_of(lengths(x), w) * direction / np.linalg.norm(direction)
 
 

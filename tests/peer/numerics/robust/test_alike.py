@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from peer.numerics.robust.alike import ALIKE, slack, without_alike
+from peer.numerics.robust.alike import ALIKE, discount_alike, factor_bounds
 from peer.numerics.robust.centered_clip import centered_clip
 from tests.peer.numerics.robust.test_opposed import fan
 
@@ -21,7 +21,7 @@ def equal(members: int) -> np.ndarray:
 def kept(vectors: np.ndarray) -> np.ndarray:
     """What is left of equal shares, as multiples of the first one's."""
     weights = equal(len(vectors))
-    left = without_alike(weights, vectors @ vectors.T, weights)
+    left = discount_alike(weights, vectors @ vectors.T, weights)
     assert left.sum() == pytest.approx(1)
     return left / left[0]
 
@@ -30,7 +30,7 @@ def kept(vectors: np.ndarray) -> np.ndarray:
 def test_shares_stay_as_they_are_bit_for_bit_where_rests_point_every_way(cosine: float) -> None:
     vectors = fan([cosine**0.5] * 8)
     weights = equal(8)
-    assert without_alike(weights, vectors @ vectors.T, weights) is weights
+    assert discount_alike(weights, vectors @ vectors.T, weights) is weights
 
 
 @pytest.mark.parametrize("cosine", [0.0, 0.1, 0.5])
@@ -71,7 +71,7 @@ def test_three_have_no_colluders_and_equal_inputs_no_rests() -> None:
     three[2] = three[1]
     for vectors in (three, np.repeat(three[:1], 8, axis=0), np.zeros((8, ELEMENTS))):
         weights = equal(len(vectors))
-        assert without_alike(weights, vectors @ vectors.T, weights) is weights
+        assert discount_alike(weights, vectors @ vectors.T, weights) is weights
 
 
 @given(
@@ -94,7 +94,7 @@ def test_fewer_than_a_third_bring_no_honest_two_together(
     vectors, weights = np.concatenate([honest, lies]), equal(members)
     products = vectors @ vectors.T
     shares = centered_clip(products, weights)[0]
-    left = without_alike(shares, products, weights)
+    left = discount_alike(shares, products, weights)
     assert left[: members - hostile].sum() >= shares[: members - hostile].sum() - 1e-9
 
 
@@ -110,10 +110,10 @@ def test_shares_are_shares_whatever_the_inputs(
     vectors = fan(cosines) * scale
     vectors[-1] = vectors[0]
     products, shares = vectors @ vectors.T, np.array(weights[: len(cosines)]) / sum(weights[: len(cosines)])
-    left = without_alike(shares, products, shares)
+    left = discount_alike(shares, products, shares)
     assert left.sum() == pytest.approx(1)
     assert (left > 0).all()
-    least, most = slack(shares, products, shares, error)
+    least, most = factor_bounds(shares, products, shares, error)
     assert (least <= 1 + 1e-12).all()
     assert (most >= 1 - 1e-12).all()
 
@@ -124,8 +124,8 @@ def test_slack_holds_what_a_sample_with_other_cosines_would_leave(cosine: float,
     vectors[7] = 0.7 * vectors[6] + 0.7 * vectors[7]
     sampled = vectors + 0.005 * np.random.default_rng(seed).standard_normal(vectors.shape)
     weights = equal(8)
-    seen, whole = (without_alike(weights, rows @ rows.T, weights) for rows in (sampled, vectors))
-    least, most = slack(weights, sampled @ sampled.T, weights, ALIKE)
+    seen, whole = (discount_alike(weights, rows @ rows.T, weights) for rows in (sampled, vectors))
+    least, most = factor_bounds(weights, sampled @ sampled.T, weights, ALIKE)
     ratio = (whole / whole[0]) / (seen / seen[0])
     assert (least - 1e-9 <= ratio).all()
     assert (ratio <= most + 1e-9).all()
@@ -135,5 +135,5 @@ def test_a_copy_of_little_weight_takes_little_from_the_one_that_it_copies() -> N
     vectors = fan([0.3] * 8)
     vectors[7] = vectors[6]
     weights = np.array([1.0] * 7 + [0.1]) / 7.1
-    left = without_alike(weights, vectors @ vectors.T, weights) / weights
+    left = discount_alike(weights, vectors @ vectors.T, weights) / weights
     assert left[6:] / left[0] == pytest.approx([1 - 0.1 * 15 / 16, 1 / 16])

@@ -8,7 +8,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from peer.numerics.robust.centered_clip import centered_clip
-from peer.numerics.robust.opposed import OPPOSED, bounds, without_opposed
+from peer.numerics.robust.opposed import OPPOSED, discount_opposed, share_bounds
 
 ELEMENTS = 64
 ERROR = 0.25
@@ -23,12 +23,12 @@ def fan(cosines: list[float], seed: int = 0) -> np.ndarray:
 def test_shares_stay_as_they_are_bit_for_bit_where_nobody_points_away() -> None:
     vectors = fan([0.9, 0.5, 0.7])
     shares = np.array([0.5, 0.3, 0.2])
-    assert without_opposed(shares, vectors @ vectors.T) is shares
+    assert discount_opposed(shares, vectors @ vectors.T) is shares
 
 
 def test_who_points_backwards_has_no_say_and_the_others_keep_their_proportions() -> None:
     vectors = fan([0.8, 0.8, 0.7, -0.8])
-    left = without_opposed(np.array([0.4, 0.2, 0.2, 0.2]), vectors @ vectors.T)
+    left = discount_opposed(np.array([0.4, 0.2, 0.2, 0.2]), vectors @ vectors.T)
     assert left == pytest.approx([0.5, 0.25, 0.25, 0.0])
 
 
@@ -38,7 +38,7 @@ def test_agreeing_with_itself_helps_nobody() -> None:
     shares = np.full(8, 1 / 8)
     merged = shares @ vectors
     assert (vectors[6:] @ merged > 0.1 * np.linalg.norm(merged)).all()
-    left = without_opposed(shares, vectors @ vectors.T)
+    left = discount_opposed(shares, vectors @ vectors.T)
     assert left[:6] == pytest.approx(left[0])
     assert (left[6:] < left[0] / 3).all()
 
@@ -47,7 +47,7 @@ def test_inputs_that_cancel_or_have_no_direction_lose_nothing() -> None:
     one = fan([0.5])[0]
     halves = np.array([0.5, 0.5])
     for vectors in (np.stack([one, -one]), np.zeros((2, ELEMENTS)), np.stack([one, 0 * one])):
-        assert without_opposed(halves, vectors @ vectors.T) is halves
+        assert discount_opposed(halves, vectors @ vectors.T) is halves
 
 
 @given(
@@ -59,10 +59,10 @@ def test_shares_are_shares_whatever_the_inputs(cosines: list[float], weights: li
     vectors = fan(cosines) * scale
     products = vectors @ vectors.T
     shares = np.array(weights[: len(cosines)]) / sum(weights[: len(cosines)])
-    left = without_opposed(shares, products)
+    left = discount_opposed(shares, products)
     assert left.sum() == pytest.approx(1)
     assert (left >= 0).all()
-    low, high = bounds(shares, products, ERROR)
+    low, high = share_bounds(shares, products, ERROR)
     assert (low <= left + 1e-12).all()
     assert (left <= high + 1e-12).all()
     assert (high <= 1 + 1e-12).all()
@@ -78,8 +78,8 @@ def test_bounds_hold_what_a_sample_with_other_cosines_would_leave(cosines: list[
     merged, moved = shares @ vectors, shares @ sampled
     if min(np.linalg.norm(merged), np.linalg.norm(moved)) < 0.2:
         return  # hardly anything in common, and no cosine with it to be told
-    low, high = bounds(shares, sampled @ sampled.T, ERROR)
-    left = without_opposed(shares, vectors @ vectors.T)
+    low, high = share_bounds(shares, sampled @ sampled.T, ERROR)
+    left = discount_opposed(shares, vectors @ vectors.T)
     assert (low <= left + 1e-9).all()
     assert (left <= high + 1e-9).all()
 
@@ -87,10 +87,10 @@ def test_bounds_hold_what_a_sample_with_other_cosines_would_leave(cosines: list[
 def test_bounds_are_exact_where_no_cosine_is_near_the_ramp() -> None:
     vectors = fan([0.9, 0.9, 0.9, 0.9, -0.95])
     products, shares = vectors @ vectors.T, np.full(5, 0.2)
-    low, high = bounds(shares, products, ERROR)
+    low, high = share_bounds(shares, products, ERROR)
     assert OPPOSED - ERROR > -0.9
     assert low == pytest.approx(high)
-    assert low == pytest.approx(without_opposed(shares, products))
+    assert low == pytest.approx(discount_opposed(shares, products))
 
 
 @given(
@@ -109,5 +109,5 @@ def test_fewer_than_a_third_cannot_silence_an_honest_member(
     products = vectors @ vectors.T
     weights = np.full(members, 1 / members)
     shares = centered_clip(products, weights)[0]
-    left = without_opposed(shares, products)
+    left = discount_opposed(shares, products)
     assert (left >= shares - 1e-12)[: members - hostile].all()
