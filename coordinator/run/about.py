@@ -1,4 +1,4 @@
-"""What a run says of itself to people: its title, purpose, organiser, licence and data."""
+"""The description of a run for people: its title, purpose, organiser, licence and data."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ ONE_LINE = r"^[^\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]*$"
 
 
 class AboutSpec(Wire):
-    """What people read before they agree, on the dashboard, and in an export's card; the organiser's own words."""
+    """The run in the organiser's own words: shown before people join, on the dashboard and in an export's card."""
 
     title: str = Field("", max_length=80, pattern=ONE_LINE, description="what the run is, in a few words")
     purpose: str = Field("", max_length=240, pattern=ONE_LINE, description="what it is for")
@@ -21,7 +21,7 @@ class AboutSpec(Wire):
     data: str = Field("", max_length=200, pattern=ONE_LINE, description="what kind of text it learns from")
 
     def rows(self) -> list[tuple[str, str]]:
-        """What was said, as label and text."""
+        """Return the texts that are given, each with its label."""
         known = (
             ("about", self.title),
             ("purpose", self.purpose),

@@ -1,4 +1,4 @@
-"""What a run says that trains an adapter: small matrices beside those of a base model that nobody changes."""
+"""The settings of a run that trains an adapter: small matrices beside those of a base model that stays the same."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ BasePrecision = Literal["float32", "bfloat16", "nf4", "any"]
 
 
 class BaseTensor(Wire):
-    """One tensor of the base as its files have it: name, and a hash of type, shape and bits."""
+    """One tensor of the base as its files have it: its name, and a hash of type, shape and bits."""
 
     name: str = Field(min_length=1, max_length=256, pattern=LINE)
     sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
@@ -29,7 +29,8 @@ class BaseTensor(Wire):
 class BaseFile(Wire):
     """The one file of a base that peers of the run hand out: its size, and the root of its Merkle tree.
 
-    A piece proves itself against the root as it arrives, whoever sends it (`peer.sync.base_fetch`).
+    Each piece is verified against the root as it arrives, so it does not matter which peer sends it
+    (`peer.sync.base_fetch`).
     """
 
     size_bytes: int = Field(ge=1, le=GIVEN_BASE_BYTES_MAX)
@@ -37,7 +38,7 @@ class BaseFile(Wire):
 
     @property
     def digest(self) -> bytes:
-        """The root; those who hold the file know it by this name."""
+        """The root, by which peers that hold the file name it."""
         return bytes.fromhex(self.root)
 
 
@@ -81,7 +82,7 @@ class AdapterSpec(Wire):
     @field_validator("targets", mode="before")
     @classmethod
     def _several(cls, value: Any) -> Any:
-        """One name may stand for a list of one, and a TOML array for a tuple."""
+        """Take one name for a list of one, and a TOML array for a tuple."""
         if isinstance(value, str):
             return (value,)
         return tuple(value) if isinstance(value, list) else value
@@ -103,12 +104,12 @@ class AdapterSpec(Wire):
 
     @property
     def held(self) -> HeldPrecision:
-        """How a machine holds the base whose owner has not said otherwise."""
+        """The precision in which a machine holds the base, unless its owner chooses another."""
         return "nf4" if self.base_precision == "any" else self.base_precision
 
     @property
     def base_bytes(self) -> int:
-        """What the base takes of the device that it is on."""
+        """Bytes that the base takes on its device."""
         if self.held == "float32":
             return 4 * self.base_elements
         shortened = self.linear_elements if self.held == "nf4" else 0
@@ -116,5 +117,5 @@ class AdapterSpec(Wire):
 
     @property
     def scale(self) -> float:
-        """What B · A is multiplied by."""
+        """The factor of B · A."""
         return self.alpha / self.rank

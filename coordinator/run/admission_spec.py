@@ -9,7 +9,7 @@ from pydantic import Field
 
 from dht.wire import Wire
 
-OPEN_GROUP_MIN = 4  # of a run for anybody: in a smaller group one liar is a third
+OPEN_GROUP_MIN = 4  # of an open run: in a smaller group one liar is a third
 
 AdmissionMode: TypeAlias = Literal["invite", "list", "open"]
 
@@ -33,7 +33,7 @@ class AdmissionSpec(Wire):
         return self.mode != "open"
 
     def check(self, protections: Sequence[float], min_group: int) -> None:
-        """Raises ValueError where anybody may come and one of the `protections` is off: keys cost nothing."""
+        """Raise ValueError if the run is open and one of the `protections` is off: keys cost nothing."""
         if self.asks_for_passes:
             return
         if not all(protections):

@@ -1,4 +1,4 @@
-"""Keys of a run changed by name, as `--set TABLE.KEY=VALUE` does."""
+"""Changes of a run's keys by name, as with `--set TABLE.KEY=VALUE`."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from dht.errors import UsageError
 
 
 def with_changes(base: RunConfig, changes: Mapping[str, object]) -> RunConfig:
-    """The run with these values by dotted key; raises UsageError."""
+    """Return the run with these values by dotted key; raises UsageError."""
     return checked_run(changed_values(base, changes)) if changes else base
 
 
 def changed_values(base: RunConfig, changes: Mapping[str, object]) -> dict[str, Any]:
-    """All values of the run, as JSON has them, with these by dotted key; not checked yet. Raises UsageError."""
+    """Return all values of the run in JSON's types, with these by dotted key, unchecked; raises UsageError."""
     values: dict[str, Any] = json.loads(base.model_dump_json())
     for key, value in changes.items():
         if value is not None:
@@ -38,7 +38,7 @@ def changed_values(base: RunConfig, changes: Mapping[str, object]) -> dict[str, 
 
 
 def checked_run(values: dict[str, Any]) -> RunConfig:
-    """The run with these values; raises UsageError."""
+    """Check these values and return the run that has them; raises UsageError."""
     try:
         return RunConfig.model_validate_json(json.dumps(values))  # JSON has arrays where a run has tuples
     except ValidationError as error:
@@ -46,7 +46,7 @@ def checked_run(values: dict[str, Any]) -> RunConfig:
 
 
 def parse_settings(texts: Sequence[str]) -> dict[str, Any]:
-    """Each `TABLE.KEY=VALUE` by its dotted key; values as in TOML, or words without quotes. Raises UsageError."""
+    """Parse each `TABLE.KEY=VALUE`; values are as in TOML, or words without quotes. Raises UsageError."""
     found: dict[str, Any] = {}
     for text in texts:
         key, equals, value = text.partition("=")

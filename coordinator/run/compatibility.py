@@ -1,6 +1,6 @@
-"""Whose runs this version can take part in, told from a manifest's bytes before anything else in them is read. Pure.
+"""The check that this version can take part in a run, made before a manifest is read as a whole. Pure.
 
-A newer version may have written them, with fields that are not known here, so the run id is that of the bytes.
+A newer version may have written the manifest with fields that are not known here, so the run id is that of its bytes.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ OURS = f"{PROTOCOL_MAJOR}.{PROTOCOL_MINOR}"
 
 
 class _Needs(Wire):
-    """A `Manifest` of which only the protocol is read: nothing else in it may be in the way of a clear answer."""
+    """A `Manifest` of which only the protocol is read, so that nothing else in it prevents a clear answer."""
 
     config: object
     organiser: object
@@ -26,7 +26,7 @@ class _Needs(Wire):
 
 
 def read_manifest(data: bytes, run_id: bytes) -> Manifest:
-    """The manifest of this run; raises PeerError if these are not its bytes.
+    """Decode the manifest of this run; raises PeerError if these are not its bytes.
 
     Raises UsageError if they are, but this version cannot take part in the run.
     """

@@ -1,4 +1,4 @@
-"""What a run's manifest says of the text that is trained on: a part of `coordinator.run.manifest`."""
+"""The part of a run's manifest about the text that is trained on (`coordinator.run.manifest`)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dht.wire import Wire
 
 CHAT_TEMPLATE_CHARACTERS_MAX = 1 << 15
 CHAT = "chat"
-NO_TOKEN = -2  # where documents shall not begin or end with the token that their tokenizer has for it
+NO_TOKEN = -2  # documents do not begin or end with the token that their tokenizer has for it
 
 DataSource = Literal["stdlib", "text", "jsonl", "parquet", "tokens", "chat", "hub", "own"]
 Order = Literal["draws", "passes"]
@@ -21,11 +21,11 @@ TokenNumber: TypeAlias = Annotated[
     Field(ge=NO_TOKEN, lt=2**31, json_schema_extra={"type": "integer", "default": -1, "minimum": NO_TOKEN}),
     AfterValidator(lambda number: None if number == -1 else number),
 ]
-"""A token, or none of one's own wish; what the host finds is left out of a run file, or written as -1."""
+"""A token, or `NO_TOKEN` for none. In a run file, no number or -1 stands for the one that the host finds."""
 
 
 class DataSpec(Wire):
-    """What the learners read."""
+    """The text that learners read."""
 
     OMITS_NONE: ClassVar[bool] = True
 
@@ -94,29 +94,29 @@ class DataSpec(Wire):
     @field_validator("borders")
     @classmethod
     def _open(cls, value: Borders | None) -> Borders | None:
-        """The default has one encoding, which earlier versions read."""
+        """Turn the default into None, its only encoding, which earlier versions read."""
         return None if value == "open" else value
 
     @field_validator("order")
     @classmethod
     def _plain(cls, value: Order | None) -> Order | None:
-        """The default has one encoding, which earlier versions read."""
+        """Turn the default into None, its only encoding, which earlier versions read."""
         return None if value == "draws" else value
 
     @field_validator("chat_template")
     @classmethod
     def _named(cls, value: str | None) -> str | None:
-        """None has one encoding."""
+        """Turn an empty template into None, its only encoding."""
         return value or None
 
     @property
     def is_packed(self) -> bool:
-        """Whether a sequence holds whole documents, of which none sees another, and so is never cut elsewhere."""
+        """Whether a sequence holds whole documents, none of which sees another, and so is only cut between them."""
         return self.source == CHAT
 
     @property
     def is_marked(self) -> bool:
-        """Whether tokens say where a document begins, of which none sees another (`peer.data.marks`)."""
+        """Whether tokens mark where documents begin, none of which sees another (`peer.data.marks`)."""
         return self.is_packed or self.borders == "closed"
 
     @property

@@ -1,4 +1,4 @@
-"""What is wrong with a value that a person wrote, in words of people instead of pydantic's."""
+"""Explains what is wrong with a value that a person wrote, in plain words instead of pydantic's."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ KINDS = {
     "string": "text in quotes",
     "tuple": "a list",
 }
-"""What a value has to be, by how pydantic's names of its errors begin."""
+"""The kind that a value has to be, by the beginning of pydantic's name for the error."""
 BOUNDS = {
     "greater_than": ("more than", "gt"),
     "greater_than_equal": ("at least", "ge"),
@@ -35,9 +35,9 @@ SHOWN_CHARACTERS_MAX = 60
 
 
 def fault_of(error: ValidationError, model: type[BaseModel]) -> str:
-    """The first thing that is wrong with a value of this model."""
+    """Return the first thing that is wrong with a value of this model, with the name of its key."""
     first = error.errors()[0]
-    if first["type"] == "value_error":  # one of our own, which names its keys
+    if first["type"] == "value_error":  # our own error, which names its keys
         return str(first["ctx"]["error"])
     place = ".".join(map(str, first["loc"]))
     if first["type"] == "extra_forbidden":
@@ -46,7 +46,7 @@ def fault_of(error: ValidationError, model: type[BaseModel]) -> str:
 
 
 def problem_of(error: Mapping[str, Any]) -> str:
-    """What is wrong with a value, to be said behind its name; `error` is one of those that pydantic lists."""
+    """Return what is wrong with a value, as words that follow its name; `error` is one that pydantic lists."""
     kind, ctx, value = error["type"], error.get("ctx", {}), error["input"]
     if kind == "missing":
         return "is missing"
@@ -70,7 +70,7 @@ def problem_of(error: Mapping[str, Any]) -> str:
 
 
 def shown(value: object) -> str:
-    """A value as its writer knows it, cut where it is long."""
+    """Return a value as its writer knows it, shortened if it is long."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, dict | list | tuple):
@@ -80,13 +80,13 @@ def shown(value: object) -> str:
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """A question within a sentence, which of the known words was meant; empty if none is near."""
+    """Return a question in brackets whether a known word was meant; empty if none is near."""
     found = get_close_matches(word, list(known), n=1)
     return f" (did you mean {found[0]}?)" if found else ""
 
 
 def _meant(place: tuple[int | str, ...], model: type[BaseModel]) -> str:
-    """Which key of its table may have been meant, or else which of the same name in another table."""
+    """Ask whether a similar key of the same table was meant, or else the same key of another table."""
     table = model
     for name in place[:-1]:
         table = next(_tables(table.model_fields[str(name)].annotation))
@@ -102,7 +102,7 @@ def _meant(place: tuple[int | str, ...], model: type[BaseModel]) -> str:
 
 
 def _tables(annotation: Any) -> Iterator[type[BaseModel]]:
-    """The models that a field of this type may hold."""
+    """Yield the models that a field of this type may hold."""
     for one in (annotation, *get_args(annotation)):
         if isinstance(one, type) and issubclass(one, BaseModel):
             yield one

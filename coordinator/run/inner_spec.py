@@ -1,4 +1,4 @@
-"""How every learner of a run makes its steps: the inner optimizer and its rate."""
+"""The inner optimizer of a run's learners, and its learning rate."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MUON_MOMENTUM, DECAY_SHARE = 0.9, 0.2
 
 
 def _not(default: object) -> Callable[[Any], Any]:
-    """What fields do that manifests of older versions lack: their default has one form only, None."""
+    """Return a validator that turns a default into None, its only form: older manifests lack the field."""
     return lambda value: None if value == default else value
 
 
@@ -73,5 +73,5 @@ class InnerSpec(Wire):
 
     @property
     def falling_share(self) -> float:
-        """The share of the run's steps, at its end, in which `wsd` falls."""
+        """The share of the run's steps, at its end, in which the rate of `wsd` falls."""
         return DECAY_SHARE if self.decay_share is None else self.decay_share

@@ -1,7 +1,7 @@
 """The immutable description of a run. Its hash is the run id; everything peers must agree on beforehand is here.
 
-A `RunConfig` is what an organiser writes (one TOML file). `Manifest` adds what only exists once the run does:
-founders, organiser, the digest of the data and of the initial state.
+A `RunConfig` is the file that an organiser writes (one TOML file). `Manifest` adds the facts of a run that exists:
+founders, organiser, the digests of the data and of the initial state.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from dht.wire import PROTOCOL_MAJOR, Wire
 PEERS_PER_GROUP_MAX = 32
 FRAGMENTS_MAX = 256
 VERSIONS_MAX = 2**40
-LAB = "lab"  # a table of run files that is no part of a run: options of `muster lab`
-PROBATION_ROUNDS_MAX = 14  # the certificates that they follow from fit into one message (`Rules.memory`)
+LAB = "lab"  # a table of run files with options of `muster lab`; it is no part of a run
+PROBATION_ROUNDS_MAX = 14  # the certificates that determine them fit into one message (`Rules.memory`)
 PRESENCE_SECONDS_MAX = RECORD_KINDS["presence"].lifetime_seconds_max
 
 Codec = Literal["fp32", "fp16", "bf16", "int8", "int4", "e3m0", "int2"]
@@ -48,13 +48,13 @@ Merge = Literal[
 Norms = Literal["tensor", "row"]
 RunAdoption = Literal["carry", "eager"]
 Adoption = Literal["carry", "eager", "overwrite", "blend"]
-"""The last two are for `muster lab`, where published algorithms are made again that have them."""
+"""The last two are for `muster lab` only, which reproduces published algorithms that use them."""
 LaterShare: TypeAlias = Annotated[
     float | None,
     Field(ge=0, le=1, json_schema_extra={"type": "number", "default": 0.0, "minimum": 0, "maximum": 1}),
     AfterValidator(lambda share: share or None),
 ]
-"""A share that manifests of older versions do not have: 0 has one form only, which they know."""
+"""A share that manifests of older versions lack. None is the only form of 0, which older versions know."""
 
 
 class OuterSpec(Wire):
@@ -113,16 +113,16 @@ class OuterSpec(Wire):
 
     @property
     def keeps_later_steps(self) -> bool:
-        """Whether the steps made since a snapshot go on from the new anchor."""
+        """Whether the steps made since a snapshot are kept on top of the new anchor."""
         return self.adoption in ("carry", "eager")
 
     def kept_share(self, counted_steps: int) -> float:
-        """What a learner keeps of its distance from what it is measured against; all of it if nothing was merged."""
+        """Return the share of its distance from the reference that a learner keeps; all of it if nothing was merged."""
         return self.adoption_blend if self.adoption == "eager" and counted_steps > 0 else 1.0
 
 
 class PaceSpec(Wire):
-    """Who waits for whom, and how long."""
+    """The pace of rounds: when they begin, and how long peers wait for each other."""
 
     OMITS_NONE: ClassVar[bool] = True
 
@@ -176,7 +176,7 @@ class PaceSpec(Wire):
 
 
 class TrustSpec(Wire):
-    """Limits on new keys, for runs whose invite anybody may have (docs/how-to/strangers.md)."""
+    """Limits on new keys, for runs that strangers may join (docs/how-to/strangers.md)."""
 
     newcomers_share: float = Field(
         1.0,
@@ -218,12 +218,12 @@ class TrustSpec(Wire):
 
     @property
     def protections(self) -> tuple[float, ...]:
-        """What a run needs that lets in anybody; 0 is off."""
+        """The settings that an open run needs; 0 is off."""
         return self.probation_rounds, 1 - self.network_share, self.audit_share
 
     @property
     def bounds_newcomers(self) -> bool:
-        """Whether strangers are few in any group: then a run can only begin with founders that train."""
+        """Whether newcomers are limited in every group; then a run can only begin with founders that train."""
         return self.newcomers_share < 1
 
     @model_validator(mode="after")
@@ -285,9 +285,9 @@ class RunConfig(Wire):
 
     @property
     def uses_cells(self) -> bool:
-        """Whether those whom no group has a seat for bring their work through its members (docs/adr/0011).
+        """Whether peers without a seat in a group bring their work through its members (docs/adr/0011).
 
-        Cells do not know who is new, and passes are dealt out to those whom a certificate names.
+        Cells cannot limit newcomers, and passes are dealt to the peers that a certificate names.
         """
         return not (self.trust.bounds_newcomers or self.data.is_in_passes)
 
@@ -308,7 +308,7 @@ class RunConfig(Wire):
         return found
 
     def check_adoption(self, source: str) -> None:
-        """Raise UsageError for what no run has but those of the lab."""
+        """Raise UsageError for an adoption that only `muster lab` has."""
         if self.outer.adoption not in get_args(RunAdoption):
             raise UsageError(
                 f"{source}: outer.adoption = {self.outer.adoption!r} is for `muster lab --adoption` only; "
@@ -322,12 +322,12 @@ class RunConfig(Wire):
 
 
 def run_id_of(manifest: bytes) -> bytes:
-    """The run id of an encoded manifest, also of one that this version cannot read."""
+    """Return the run id of an encoded manifest, even of one that this version cannot read."""
     return digest_of(b"muster-manifest", manifest)
 
 
 class Manifest(Wire):
-    """A run that exists."""
+    """The manifest of a run that exists."""
 
     config: RunConfig
     organiser: PeerIdText
@@ -336,7 +336,7 @@ class Manifest(Wire):
     genesis: tuple[Digest, ...] = Field(min_length=1, max_length=FRAGMENTS_MAX)
     created_unix_seconds: int = Field(ge=0)
     protocol_major: int = PROTOCOL_MAJOR
-    protocol_minor_min: int = Field(0, ge=0)  # more only where an older minor could not do what is written here
+    protocol_minor_min: int = Field(0, ge=0)  # above 0 only if an older minor version could not follow this manifest
 
     @model_validator(mode="after")
     def _relations(self) -> Self:

@@ -1,4 +1,4 @@
-"""What a run's manifest says of its model: a part of `coordinator.run.manifest`."""
+"""The part of a run's manifest about its model (`coordinator.run.manifest`)."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from dht.wire import Wire
 
 TENSORS_MAX = 4096
 SETTINGS_CHARACTERS_MAX = 1 << 16
-LINE = r"^[^\p{C}\p{Zl}\p{Zp}]*$"  # one line that steers no terminal, for texts that people are shown
-OWN = "own"  # the model or the data that every peer brings itself
+LINE = r"^[^\p{C}\p{Zl}\p{Zp}]*$"  # one line without control characters, for texts that people are shown
+OWN = "own"  # marks a model or data that every peer brings itself
 WRITTEN_BY = "written_by"
-BY_HOST: dict[str, JsonValue] = {WRITTEN_BY: "host"}  # marks what no run file holds
-RETIRED: dict[str, JsonValue] = {WRITTEN_BY: "nobody"}  # has one value, which old manifests have, too
+BY_HOST: dict[str, JsonValue] = {WRITTEN_BY: "host"}  # marks fields that no run file holds
+RETIRED: dict[str, JsonValue] = {WRITTEN_BY: "nobody"}  # marks fields with one value, which old manifests have, too
 
 Initial = Literal["width", "depth"]
 Installed: TypeAlias = Annotated[
@@ -27,19 +27,19 @@ Installed: TypeAlias = Annotated[
     ),
     AfterValidator(lambda text: text or None),
 ]
-"""An installed package, `NAME==VERSION`; that there is none has one form only, which older versions know."""
+"""An installed package, `NAME==VERSION`. None is the only form of no package, which older versions know."""
 LaterFlag: TypeAlias = Annotated[
     Literal[True] | None,
     BeforeValidator(lambda flag: None if flag is False else flag),
     Field(json_schema_extra={"type": "boolean", "default": False}),
 ]
-"""A flag that manifests of older versions do not have: False has one form only, which they know."""
+"""A flag that manifests of older versions lack. None is the only form of False, which older versions know."""
 
 
 class TensorEntry(Wire):
     """One trained tensor: its name in the model, its shape, and its values at version 0 if they are seeded.
 
-    `uniform` ones are within ± `bound`; without one within ± 1/√hidden_size.
+    `uniform` values are within ± `bound`, or within ± 1/√hidden_size if there is no bound.
     """
 
     OMITS_NONE: ClassVar[bool] = True
@@ -105,7 +105,7 @@ class ModelSpec(Wire):
     @field_validator("settings", mode="before")
     @classmethod
     def _canonical(cls, value: Any) -> Any:
-        """A table becomes the one JSON text that stands for it on the wire, where there are no maps."""
+        """Turn a table into the one JSON text that stands for it on the wire, where there are no maps."""
         return json.dumps(value, sort_keys=True, separators=(",", ":")) if isinstance(value, dict) else value
 
     @model_validator(mode="after")
@@ -122,7 +122,7 @@ class ModelSpec(Wire):
 
     @property
     def settings_table(self) -> dict[str, Any]:
-        """`settings` as the table that it stands for; raises ValueError."""
+        """The table that `settings` stands for; raises ValueError."""
         try:
             return json.loads(self.settings or "{}")  # type: ignore[no-any-return]
         except RecursionError:
@@ -136,5 +136,5 @@ class ModelSpec(Wire):
 
     @property
     def is_own(self) -> bool:
-        """Whether every peer brings the model itself, and Muster knows its tensors only."""
+        """Whether every peer brings the model itself, and Muster knows only its tensors."""
         return self.family == OWN

@@ -1,4 +1,4 @@
-"""TOML files that people write: read as text and parsed, in one sentence if that cannot be done."""
+"""Reads and parses TOML files that people write; errors are one sentence."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import Any
 
 from dht.errors import UsageError
 
-SHORT_NAMES = {"pace": {"period": "steps_per_version", "grace": "grace_share"}}  # as options of `muster lab` are called
+SHORT_NAMES = {"pace": {"period": "steps_per_version", "grace": "grace_share"}}  # the names of `muster lab`'s options
 
-ADVICE = {  # by how the parser's complaint begins, for what people often forget
+ADVICE = {  # for common mistakes, by the beginning of the parser's message
     "Invalid value": "text has to be in quotes",
     "Cannot overwrite a value": "a key may be there only once",
     "Cannot declare": "a table may be there only once",
@@ -21,7 +21,7 @@ ADVICE = {  # by how the parser's complaint begins, for what people often forget
 
 @contextmanager
 def reading(path: Path) -> Iterator[None]:
-    """Whatever keeps this file from being read as text within is told in one sentence; raises UsageError."""
+    """Turn errors of reading this file as text within the block into a UsageError of one sentence."""
     try:
         yield
     except IsADirectoryError:
@@ -33,12 +33,12 @@ def reading(path: Path) -> Iterator[None]:
 
 
 def read_run_file(path: Path) -> str:
-    """The text of a run file; raises UsageError."""
+    """Return the text of a run file; raises UsageError."""
     return read_text(path, "run file", "; muster init writes one")
 
 
 def read_text(path: Path, what: str, advice: str = "") -> str:
-    """The text of this file, which is called `what` if it is not there; raises UsageError."""
+    """Return the text of this file, called `what` in the error if it is missing; raises UsageError."""
     with reading(path):
         try:
             return path.read_text(encoding="utf-8")
@@ -47,7 +47,7 @@ def read_text(path: Path, what: str, advice: str = "") -> str:
 
 
 def parse_toml(text: str, source: str) -> dict[str, Any]:
-    """What TOML text holds; `source` names it in the UsageError that is raised."""
+    """Parse TOML text; raises UsageError, in which `source` names the text."""
     try:
         return tomllib.loads(text)
     except (ValueError, RecursionError) as error:
@@ -56,7 +56,7 @@ def parse_toml(text: str, source: str) -> dict[str, Any]:
 
 
 def with_full_names(values: dict[str, Any]) -> dict[str, Any]:
-    """The same values, with keys of a run file by the names that they have, where people call them otherwise."""
+    """Return the values with the full names of run file keys in place of the short ones that people use."""
     found = dict(values)
     for table, names in SHORT_NAMES.items():
         if isinstance(inner := found.get(table), dict):
@@ -66,6 +66,6 @@ def with_full_names(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def full_name(key: str) -> str:
-    """The same of a dotted key."""
+    """Return a dotted key with its full name in place of a short one."""
     table, _, name = key.partition(".")
     return f"{table}.{SHORT_NAMES[table].get(name, name)}" if table in SHORT_NAMES else key
