@@ -1,1 +1,1 @@
-"""What people see: snapshot, network view, control client, credit, report."""
+"""Views for people: snapshot, network view, control client, credit, report."""

@@ -1,4 +1,4 @@
-"""Talking to the peer that runs on this machine: one JSON line each way over a Unix socket only its owner can open.
+"""The control client of a peer on this machine: one JSON line each way over a Unix socket only its owner can open.
 
 The client lives here so that the dashboard can use it; the server is in `peer.service.control_server`.
 """
@@ -24,7 +24,7 @@ from dht.errors import LocalError, UsageError
 SOCKET_NAME = "control.sock"
 REPLY_BYTES_MAX = 8 << 20
 TIMEOUT_SECONDS = 10.0
-FINAL_SECONDS_MAX = 180.0  # a host evaluates once more, for half of it at most
+FINAL_SECONDS_MAX = 180.0  # a host evaluates once more, for at most half of this time
 SAVE_SECONDS_MAX = 600.0  # of a large model, on a slow disk
 
 Model = TypeVar("Model", bound=BaseModel)
@@ -52,10 +52,10 @@ OF_ORGANISERS: frozenset[Command] = frozenset({"invite", "revoke", "readmit", "d
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What is asked of a peer.
+    """A command for a peer, with its arguments in `changes`.
 
-    `changes` go with `limits`, each `KEY=VALUE`, as `--limit` takes them; with `revoke` and `readmit` peer and reason;
-    with `look` the key of the owner's observer.
+    `limits` takes changes as `KEY=VALUE`, like `--limit`; `revoke` and `readmit` take a peer and a reason; `look` takes
+    the key of the owner's observer.
     """
 
     command: Command
@@ -67,7 +67,7 @@ class NobodyRunsError(LocalError):
 
 
 class UnreadyError(NobodyRunsError):
-    """One is there, and can do nothing but say what it is doing; a reply has that under `reply_key`."""
+    """A peer is there, but can only say what it is doing; a reply has that under `reply_key`."""
 
     reply_key: ClassVar[str]
 
@@ -77,7 +77,7 @@ class UnreadyError(NobodyRunsError):
 
 
 class StartingError(UnreadyError):
-    """It is about to run; `doing` is empty where nobody says."""
+    """The peer is still starting; `doing` is empty if it is not known."""
 
     reply_key = "starting"
 
@@ -86,7 +86,7 @@ class StartingError(UnreadyError):
 
 
 class EndingError(UnreadyError):
-    """It has run."""
+    """The peer is ending."""
 
     reply_key = "ending"
 
@@ -97,9 +97,9 @@ class EndingError(UnreadyError):
 def ask(
     data_directory: Path, command: Command, timeout_seconds: float = TIMEOUT_SECONDS, changes: Sequence[str] = ()
 ) -> dict[str, Any]:
-    """Send a command to the peer whose data directory this is; returns its reply.
+    """Send a command to the peer with this data directory and return its reply.
 
-    Raises NobodyRunsError if no peer runs there, not yet or not for long, UsageError if what is asked makes no sense,
+    Raises NobodyRunsError if no peer runs there, or it is starting or ending; UsageError if the command makes no sense;
     LocalError if the peer does not answer or reports a failure.
     """
     path = data_directory / SOCKET_NAME
@@ -129,23 +129,23 @@ def ask(
 
 
 def snapshot(data_directory: Path, command: Literal["status", "final"] = "status") -> PeerSnapshot:
-    """The peer's own view of itself; `final` has digests hashed from the tensors."""
+    """Return the peer's snapshot of itself; with `final`, its digests are hashed from the tensors."""
     seconds = TIMEOUT_SECONDS if command == "status" else FINAL_SECONDS_MAX
     return _told(PeerSnapshot, "snapshot", ask(data_directory, command, seconds))
 
 
 def limits(data_directory: Path, changes: Sequence[str] = (), timeout_seconds: float = TIMEOUT_SECONDS) -> OwnerLimits:
-    """What the owner allows, after these changes; UsageError says in a sentence why there was none."""
+    """Make these changes to the owner's limits and return them all; raises UsageError if a change is refused."""
     return _told(OwnerLimits, "limits", ask(data_directory, "limits", timeout_seconds, changes))
 
 
 def members_of(data_directory: Path) -> MemberList:
-    """Who is in the run, as the peer with this folder knows it; raises what `ask` raises."""
+    """Return the members of the run that the peer with this folder knows; raises what `ask` raises."""
     return _told(MemberList, "members", ask(data_directory, "members"))
 
 
 def _told(model: type[Model], name: str, reply: dict[str, Any]) -> Model:
-    """What a reply says under this name; raises LocalError if it is something else."""
+    """Return the model that a reply holds under this name; raises LocalError if it does not."""
     try:
         return model.model_validate(reply[name])
     except (KeyError, ValidationError):
@@ -166,7 +166,7 @@ def _connect(connection: socket.socket, path: Path) -> None:
 
 
 def _read_line(connection: socket.socket, timeout_seconds: float, clock: Callable[[], float] = time.monotonic) -> Any:
-    """One line of JSON; raises TimeoutError if all of it is not there in time, and LocalError if it is none."""
+    """Read one line of JSON; raises TimeoutError if it is late, LocalError if it is too long or no JSON."""
     ends, buffer = clock() + timeout_seconds, bytearray()
     while not buffer.endswith(b"\n"):
         remaining_seconds = ends - clock()

@@ -1,9 +1,9 @@
-"""Credit: whose work is in certified versions, summed from certificates only, so that every peer finds the same.
+"""Credit: each contributor's work in certified versions, summed from certificates only, so that all peers agree.
 
-A peer keeps the newest certificates only (`chain.CHAIN_KEPT`), and carries a record of what the older ones added up to.
-A record says from which version on it counts; equal records of two peers have equal digests. A token trains all
-fragments, so every fragment's certificates count it once, and sums are divided by the number of fragments at the end.
-What a member claims counts within bounds that follow from the certificate (`Outcome.credited`, docs/adr/0035).
+A peer keeps only the newest certificates (`chain.CHAIN_KEPT`), and a record with the sums of the older ones. A record
+says from which version on it counts; equal records of two peers have equal digests. A token trains all fragments, so
+every fragment's certificates count it once, and sums are divided by the number of fragments at the end. A member's
+claim counts within bounds that follow from the certificate (`Outcome.credited`, docs/adr/0035).
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from coordinator.views.network_view import CreditView, Hex
 from dht.statement import Digest, PeerIdText, digest_of
 from dht.wire import Wire
 
-CONTRIBUTORS_MAX = 1 << 14  # the contributor with least makes room
+CONTRIBUTORS_MAX = 1 << 14  # the contributors with the fewest tokens make room
 RECORD_BYTES_MAX = 1 << 22
-TOKEN_FRAGMENTS_MAX = 1 << 63  # beyond what anybody trains, and more than a record can say
+TOKEN_FRAGMENTS_MAX = 1 << 63  # beyond what anybody trains; a record can hold no more
 COMPARED_EVERY_VERSIONS = 16  # peers that are this close to each other have a version in common to compare at
 
 
@@ -32,26 +32,26 @@ class Credit:
     """Sums over certificates."""
 
     fragments: int
-    versions: Counter[str] = field(default_factory=Counter)  # that include work of this contributor
+    versions: Counter[str] = field(default_factory=Counter)  # versions that include the contributor's work
     token_fragments: Counter[str] = field(default_factory=Counter)
 
     def count(self, outcome: Outcome, sign: int = 1) -> None:
-        """Include a certified outcome, or take it back (−1) because its branch was left."""
+        """Add a certified outcome, or take it back (−1) because its branch was left."""
         for peer, tokens in outcome.credited().items():
             self.token_fragments[peer] += sign * tokens
             self.versions[peer] += sign
 
     def tokens_of(self, contributor: str) -> int:
-        """Certified tokens of a contributor, each counted once."""
+        """Return a contributor's certified tokens, each counted once."""
         return self.token_fragments[contributor] // self.fragments
 
     @property
     def tokens(self) -> int:
-        """Certified tokens of everybody, each counted once."""
+        """Certified tokens of all contributors, each counted once."""
         return self.token_fragments.total() // self.fragments
 
     def ranked(self) -> list[str]:
-        """Contributors, most tokens first, then by id."""
+        """Return the contributors, most tokens first, then by id."""
         found = (one for one, versions in self.versions.items() if versions > 0)
         return sorted(found, key=lambda one: (-self.token_fragments[one], one))
 
@@ -65,32 +65,32 @@ class Contributed(Wire):
 
 
 class CreditRange(Wire):
-    """Which versions of a fragment a record counts: `first` to `last`, whose digest is `head`; 0 for none yet."""
+    """The versions of a fragment that a record counts: `first` to `last`, whose digest is `head`; 0 for none yet."""
 
     first: int = Field(0, ge=0)
     last: int = Field(0, ge=0)
     head: Digest = bytes(32)
-    missed: int = Field(0, ge=0)  # versions in between whose certificates were never here
+    missed: int = Field(0, ge=0)  # versions in between whose certificates this peer never had
 
 
 class CreditRecord(Wire):
-    """What certificates add up to; contributors by id."""
+    """The sums over certificates; contributors are ordered by id."""
 
     reaches: tuple[CreditRange, ...] = Field(min_length=1, max_length=FRAGMENTS_MAX)
     contributors: tuple[Contributed, ...] = Field((), max_length=CONTRIBUTORS_MAX)
 
     @classmethod
     def empty(cls, fragments: int) -> CreditRecord:
-        """Nothing counted yet."""
+        """Return a record that counts nothing yet."""
         return cls(reaches=(CreditRange(),) * fragments)
 
     @property
     def digest(self) -> bytes:
-        """Equal for equal sums over the same certificates."""
+        """Digest of the record, equal for equal sums over the same certificates."""
         return digest_of(b"muster-credit", self.to_wire())
 
     def credit(self) -> Credit:
-        """The sums, to go on from."""
+        """Return the sums, to be added to."""
         credit = Credit(len(self.reaches))
         for one in self.contributors:
             credit.token_fragments[one.peer] = one.token_fragments
@@ -98,9 +98,9 @@ class CreditRecord(Wire):
         return credit
 
     def extended(self, chains: Sequence[Chain], ends: Sequence[int]) -> CreditRecord:
-        """With what these chains hold beyond it, up to version `ends[p]` of fragment p.
+        """Return the record with later certificates of these chains added, up to version `ends[p]` of fragment p.
 
-        Where the record counts a branch that is not that of the chains, it begins anew with what they hold.
+        If the record counts another branch than that of the chains, it begins anew with the chains' certificates.
         """
         pairs = list(zip(self.reaches, chains, strict=True))
         if not all(_continues(chain, reach) for reach, chain in pairs):
@@ -129,12 +129,15 @@ class CreditRecord(Wire):
         )
 
     def settled(self, chains: Sequence[Chain]) -> CreditRecord:
-        """With what these chains will forget; of the newest versions a branch may still be left, and be compared."""
+        """Return the record with all but the newest certificates of these chains added.
+
+        The branch of the newest ones may still be left, and peers compare their sums at them.
+        """
         return self.extended(chains, [chain.version - UNSETTLED_VERSIONS for chain in chains])
 
 
 def _continues(chain: Chain, reach: CreditRange) -> bool:
-    """Whether a chain is that of which a record counts the first part, as far as can be told."""
+    """Whether a chain continues the versions that a record counts, as far as can be told."""
     held = chain.digest_at(reach.last)
     if held is None and (oldest := chain.between(reach.last, reach.last + 1)):
         held = oldest[0].outcome.parent
@@ -143,14 +146,14 @@ def _continues(chain: Chain, reach: CreditRange) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class ContributorName:
-    """What a contributor calls itself and its team: untrusted text, and nobody checks who belongs to a team."""
+    """A contributor's name for itself and its team: untrusted text; team membership is not checked."""
 
     name: str = ""
     team: str = ""
 
 
 class CreditReport(BaseModel):
-    """Credit as people see it."""
+    """A summary of credit for people."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
@@ -172,7 +175,7 @@ class CreditReport(BaseModel):
 def report_of(
     run_id: bytes, settled: CreditRecord, chains: Sequence[Chain], claims: Mapping[str, ContributorName]
 ) -> CreditReport:
-    """The sums up to the newest versions of these chains."""
+    """Report the credit up to the newest versions of these chains, with the contributors' names."""
     versions = [chain.version for chain in chains]
     record = settled.extended(chains, versions)
     common = min(versions) // COMPARED_EVERY_VERSIONS * COMPARED_EVERY_VERSIONS
@@ -197,7 +200,7 @@ def credit_views(
     claims: Mapping[str, ContributorName],
     last_at: Mapping[str, float] | None = None,
 ) -> tuple[CreditView, ...]:
-    """These contributors with what they call themselves; `last_at`: Unix time of the last version with their work."""
+    """Return views of these contributors with their names; `last_at` has the Unix time of their last version."""
     nameless = ContributorName()
     return tuple(
         CreditView(
@@ -213,7 +216,7 @@ def credit_views(
 
 
 def team_tokens(contributors: Iterable[CreditView]) -> list[tuple[str, int]]:
-    """Certified tokens by team, most first, then by name; "" is who names none. Empty if nobody names one."""
+    """Return certified tokens by team, most first, then by name; "" stands for no team. Empty if there are no teams."""
     totals: Counter[str] = Counter()
     for one in contributors:
         totals[one.team] += one.tokens

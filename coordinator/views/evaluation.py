@@ -1,4 +1,4 @@
-"""Held-out loss: how good the model is, by the word of a peer that evaluates certified anchors."""
+"""Held-out loss: how good the model is, according to a peer that evaluates certified anchors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who is in a run, as one peer knows it: for `muster members`."""
+"""The members of a run that one peer knows, for `muster members`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Role = Literal["organiser", "co-organiser", "founder", "observer", "trainer", "n
 
 
 class RunMember(BaseModel):
-    """One key. `live`: seen within a presence lifetime. `out`: why it has no part any more; empty while it has."""
+    """One key. `live`: seen within a presence lifetime. `out`: why it was banned or shown out, else empty."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -18,14 +18,14 @@ class RunMember(BaseModel):
     name: str = ""
     role: Role  # an observer only looks; a newcomer has no certified share yet
     live: bool
-    since_unix_seconds: float | None = None  # since when it has been seen without a break, while it is live
-    tokens: int = 0  # certified, as far as this peer holds certificates
+    since_unix_seconds: float | None = None  # since when it has been live without a break; None if it is not live
+    tokens: int = 0  # certified, by the certificates that this peer holds
     out: str = ""
-    invite: str = ""  # the key of the invite by which it came, where this peer has seen its pass
+    invite: str = ""  # the key of the invite by which it came, if this peer has seen its pass
 
 
 class InviteView(BaseModel):
-    """An invite that this peer has given out. `used` is counted only where there are limits."""
+    """An invite that this peer has given out. `used` is counted only if the invite has limits."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -40,7 +40,7 @@ class InviteView(BaseModel):
 
 
 class MemberList(BaseModel):
-    """All that this peer knows of, those with a part first."""
+    """All members that this peer knows; those that are banned or shown out come last."""
 
     model_config = ConfigDict(frozen=True)
 

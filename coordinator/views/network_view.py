@@ -1,8 +1,8 @@
-"""What an observer knows of a run: the one model between what reads the network and what shows it.
+"""An observer's view of a run: the one model between the code that reads the network and the code that shows it.
 
-The observer writes the newest view as JSON to a file (write, then rename); pages and terminals only read it. Text in
-here comes from strangers (names, notes, addresses, software, reasons): it is bounded, and it is never markup.
-Times are Unix seconds of the observer's clock. What the network cannot say is None, empty or 0 by default.
+The observer writes the newest view as JSON to a file (write, then rename); pages and terminals only read it. Text in it
+comes from strangers (names, notes, addresses, software, reasons): it is bounded, and it is never markup. Times are Unix
+seconds of the observer's clock. Values that the network cannot tell are None, empty or 0 by default.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ Line = Annotated[str, StringConstraints(max_length=240)]
 Sample = Annotated[str, StringConstraints(max_length=SAMPLE_CHARACTERS_MAX)]
 """Untrusted text of several lines."""
 Sentence = Annotated[str, StringConstraints(max_length=SENTENCE_CHARACTERS_MAX)]
-"""What we say ourselves, with what to do about it."""
+"""Our own text, which also says what to do."""
 Hex = Annotated[str, StringConstraints(max_length=64, pattern=r"^[0-9a-f]*$")]
 """A digest; empty if unknown."""
 Unix = Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -48,9 +48,9 @@ Loss = Annotated[float, Field(allow_inf_nan=False)]
 
 PhaseName = Literal["join", "grace", "encode", "commit", "scatter", "reduce", "check", "vote", "adopt"]
 PHASES: tuple[PhaseName, ...] = ("join", "grace", "encode", "commit", "scatter", "reduce", "check", "vote", "adopt")
-"""In the order of a round (design §6.2): waiting for the quorum, grace window, …"""
+"""The phases in the order of a round (design §6.2): waiting for the quorum, grace window, …"""
 PHASE_WORDS = {"join": "joining round", "grace": "joining round", "reduce": "reducing", "vote": "voting"}
-"""What a member is doing in them, where it is not just training."""
+"""A member's state in the phases in which it does not just train."""
 
 Trust = Literal["in good standing", "probation", "banned"]
 
@@ -60,7 +60,7 @@ class _Frozen(BaseModel):
 
 
 class RunFacts(_Frozen):
-    """What the manifest fixes for ever, as far as people want to see it."""
+    """Facts from the manifest, which never change, as far as people want to see them."""
 
     fragments: int = Field(1, ge=1, le=FRAGMENTS_MAX, description="P")
     steps_per_version: int = Field(1, ge=1, description="H: inner steps between two versions of a fragment")
@@ -86,7 +86,7 @@ class PeerPoint(_Frozen):
 
 
 class PeerView(_Frozen):
-    """One peer as the observer sees it: mostly what the peer says of itself, in its signed presence."""
+    """One peer as the observer sees it, mostly from the peer's own claims in its signed presence."""
 
     peer_id: Id
     name: Line = ""
@@ -123,7 +123,7 @@ class FragmentView(_Frozen):
 
 
 class HistoryPoint(_Frozen):
-    """The run at one moment. Sums are since the run began, as far as the observer knows."""
+    """The run at one moment. Sums count from the run's beginning, as far as the observer knows."""
 
     unix_seconds: Unix
     versions: int = Field(0, ge=0, description="certified, over all fragments")
@@ -177,7 +177,7 @@ class PhaseSpan(_Frozen):
 
 
 class RoundView(_Frozen):
-    """One round, with the times of the peer that reported it (the leader, where it is known)."""
+    """One round, with the times of the peer that reported it (the leader, if it is known)."""
 
     fragment: int = Field(ge=0, lt=FRAGMENTS_MAX)
     version: int = Field(ge=1, description="the version that it makes, or would have made")
@@ -193,7 +193,7 @@ class RoundView(_Frozen):
 
 
 class BanView(_Frozen):
-    """A key that lost its place."""
+    """A banned key."""
 
     peer_id: Id
     reason: Line = ""
@@ -206,7 +206,7 @@ class BanView(_Frozen):
 
 
 class AuditView(_Frozen):
-    """An audit, or a complaint about somebody, as somebody signed it."""
+    """An audit of a peer, or a complaint about it, as another peer signed it."""
 
     kind: Literal["audit", "complaint"]
     about: Id
@@ -270,10 +270,10 @@ class NetworkView(_Frozen):
 
     @property
     def versions(self) -> int:
-        """Certified, over all fragments."""
+        """Number of certified versions, over all fragments."""
         return sum(one.version for one in self.fragments)
 
     @property
     def finished(self) -> bool:
-        """Whether the run has all the versions that it was to have; its peers may have gone since."""
+        """Whether the run has reached its number of versions; its peers may have gone since."""
         return bool(self.fragments) and self.versions >= self.run.versions_target

@@ -1,6 +1,7 @@
-"""An owner's limits as `muster limits` and the dashboard show them. What they mean is the peer's business.
+"""An owner's limits as `muster limits` and the dashboard show them. Only the peer knows what they mean.
 
-The form is drawn from these rows, so that a limit is described in one place only: where the peer checks it.
+The dashboard builds its form from these rows, so that each limit is described in one place only: where the peer checks
+it.
 """
 
 from __future__ import annotations
@@ -23,12 +24,12 @@ class OwnerLimit(BaseModel):
     at_start: bool = Field(False, description="a change of it takes effect when the peer starts again")
 
     def change(self, value: Value) -> str:
-        """What asks for this value, as `--limit` takes it."""
+        """Return the text that sets this value, as `--limit` takes it."""
         return f"{self.key}={str(value).lower() if isinstance(value, bool) else value}"
 
 
 class OwnerLimits(BaseModel):
-    """All of them, in the order of the documentation."""
+    """All limits of an owner, in the order of the documentation."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 

@@ -1,4 +1,4 @@
-"""The report of `muster swarm`, `muster lab` and `muster chaos` (design §11): what others script against."""
+"""The report of `muster swarm`, `muster lab` and `muster chaos` (design §11), which users' scripts read."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 
 class ReportedBan(BaseModel):
-    """A key that lost its place, why, and at how many peers."""
+    """A banned key, the reason, and the number of peers that banned it."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -21,7 +21,7 @@ class ReportedBan(BaseModel):
 class SwarmReport(BaseModel):
     """One run, summed up. Losses in nats per token; `utilisation` is learners' CPU seconds over cores × wall.
 
-    `versions_per_minute` is of the time between the first and the last version that honest processes were seen with.
+    `versions_per_minute` covers the time from the first to the last version that honest processes were seen with.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -41,7 +41,7 @@ class SwarmReport(BaseModel):
     agreement: bool
     state_digests: dict[str, dict[str, tuple[int, str]]]
     bans: tuple[ReportedBan, ...] = ()
-    hostile: tuple[str, ...] = ()  # who was told to attack; all else but tokens, steps and bytes is of the others
+    hostile: tuple[str, ...] = ()  # peers told to attack; all figures but tokens, steps and bytes leave them out
     events: dict[str, int]
     group_size_mean: float
     tokens_certified: int
@@ -64,9 +64,9 @@ class FaultRecord(BaseModel):
 
 
 class ChaosReport(SwarmReport):
-    """A run to which things were done; docs/how-to/chaos.md defines the figures.
+    """A run with injected faults; docs/how-to/chaos.md defines the figures.
 
-    `measured_…` and `versions_per_minute` are of the time between warm-up and drain.
+    `measured_…` and `versions_per_minute` cover the time between warm-up and drain.
     `goodput` is None without a run to compare with, `goodput_ideal` if learners were held to no pace.
     """
 

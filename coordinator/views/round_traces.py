@@ -1,7 +1,7 @@
 """The last rounds of a peer, phase by phase, for people to look at (design §6.2).
 
-Looks at the protocol core after each event and notes what has changed. The core knows nothing of it, and nothing is
-decided by it.
+The traces are taken from the protocol core after each event, by what has changed in it. The core does not know of them,
+and nothing is decided by them.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class _Round:
     """One attempt of ours at the version after `base`. Times are those of the event loop."""
 
     fragment: int
-    version: int  # that it makes
+    version: int  # the version that it makes
     base: bytes
     attempt: int
     leader: PeerId
@@ -39,19 +39,19 @@ class _Round:
     roster_id: bytes | None = None
     members: tuple[PeerId, ...] = ()
     contributors: frozenset[PeerId] = frozenset()
-    in_time: frozenset[PeerId] | None = None  # who had joined when the quorum was reached; None where we do not know
+    in_time: frozenset[PeerId] | None = None  # peers that had joined when the quorum was reached; None if unknown
     late: frozenset[PeerId] = frozenset()
     certificate: Certificate | None = None
     reason: str | None = None  # why it is void
     ended: float | None = None
 
     def enter(self, phase: PhaseName, now: float) -> None:
-        """A round only goes on: what comes late for its phase begins none."""
+        """Begin a phase, unless the round has already reached it or a later one."""
         if PHASES.index(phase) > PHASES.index(next(reversed(self.starts))):
             self.starts[phase] = now
 
     def note_joining(self, joining: Joining, now: float) -> None:
-        """Before there is a roster: which attempt we ask into, and whether its quorum is there."""
+        """Note the attempt that we ask to join, before there is a roster, and whether its quorum is there."""
         self.attempt, self.leader = joining.attempt_number, joining.leader
         gathering = joining.current
         if gathering is not None and gathering.quorum_at is not None and self.in_time is None:
@@ -59,7 +59,7 @@ class _Round:
             self.enter("grace", now)
 
     def note_attempt(self, attempt: Attempt, now: float) -> None:
-        """How far the group has come."""
+        """Note how far the group has come."""
         group, exchange, verdict = attempt.group, attempt.exchange, attempt.verdict
         self.attempt, self.leader, self.roster_id = group.attempt, group.leader, group.key.roster_id
         self.members, self.contributors = group.members, group.contributors
@@ -77,7 +77,7 @@ class _Round:
             self.enter("vote", now)
 
     def certify(self, certificate: Certificate, now: float) -> None:
-        """It has made its version, perhaps after we had given it up."""
+        """Note that the round made its version, perhaps after we had given it up."""
         included = {PeerId(one.peer) for one in certificate.outcome.included()}
         self.late = self._joined_late() | (self.contributors - included)
         self.certificate, self.reason, self.ended = certificate, None, None
@@ -91,7 +91,7 @@ class _Round:
         return frozenset() if self.in_time is None else frozenset(self.members) - self.in_time
 
     def view(self, reporter: PeerId, unix_offset_seconds: float) -> RoundView:
-        """As people see it; phases that took no time are left out."""
+        """Return the round's view for people; phases that took no time are left out."""
         starts = list(self.starts.items())
         ends: list[float | None] = [start for _, start in starts[1:]]
         phases = tuple(
@@ -131,7 +131,7 @@ class _Base:
         return cls(chain, chain.version, chain.digest)
 
     def still(self, chain: Chain) -> bool:
-        """Whether it still is the newest; asked after every event, so it must be cheap."""
+        """Whether this is still the newest version; asked after every event, so it must be cheap."""
         return chain is self.chain and chain.version == self.version
 
 
@@ -147,7 +147,7 @@ class RoundTraces:
         self._bases = [_Base.of(machine.chain) for machine in self.engine.machines]
 
     def follow(self, actions: Sequence[Action], now: float) -> None:
-        """Note what an event, answered by these actions, has changed."""
+        """Note what has changed with an event that these actions answer."""
         voids = {one.fragment: one for one in actions if isinstance(one, RoundVoided)}
         for machine in self.engine.machines:
             base = self._bases[machine.index]
@@ -160,19 +160,19 @@ class RoundTraces:
                 self._note(machine, now)
 
     def adopted(self, fragment: int, version: int, now: float) -> None:
-        """This version of a fragment, and with it every earlier one, has reached the learner."""
+        """Note that this version of a fragment, and with it every earlier one, has reached the learner."""
         for one in self._rounds:
             if one.certificate and one.ended is None and one.fragment == fragment and one.version <= version:
                 one.ended = now
 
     def views(self, count: int = ROUNDS_KEPT) -> tuple[RoundView, ...]:
-        """The newest rounds, newest last."""
+        """Return the newest `count` rounds, newest last."""
         core = self.engine.core
         newest = list(self._rounds)[-count:]
         return tuple(one.view(core.me, core.unix_offset_seconds) for one in newest)
 
     def last_void(self, machine: FragmentMachine) -> str:
-        """Why our last void attempt at the version after its newest one was so; empty if there was none."""
+        """Return why our last attempt at a fragment's next version was void; empty if there was none."""
         base = machine.chain.digest
         ours = (one for one in reversed(self._rounds) if one.fragment == machine.index and one.base == base)
         return next((one.reason[:REASON_CHARACTERS_MAX] for one in ours if one.reason), "")
@@ -191,7 +191,7 @@ class RoundTraces:
             one.note_attempt(machine.attempt, now)
 
     def _move(self, machine: FragmentMachine, base: _Base, now: float) -> None:
-        """The fragment has another newest version than before: one of our rounds made it, or came to nothing."""
+        """Note that a fragment's newest version has changed: one of our rounds made it, or our current one is void."""
         successor = next(iter(machine.chain.after(base.version, 1)), None)
         if successor is not None and successor.outcome.parent != base.digest:
             successor = None
@@ -203,7 +203,7 @@ class RoundTraces:
         if current is None or current.certificate is not None:
             return
         if current.roster_id is None and successor is not None:
-            self._rounds.remove(current)  # the others did it without us: no round of ours
+            self._rounds.remove(current)  # others made it without us, so it is no round of ours
         else:
             current.void(BRANCH_LEFT if successor is None else ELSEWHERE, frozenset(), now)
 

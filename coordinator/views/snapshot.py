@@ -1,4 +1,4 @@
-"""What a peer tells about itself on its control socket: the one model behind status, views, reports and dashboards.
+"""A peer's report on itself over its control socket: the one model behind status, views, reports and dashboards.
 
 A snapshot is for people on the same machine; nothing in it is a claim that another peer would believe.
 """
@@ -32,7 +32,7 @@ class FragmentStatus(_Frozen):
 
 
 class CertifiedWork(_Frozen):
-    """Sums over the certificates that have joined our chains since this peer started, without branches that it left."""
+    """Sums over the certificates added to our chains since this peer started, without branches that it left."""
 
     versions: int = 0
     minor: int = 0
@@ -42,7 +42,7 @@ class CertifiedWork(_Frozen):
 
 
 class OwnerDay(_Frozen):
-    """What a machine has given since midnight, local time, over restarts."""
+    """A machine's training time and traffic since midnight, local time, across restarts."""
 
     trained_seconds: float = 0.0
     sent_bytes: int = 0
@@ -97,10 +97,10 @@ class PeerSnapshot(_Frozen):
 
     @property
     def own_tokens(self) -> int:
-        """Certified tokens of its own, among the certificates that it has seen since it started."""
+        """The peer's own certified tokens, by the certificates that it has seen since it started."""
         return self.credited_tokens.get(self.peer_id, 0)
 
     @property
     def own_share(self) -> float:
-        """Their share of everybody's."""
+        """The share of these tokens in all peers' certified tokens."""
         return self.own_tokens / max(1, sum(self.credited_tokens.values()))

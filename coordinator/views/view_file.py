@@ -1,4 +1,4 @@
-"""The file between an observer and what shows its views: always a whole view, the newest one."""
+"""The file by which an observer hands its newest view to pages and terminals; it always holds a whole view."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dht.errors import LocalError
 
 
 def write_view(path: Path, view: NetworkView) -> None:
-    """Replace the view in `path` at once: a reader finds the old one or the new one. Raises LocalError."""
+    """Replace the view in `path` atomically: a reader finds the old one or the new one. Raises LocalError."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         temporary.write_text(view.model_dump_json(), encoding="utf-8")
@@ -23,7 +23,7 @@ def write_view(path: Path, view: NetworkView) -> None:
 
 
 def read_view(path: Path) -> NetworkView:
-    """The view in `path`; raises LocalError if there is none, or none that this version understands."""
+    """Read the view in `path`; raises LocalError if there is none, or none that this version understands."""
     try:
         with path.open("rb") as file:
             data = file.read(VIEW_BYTES_MAX + 1)
