@@ -249,7 +249,7 @@ class MischievousCore(Core):
         if (mischief := self.mischief()) is not None:
             self.bans = LoyalBans(accomplices=mischief.accomplices)
 
-    def say(self, kind: str, key: RoundKey, group: bytes, body: Wire) -> Statement:
+    def sign_statement(self, kind: str, key: RoundKey, group: bytes, body: Wire) -> Statement:
         """Sign a statement about (fragment, version)."""
         mischief = self.mischief()
-        return Core.say(self, kind, key, group, body if mischief is None else mischief.says(body))
+        return Core.sign_statement(self, kind, key, group, body if mischief is None else mischief.says(body))

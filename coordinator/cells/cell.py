@@ -152,7 +152,7 @@ class Cell(JointReduction):
             self.failed = now >= self.commit_by
             return []
         body = bundle_of(self.group.members, self.group.expected, self.commits)
-        self.bundle = self.core.say("bundle", self.group.key, self.group.key.roster_id, body)
+        self.bundle = self.core.sign_statement("bundle", self.group.key, self.group.key.roster_id, body)
         return list(self.core.to_all(self.group.members, self.bundle))
 
     def _conclude(self, now: float) -> list[Action]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from coordinator.cells.assignment import heads_for, heads_of
 from coordinator.cells.cell import Cell
 from coordinator.cells.cell_group import CellGroup, read_cell
-from coordinator.cells.subordinates import Subordinates, say_ward
+from coordinator.cells.subordinates import Subordinates, sign_ward_request
 from coordinator.chain.chain import Chain
 from coordinator.core.actions import Action, Send
 from coordinator.core.context import Core
@@ -143,11 +143,11 @@ class CellRounds:
         if self.head == self.core.me:
             self.subordinates.gather(now)
             return []
-        return [] if self.head is None else [Send(self.head, self._say_ward(self.head))]
+        return [] if self.head is None else [Send(self.head, self._sign_ward_request(self.head))]
 
-    def _say_ward(self, head: PeerId) -> Statement:
+    def _sign_ward_request(self, head: PeerId) -> Statement:
         self.nonce = self.nonce or self.core.random_bytes(NONCE_BYTES)
-        return say_ward(self.core, self.chain, head, self.nonce)
+        return sign_ward_request(self.core, self.chain, head, self.nonce)
 
     def _on_ward(self, statement: Statement, now: float) -> list[Action]:
         """Take a ward's request, perhaps before we are due; a late ward contributes to the next version instead."""
@@ -162,7 +162,7 @@ class CellRounds:
         """Fix our own cell and the cells below it. Wards with another live head, as far as we know, are not ours."""
         ours = {ward for ward in self.subordinates.gathered if self._head_of(ward, now) == self.core.me}
         self.subordinates.keep(ours)
-        rosters = self.subordinates.deal(self._say_ward(self.core.me))
+        rosters = self.subordinates.deal(self._sign_ward_request(self.core.me))
         self.over = not rosters
         return rosters
 

@@ -19,10 +19,10 @@ from dht.statement import Statement
 GATHER_SHARE = 0.1  # how long a head waits for its wards, as a share of a round's deadline
 
 
-def say_ward(core: Core, chain: Chain, head: PeerId, nonce: bytes) -> Statement:
+def sign_ward_request(core: Core, chain: Chain, head: PeerId, nonce: bytes) -> Statement:
     """Sign our request that this head take our work; a head signs one for its own cell, too."""
     key = RoundKey(chain.fragment, chain.version, b"")
-    return core.say("ward", key, asked(chain.digest, head), Ward(boot=nonce, dialable=core.dialable))
+    return core.sign_statement("ward", key, asked(chain.digest, head), Ward(boot=nonce, dialable=core.dialable))
 
 
 @dataclass(slots=True)
@@ -90,4 +90,6 @@ class Subordinates:
 
     def _say(self, leader: PeerId, height: int, wards: tuple[Statement, ...]) -> Statement:
         body = CellRoster(leader=leader, height=height, wards=wards)
-        return self.core.say("cell", RoundKey(self.chain.fragment, self.chain.version, b""), self.chain.digest, body)
+        return self.core.sign_statement(
+            "cell", RoundKey(self.chain.fragment, self.chain.version, b""), self.chain.digest, body
+        )

@@ -121,7 +121,7 @@ class Core:
         """Stay out of new groups for a while, as a vote of ours could not be written to disk."""
         self.unable_until = now + UNABLE_DEADLINES * self.pace.round_seconds
 
-    def say(self, kind: str, key: RoundKey, group: bytes, body: Wire) -> Statement:
+    def sign_statement(self, kind: str, key: RoundKey, group: bytes, body: Wire) -> Statement:
         """Sign a statement about (fragment, version)."""
         context = Context(run_id=self.rules.run_id, kind=kind, fragment=key.fragment, version=key.version, group=group)
         return make_statement(self.signer, context, body)

@@ -97,7 +97,7 @@ class StateSync:
         """Return other peers that say they have the state, and signers that seem to be away."""
         presence, signers = self.core.presence, chain.certificates[-1].voters - {self.core.me}
         others = presence.live(now) - signers
-        claimants = {peer for peer in others if presence.says_head(peer, chain.fragment, chain.digest)}
+        claimants = {peer for peer in others if presence.reports_head(peer, chain.fragment, chain.digest)}
         known, strangers = claimants & chain.known(), beacon_order(seed, claimants - chain.known())
         return (
             *beacon_order(seed, known),

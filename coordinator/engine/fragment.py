@@ -22,7 +22,7 @@ from coordinator.group.eligibility import Hindrance, eligibility
 from coordinator.group.pacing import Tempo
 from coordinator.round.attempt import Attempt
 from coordinator.round.joint_reduction import JointReduction
-from coordinator.round.roles import has_say
+from coordinator.round.roles import may_send
 from dht.identity import PeerId
 from dht.statement import Statement
 
@@ -271,7 +271,7 @@ def is_in_part(machine: FragmentMachine, statement: Statement) -> bool:
     """Whether the sender's role in a group or cell of ours allows this statement."""
     attempts = [*machine.rounds.all(), *([] if machine.finished is None else [machine.finished])]
     members: list[JointReduction] = [*attempts, *machine.cells.cells()]
-    return any(has_say(one.exchange, statement) for one in members)
+    return any(may_send(one.exchange, statement) for one in members)
 
 
 def _tell_certified(core: Core, certificate: Certificate) -> Tell:

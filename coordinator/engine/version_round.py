@@ -167,7 +167,7 @@ class VersionRound:
         """Abstain in a group that we joined but do not enter, so that no member waits for our vote."""
         roster_id = group.key.roster_id
         self.joining.own.speak(group)
-        statement = self.core.say("abstain", group.key, roster_id, Abstain(attempt=group.attempt))
+        statement = self.core.sign_statement("abstain", group.key, roster_id, Abstain(attempt=group.attempt))
         others = tuple(member for member in group.members if member != self.core.me)
         return list(self.core.to_all(others, statement))
 

@@ -107,7 +107,9 @@ class Joining:
             networks=self.core.networks[:NETWORKS_MAX],
             admission=self.core.admission.own or None,
         )
-        return self.core.say("join", RoundKey(self.chain.fragment, self.chain.version, b""), self.chain.digest, body)
+        return self.core.sign_statement(
+            "join", RoundKey(self.chain.fragment, self.chain.version, b""), self.chain.digest, body
+        )
 
     def meet(self, contributes: bool, now: float) -> list[Action]:
         """Ask again, in the attempt at the median of the others' attempts, so that peers that drifted apart meet.

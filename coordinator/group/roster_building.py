@@ -257,5 +257,5 @@ class RosterBuilder:
             voids=self.failures,
         )
         key = RoundKey(self.chain.fragment, self.chain.version, b"")
-        self.roster = self.core.say("roster", key, self.chain.digest, body)
+        self.roster = self.core.sign_statement("roster", key, self.chain.digest, body)
         return list(self.core.to_all(self.members, self.roster))

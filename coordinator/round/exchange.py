@@ -87,7 +87,7 @@ class Exchange:
             probation=self.core.me in self.group.probation,
             cell=event.cell,
         )
-        self.commit = self.core.say("commit", self.group.key, self.group.key.roster_id, body)
+        self.commit = self.core.sign_statement("commit", self.group.key, self.group.key.roster_id, body)
         return [Send(self.group.leader, self.commit)]
 
     def on_bundle(self, statement: Statement, gone: Set[PeerId]) -> list[Action]:
@@ -173,7 +173,7 @@ class Exchange:
             squared_norms=event.squared_norms,
             encoding_error=event.encoding_error,
         )
-        statement = self.core.say("result", self.group.key, self.inputs.digest, body)
+        statement = self.core.sign_statement("result", self.group.key, self.inputs.digest, body)
         return list(self.core.to_all(self.group.receivers(self.core.me), statement, event.root))
 
     def on_result(self, statement: Statement, root: bytes | None) -> None:

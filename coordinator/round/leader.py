@@ -104,7 +104,7 @@ class Leader:
         if not self.exchange.suffices(self.commits):
             return []
         body = bundle_of(self.group.members, self.group.expected, self.commits)
-        self.bundle = self.core.say("bundle", self.group.key, self.group.key.roster_id, body)
+        self.bundle = self.core.sign_statement("bundle", self.group.key, self.group.key.roster_id, body)
         return list(self.core.to_all(self.group.members, self.bundle))
 
     def _propose(self, inputs: InputSet, checks: list[Checked]) -> list[Action]:
@@ -115,7 +115,7 @@ class Leader:
             return []
         ordered = sorted(checks, key=lambda checked: checked.sender)
         proposal = Proposal(results=agreed, checks=tuple(checked.statement for checked in ordered))
-        self.proposal = self.core.say("proposal", self.group.key, inputs.digest, proposal)
+        self.proposal = self.core.sign_statement("proposal", self.group.key, inputs.digest, proposal)
         return self._show_refutations() + list(self.core.to_all(self.group.members, self.proposal))
 
     def _show_refutations(self) -> list[Action]:
@@ -124,7 +124,7 @@ class Leader:
 
     def _order_redo(self, inputs: InputSet, again: tuple[int, ...], checks: list[Checked]) -> list[Action]:
         body = Redo(partitions=again, checks=tuple(checked.statement for checked in checks))
-        self.redo = self.core.say("redo", self.group.key, inputs.digest, body)
+        self.redo = self.core.sign_statement("redo", self.group.key, inputs.digest, body)
         return self._show_refutations() + list(self.core.to_all(self.group.members, self.redo))
 
     def remind(self) -> list[Action]:

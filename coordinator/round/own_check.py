@@ -65,4 +65,4 @@ class OwnCheck:
             doubts=self.inspection.doubts,
             accused=self.inspection.accused,
         )
-        return self.core.say("check", self.group.key, inputs.digest, body)
+        return self.core.sign_statement("check", self.group.key, inputs.digest, body)

@@ -60,7 +60,7 @@ class Refutations:
     def tell(self, held: HeldResult, refutation: Refutation) -> list[Action]:
         """Show all members that a result is false."""
         assert self.exchange.inputs is not None
-        statement = self.core.say("refutation", self.group.key, self.exchange.inputs.digest, refutation)
+        statement = self.core.sign_statement("refutation", self.group.key, self.exchange.inputs.digest, refutation)
         return self._prove(held, statement) + self.spread([statement])
 
     def spread(self, statements: list[Statement]) -> list[Action]:

@@ -9,7 +9,7 @@ from dht.identity import PeerId
 from dht.statement import Statement
 
 
-def has_say(exchange: Exchange, statement: Statement) -> bool:
+def may_send(exchange: Exchange, statement: Statement) -> bool:
     """Whether the sender's role in this group allows this statement, as far as we know by now."""
     context, sender, group = statement.context, PeerId(statement.sender), exchange.group
     if context.group == group.key.roster_id:

@@ -240,7 +240,7 @@ class Voting:
         return self._say("abstain", Abstain(attempt=self.group.attempt)) if self._step(VoteStep.ABSTAIN) else []
 
     def _say(self, kind: str, body: Vote | Abstain) -> list[Action]:
-        self.said = self.core.say(kind, self.group.key, self.group.key.roster_id, body)
+        self.said = self.core.sign_statement(kind, self.group.key, self.group.key.roster_id, body)
         return list(self.core.to_all(self.group.members, self.said))
 
     def holds(self, certificate: Certificate) -> bool:

@@ -23,7 +23,7 @@ VERSIONS_KEPT = 2
 STATEMENTS_KEPT = 1024  # of each version: several rounds of a full group
 BYTES_KEPT = 16 << 20  # of each version
 SENDERS_MIN = 16  # it takes so many to fill either: one sender always leaves room for the others
-ROOMS = {
+STATEMENT_QUOTAS = {
     "join": (8, 8 << 10),
     "roster": (4, 48 << 10),
     "commit": (4, 28 << 10),
@@ -34,20 +34,20 @@ ROOMS = {
     "proposal": (4, 56 << 10),
     "ballot": (6, 4 << 10),
 }
-"""Statements and bytes kept of one sender and kind: a sender that fills one room may convict itself in another."""
-ELSEWHERE_PART = 4  # rooms for groups that we are not in are so much smaller: anybody can make up any number of groups
+"""Statements and bytes kept of one sender and kind: a sender that fills one quota may convict itself in another."""
+ELSEWHERE_PART = 4  # quotas for groups that we are not in are so much smaller: anybody can make up any number of groups
 ANSWERED_MAX = 4  # statements in answer to one question
 SHORT_BYTES = 16  # of a slot's name and of a statement's digest, if they are only compared
 
 Heard = dict[bytes, Statement]
 """Statements by the name of their slot."""
-Room = tuple[str, str, bool]
+QuotaKey = tuple[str, str, bool]
 """Sender, kind, and whether the statement is not the sender's part in a group of ours."""
-Say = Callable[[Statement], bool]
+MaySend = Callable[[Statement], bool]
 """Tells whether a statement is its sender's part in a group of ours."""
 
 
-def nowhere(statement: Statement) -> bool:
+def in_no_group(statement: Statement) -> bool:
     """Return False: the answer of a peer that is in no group."""
     return False
 
@@ -59,14 +59,14 @@ class Equivocations:
     verifier: Verifier
     heard: dict[int, Heard] = field(default_factory=dict)
     known: dict[int, set[bytes]] = field(default_factory=dict)  # digests of what is in `heard`
-    kept_bytes: dict[int, Counter[Room]] = field(default_factory=dict)
-    kept_counts: dict[int, Counter[Room]] = field(default_factory=dict)
+    kept_bytes: dict[int, Counter[QuotaKey]] = field(default_factory=dict)
+    kept_counts: dict[int, Counter[QuotaKey]] = field(default_factory=dict)
 
-    def see(self, statement: Statement, trusted: Set[PeerId], ours: Say = nowhere) -> list[Evidence]:
+    def see(self, statement: Statement, trusted: Set[PeerId], ours: MaySend = in_no_group) -> list[Evidence]:
         """Keep a statement and those in it, if they are new; returns what they prove together with those we have.
 
-        All senders share one half of the room; the other half is for `trusted` ones, as keys cost nothing. Each sender
-        has limited rooms, one for each kind. Statements that are its part in groups of ours (`ours`) have rooms of
+        All senders share one half of the space; the other half is for `trusted` ones, as keys cost nothing. Each sender
+        has a quota for each kind. Statements that are its part in groups of ours (`ours`) have quotas of
         their own, which nothing else can fill.
         """
         version = statement.context.version
@@ -78,7 +78,7 @@ class Equivocations:
                 found += self._keep(inner, trusted, ours)
         return found
 
-    def _keep(self, statement: Statement, trusted: Set[PeerId], ours: Say) -> list[Evidence]:
+    def _keep(self, statement: Statement, trusted: Set[PeerId], ours: MaySend) -> list[Evidence]:
         place = slot_of(statement)
         if place is None:
             return []
@@ -91,23 +91,23 @@ class Equivocations:
         if held is not None:  # what is too large for one message convicts nobody
             fits = len(held.body) + len(statement.body) <= BODIES_BYTES_MAX
             return [contradiction(held, statement)] if fits else []
-        room = _room(statement, ours)
-        if self._has_room(version, room, len(statement.body), trusted):
+        quota = _quota_key(statement, ours)
+        if self._has_room(version, quota, len(statement.body), trusted):
             self.heard.setdefault(version, {})[name] = statement
             self.known.setdefault(version, set()).add(statement.digest)
-            self.kept_bytes.setdefault(version, Counter())[room] += len(statement.body)
-            self.kept_counts.setdefault(version, Counter())[room] += 1
+            self.kept_bytes.setdefault(version, Counter())[quota] += len(statement.body)
+            self.kept_counts.setdefault(version, Counter())[quota] += 1
         return [lie(statement)] if lie_in(statement) is not None else []
 
-    def _has_room(self, version: int, room: Room, size: int, trusted: Set[PeerId]) -> bool:
+    def _has_room(self, version: int, quota: QuotaKey, size: int, trusted: Set[PeerId]) -> bool:
         counts, sizes = self.kept_counts.get(version, Counter()), self.kept_bytes.get(version, Counter())
-        sender, kind, elsewhere = room
+        sender, kind, elsewhere = quota
         share = 1 if sender in trusted else 2  # half is for senders that we know
         if counts.total() >= STATEMENTS_KEPT // share or sizes.total() + size > BYTES_KEPT // share:
             return False
         part = ELSEWHERE_PART if elsewhere else 1
-        count_max, bytes_max = ROOMS[kind]
-        return counts[room] < count_max // part and sizes[room] + size <= bytes_max // part
+        count_max, bytes_max = STATEMENT_QUOTAS[kind]
+        return counts[quota] < count_max // part and sizes[quota] + size <= bytes_max // part
 
     def forget(self, newest: int) -> None:
         """Forget all statements but those about the newest versions up to this one."""
@@ -146,7 +146,7 @@ def _name(place: Slot) -> bytes:
     return digest_of(b"muster-place", msgpack.packb(place, use_bin_type=True))[:SHORT_BYTES]
 
 
-def _room(statement: Statement, ours: Say) -> Room:
+def _quota_key(statement: Statement, ours: MaySend) -> QuotaKey:
     kind = kind_of(statement)
     in_group = kind not in ("join", "roster")
     return statement.sender, kind, in_group and not ours(statement)

@@ -232,7 +232,7 @@ class PresenceTable:
         rates = [self.sightings[peer].presence.steps_per_second for peer in peers & self.sightings.keys()]
         return max((1 / rate for rate in rates if rate > 0), default=0.0)
 
-    def says_head(self, peer: PeerId, fragment: int, digest: bytes) -> bool:
+    def reports_head(self, peer: PeerId, fragment: int, digest: bytes) -> bool:
         """Whether a peer says that this version is its newest one."""
         sighting = self.sightings.get(peer)
         heads = () if sighting is None else sighting.presence.heads

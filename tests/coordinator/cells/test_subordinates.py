@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from coordinator.cells.assignment import WARDS_MAX, CellAssignment, deal, deal_within
 from coordinator.cells.cell_group import asked
-from coordinator.cells.subordinates import Subordinates, say_ward
+from coordinator.cells.subordinates import Subordinates, sign_ward_request
 from coordinator.core.actions import Send
 from coordinator.run.manifest import RunConfig, TrustSpec
 from coordinator.simulator.keys import virtual_peer_id
@@ -73,7 +73,7 @@ def wards_of(*numbers: int) -> Subordinates:
 def test_many_keys_of_one_network_leave_room_to_others() -> None:
     wards = wards_of(*FIRST, *OTHER)
     assert len(wards.gathered) == WARDS_MAX // 4 + OTHERS
-    own = say_ward(wards.core, CHAIN, CLUB.ids[0], boot(0))
+    own = sign_ward_request(wards.core, CHAIN, CLUB.ids[0], boot(0))
     rosters = [one.message for one in wards.deal(own) if isinstance(one, Send) and isinstance(one.message, Statement)]
     cells = [[ward.sender for ward in one.read(CellRoster).wards] for one in rosters]
     assert {peer for cell in cells for peer in cell} >= CLUB.peers(OTHER)

@@ -83,7 +83,7 @@ def test_where_enough_signers_are_there_nobody_else_is_looked_at(monkeypatch):
     state_sync = StateSync(club.core(HOLDERS_MAX + 1))
     for number, peer in enumerate(club.ids):
         state_sync.core.presence.see(peer, presence(number), NOW)
-    monkeypatch.setattr(PresenceTable, "says_head", None)  # cannot be called
+    monkeypatch.setattr(PresenceTable, "reports_head", None)  # cannot be called
     (fetch,) = state_sync.fetch(chain, NOW)
     assert len(fetch.holders) == HOLDERS_MAX
     assert set(fetch.holders) < chain.certificates[-1].voters

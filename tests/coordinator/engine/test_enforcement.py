@@ -14,8 +14,8 @@ from coordinator.trust.bans import BANS_MAX, Ban, Bans
 from coordinator.trust.equivocation import (
     BYTES_KEPT,
     ELSEWHERE_PART,
-    ROOMS,
     SENDERS_MIN,
+    STATEMENT_QUOTAS,
     STATEMENTS_KEPT,
     Equivocations,
 )
@@ -138,7 +138,7 @@ def test_strangers_compare_nothing_with_us() -> None:
 
 
 def test_what_is_remembered_is_bounded_and_kept_for_those_we_know() -> None:
-    count_max, _ = ROOMS["join"]
+    count_max, _ = STATEMENT_QUOTAS["join"]
     strangers = range(5, 6 + STATEMENTS_KEPT // 2 // count_max)
     club = Club.of(strangers.stop, founders=5)
     equivocations = Equivocations(club.verifier)
@@ -152,7 +152,7 @@ def test_what_is_remembered_is_bounded_and_kept_for_those_we_know() -> None:
     assert equivocations.heard == equivocations.known == equivocations.kept_bytes == equivocations.kept_counts == {}
 
 
-@pytest.mark.parametrize("size", [0, ROOMS["bundle"][1] // 3])
+@pytest.mark.parametrize("size", [0, STATEMENT_QUOTAS["bundle"][1] // 3])
 @pytest.mark.parametrize("is_ours", [True, False])
 def test_one_key_does_not_fill_what_is_remembered(size: int, is_ours: bool) -> None:
     """Not even one that we know: else an accomplice could tell everybody something else."""
@@ -162,16 +162,18 @@ def test_one_key_does_not_fill_what_is_remembered(size: int, is_ours: bool) -> N
         place = {**CLUB.in_group(GROUP), "group": group}
         filler = CLUB.say(OTHER, "bundle", EvidenceNote(evidence=bytes(size)), **place)
         equivocations.see(filler, active, lambda _: is_ours)
-    few, fitting = (ROOMS["bundle"][0], 2) if is_ours else (ROOMS["bundle"][0] // ELSEWHERE_PART, 0)
+    few, fitting = (
+        (STATEMENT_QUOTAS["bundle"][0], 2) if is_ours else (STATEMENT_QUOTAS["bundle"][0] // ELSEWHERE_PART, 0)
+    )
     assert len(equivocations.heard.get(0, {})) == (fitting if size else few)
     equivocations.see(vote(CULPRIT), active)
     assert len(equivocations.see(vote(CULPRIT, "another"), active)) == 1
 
 
 def test_the_rooms_of_one_key_come_to_its_share() -> None:
-    assert ROOMS.keys() == {"ballot", *_SLOTS} - {"vote", "abstain"}
-    grouped = [room for kind, room in ROOMS.items() if kind not in ("join", "roster")]
-    counts, sizes = ([room[part] for room in ROOMS.values()] for part in (0, 1))
+    assert STATEMENT_QUOTAS.keys() == {"ballot", *_SLOTS} - {"vote", "abstain"}
+    grouped = [quota for kind, quota in STATEMENT_QUOTAS.items() if kind not in ("join", "roster")]
+    counts, sizes = ([quota[part] for quota in STATEMENT_QUOTAS.values()] for part in (0, 1))
     assert sum(counts) + sum(count // ELSEWHERE_PART for count, _ in grouped) <= STATEMENTS_KEPT // SENDERS_MIN
     assert sum(sizes) + sum(size // ELSEWHERE_PART for _, size in grouped) <= BYTES_KEPT // SENDERS_MIN
 

@@ -313,7 +313,7 @@ def test_every_change_is_seen_by_its_revision() -> None:
 def test_heads_are_compared_by_their_beginning() -> None:
     known, chain = table(), grown(chain_of(core()), 2, FIVE)
     known.see(FIVE[0], presence(chains=[chain]), 0.0)
-    assert known.says_head(FIVE[0], 0, chain.digest)
-    assert not known.says_head(FIVE[0], 0, chain.genesis)
-    assert not known.says_head(FIVE[0], 1, chain.digest)
-    assert not known.says_head(FIVE[1], 0, chain.digest)
+    assert known.reports_head(FIVE[0], 0, chain.digest)
+    assert not known.reports_head(FIVE[0], 0, chain.genesis)
+    assert not known.reports_head(FIVE[0], 1, chain.digest)
+    assert not known.reports_head(FIVE[1], 0, chain.digest)

@@ -11,8 +11,8 @@ from coordinator.core.actions import Tell
 from coordinator.core.events import Progress, Received
 from coordinator.engine.engine import Engine
 from coordinator.group.group import read_input_set
-from coordinator.round.roles import has_say
-from coordinator.trust.equivocation import ROOMS, Equivocations
+from coordinator.round.roles import may_send
+from coordinator.trust.equivocation import STATEMENT_QUOTAS, Equivocations
 from coordinator.trust.evidence import BODIES_BYTES_MAX
 from coordinator.trust.length_limits import ENVELOPE_BYTES, LEADERS_OWN_BYTES_MAX, check_length
 from coordinator.wire.messages import ATTEMPT_MAX, BODY_BYTES_MAX, Bundle, Check, Proposal, Redo, Result, Roster
@@ -119,10 +119,10 @@ def test_two_that_are_padded_as_far_as_they_are_taken_convict(kind: str) -> None
 
 
 def test_what_is_taken_has_room() -> None:
-    limits = {kind: BODY_BYTES_MAX[kind] for kind in ROOMS.keys() & BODY_BYTES_MAX.keys()}
-    assert all(limit <= ROOMS[kind][1] for kind, limit in limits.items())
-    assert ROOMS.keys() - limits.keys() == {"ballot", "bundle"}
-    assert 2 * ROOMS["bundle"][1] <= BODIES_BYTES_MAX
+    limits = {kind: BODY_BYTES_MAX[kind] for kind in STATEMENT_QUOTAS.keys() & BODY_BYTES_MAX.keys()}
+    assert all(limit <= STATEMENT_QUOTAS[kind][1] for kind, limit in limits.items())
+    assert STATEMENT_QUOTAS.keys() - limits.keys() == {"ballot", "bundle"}
+    assert 2 * STATEMENT_QUOTAS["bundle"][1] <= BODIES_BYTES_MAX
 
 
 def test_a_commitment_in_a_bundle_is_no_longer_than_one_that_comes_alone() -> None:
@@ -164,7 +164,7 @@ def test_results_of_partitions_that_a_member_does_not_reduce_take_no_room() -> N
         return make_statement(culprit, signed.context, own.model_copy(update=changes))
 
     def see(statement: Statement) -> int:
-        return len(equivocations.see(statement, trusted, partial(has_say, exchange)))
+        return len(equivocations.see(statement, trusted, partial(may_send, exchange)))
 
     fillers = [said(partition=place, turn=turn) for turn in (1, 0) for place in range(32)]
     assert not any(see(one) for one in fillers if one.digest != signed.digest)
@@ -173,6 +173,6 @@ def test_results_of_partitions_that_a_member_does_not_reduce_take_no_room() -> N
     redone = (own.partition + 1) % 5
     for number in (redone, (redone + 1) % 5):
         again = said(partition=number, turn=1)
-        assert not has_say(exchange, again)
+        assert not may_send(exchange, again)
         exchange.redone = frozenset({number})
-        assert has_say(exchange, again) == (exchange.group.reducer(number, {number}) == signed.sender)
+        assert may_send(exchange, again) == (exchange.group.reducer(number, {number}) == signed.sender)

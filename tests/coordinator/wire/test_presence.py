@@ -105,10 +105,10 @@ def test_whoever_says_nothing_else_can_be_called():
 def test_heads_are_compared_as_far_as_presence_carries_them():
     known, head = table(), digest("head")
     known.see(IDS[0], presence(versions=(1, 2), heads=(b"", head[:HEAD_BYTES])), now=0.0)
-    assert known.says_head(IDS[0], 1, head)
-    assert not known.says_head(IDS[0], 0, head)
-    assert not known.says_head(IDS[0], 2, head)
-    assert not known.says_head(IDS[1], 1, head)
+    assert known.reports_head(IDS[0], 1, head)
+    assert not known.reports_head(IDS[0], 0, head)
+    assert not known.reports_head(IDS[0], 2, head)
+    assert not known.reports_head(IDS[1], 1, head)
 
 
 def test_every_change_has_a_new_revision():
