@@ -87,7 +87,7 @@ def deal_within(order: Sequence[PeerId], head: PeerId, share: float, networks: N
         order = [peer for peer in order if peer not in surplus]
 
 
-def brought(
+def is_included(
     own: Contributor, leaders: Sequence[PeerId], cells: Sequence[CellYield], above: Sequence[Contributor]
 ) -> bool:
     """Whether the work `own` is part of the list `above`: in the first cell, whose leader is in the next, and so on.
@@ -98,11 +98,11 @@ def brought(
         return False
     lists = [*(cell.contributors for cell in cells[1:]), tuple(above)]
     return all(
-        any(one.peer == leader and _brings(one, cell) for one in listed)
+        any(one.peer == leader and _contributes(one, cell) for one in listed)
         for leader, cell, listed in zip(leaders, cells, lists, strict=True)
     )
 
 
-def _brings(one: Contributor, cell: CellYield) -> bool:
+def _contributes(one: Contributor, cell: CellYield) -> bool:
     """Whether this entry of a list stands for the merged work of the cell."""
     return one.cell == cell.digest and (one.tokens, one.steps) == total(cell.contributors)

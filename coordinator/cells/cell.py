@@ -98,10 +98,10 @@ class Cell(JointReduction):
 
     # -- events
 
-    def start(self, brought: CellInput | None) -> list[Action]:
-        """Begin with our contribution: our own work, or the merged work `brought` from the cell below."""
-        self.started, self.brought = True, brought
-        return self.bring()
+    def start(self, from_cell: CellInput | None) -> list[Action]:
+        """Begin with our contribution: our own work, or the merged work `from_cell` from the cell below."""
+        self.started, self.from_cell = True, from_cell
+        return self.contribute()
 
     def abstain(self) -> list[Action]:
         """Lead the cell without work of our own."""

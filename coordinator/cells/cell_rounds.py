@@ -117,8 +117,8 @@ class CellRounds:
     def _free(self, now: float) -> bool:
         return self.state_sync.complete and retreat(self.core, now) is None
 
-    def _brings(self, now: float) -> bool:
-        return self.core.contributes and self.own_work.brings(self.core.steps_now(now))
+    def _contributes(self, now: float) -> bool:
+        return self.core.contributes and self.own_work.has_new_steps(self.core.steps_now(now))
 
     def _head_of(self, ward: PeerId, now: float) -> PeerId | None:
         """Return the head of a peer among the heads that seem to be live; a head is its own head."""
@@ -132,7 +132,7 @@ class CellRounds:
         if self.since is not None or self.over or not self._free(now):
             return False
         heads = self._heads(now)
-        return bool(heads) and (self.core.me in heads or self._brings(now))
+        return bool(heads) and (self.core.me in heads or self._contributes(now))
 
     # -- asking, gathering, dealing out
 
@@ -189,7 +189,7 @@ class CellRounds:
             return []
         self.leading = Cell(self.core, self.chain, group, began=now)
         others = tuple(member for member in group.members if member != self.core.me)
-        own = self.leading.start(None) if self._brings(now) else self.leading.abstain()
+        own = self.leading.start(None) if self._contributes(now) else self.leading.abstain()
         return [*self.core.to_all(others, group.statement), *own]
 
     # -- messages
@@ -231,8 +231,8 @@ class CellRounds:
         cell = self.find(event.key.roster_id)
         if cell is None:
             return []
-        if cell.brought is None:
-            self.own_work.give(event.key.roster_id, self.core.steps_now(now))
+        if cell.from_cell is None:
+            self.own_work.note_contribution(event.key.roster_id, self.core.steps_now(now))
         return cell.on_encoded(event, now)
 
     # -- going on

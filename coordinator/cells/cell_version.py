@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from coordinator.cells.assignment import brought
+from coordinator.cells.assignment import is_included
 from coordinator.cells.cell import Cell
 from coordinator.cells.cell_rounds import CellRounds
 from coordinator.chain.certificate import Certificate, Contributor
@@ -39,13 +39,13 @@ def _snapshot_in(rounds: CellRounds, certificate: Certificate) -> RoundKey | Non
     ways: list[tuple[Cell, tuple[PeerId, ...], tuple[CellYield, ...]]] = []
     if led is not None and led.cell_input is not None:
         ways.append((led, (rounds.core.me, *above), (led.cell_input.cell, *rounds.told)))
-    if joined is not None and joined.brought is None:
+    if joined is not None and joined.from_cell is None:
         ways.append((joined, above, rounds.told))
     for cell, leaders, cells in ways:
         encoded = cell.exchange.encoded
         if encoded is None:
             continue
         own = Contributor(peer=rounds.core.me, tokens=encoded.tokens, steps=encoded.steps)
-        if brought(own, leaders, cells, listed):
+        if is_included(own, leaders, cells, listed):
             return cell.group.key
     return None

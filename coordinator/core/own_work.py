@@ -34,18 +34,18 @@ class OwnWork:
 
     me: PeerId
     counted_steps: int = 0  # our step count when we encoded the contribution that was adopted last
-    given: dict[bytes, int] = field(default_factory=dict)  # by roster: our step count when we encoded for it
+    contributed: dict[bytes, int] = field(default_factory=dict)  # by roster: our step count when we encoded for it
     entries: list[Entry] = field(default_factory=list)  # oldest first, without gaps
 
-    def give(self, roster_id: bytes, steps: int) -> None:
+    def note_contribution(self, roster_id: bytes, steps: int) -> None:
         """Note that we contribute to the round of this roster, encoded at `steps` inner steps."""
-        self.given[roster_id] = steps
-        while len(self.given) > ROUNDS_KEPT:
-            del self.given[next(iter(self.given))]
+        self.contributed[roster_id] = steps
+        while len(self.contributed) > ROUNDS_KEPT:
+            del self.contributed[next(iter(self.contributed))]
 
     def count(self, roster_id: bytes, outcome: Outcome) -> None:
         """Count the work that we gave to this roster as held by an adopted version."""
-        self.counted_steps = max(self.counted_steps, self.given.get(roster_id, 0))
+        self.counted_steps = max(self.counted_steps, self.contributed.get(roster_id, 0))
         own = next((one for one in outcome.included() if one.peer == self.me), None)
         if roster_id != outcome.roster_id or own is None:
             self.entries.clear()  # it came through a cell: no public figure says how much of it is ours
@@ -66,10 +66,10 @@ class OwnWork:
             return None
         returned = Returned(sum(one.work.steps for one in lost), sum(one.work.tokens for one in lost))
         self.counted_steps -= returned.steps
-        self.given.clear()  # else `knows` could take a version of this chain for one whose work is counted
+        self.contributed.clear()  # else `knows` could take a version of this chain for one whose work is counted
         return returned
 
-    def brings(self, steps: int) -> bool:
+    def has_new_steps(self, steps: int) -> bool:
         """Whether we have made at least one step that no version holds."""
         return steps > self.counted_steps
 
@@ -77,7 +77,7 @@ class OwnWork:
         """False if this version holds work of ours that we would contribute again: from before a restart, say."""
         if not any(outcome.included_in(self.me)):
             return True
-        return outcome.roster_id in self.given and self.given[outcome.roster_id] <= self.counted_steps
+        return outcome.roster_id in self.contributed and self.contributed[outcome.roster_id] <= self.counted_steps
 
     def change_over(self, outcomes: Sequence[Outcome]) -> bool:
         """Leave our branch for one of these versions; return whether we know which of our work they hold.

@@ -85,7 +85,7 @@ class VersionRound:
         """Whether we have an outer gradient: our cell's, or steps of ours that no version and no head's input holds."""
         if self.cells.cell_input is not None:
             return True
-        return self.core.contributes and not self.cells.given and self.own_work.brings(self.core.steps_now(now))
+        return self.core.contributes and not self.cells.given and self.own_work.has_new_steps(self.core.steps_now(now))
 
     def situation(self, now: float, follows: bool = False) -> OwnSituation:
         """Return the facts that decide whether we may ask into a group; `follows` if others have opened it."""
@@ -203,8 +203,8 @@ class VersionRound:
         attempt = self.find(event.key.roster_id)
         if attempt is None:
             return self.cells.on_encoded(event, now)
-        own = attempt.brought is None  # else our own work went to the cell
-        self.own_work.give(event.key.roster_id, self.core.steps_now(now) if own else 0)
+        own = attempt.from_cell is None  # else our own work went to the cell
+        self.own_work.note_contribution(event.key.roster_id, self.core.steps_now(now) if own else 0)
         return attempt.on_encoded(event, now)
 
     def lose(self, peer: PeerId, now: float) -> list[Action]:

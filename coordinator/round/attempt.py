@@ -94,7 +94,7 @@ class Attempt(JointReduction):
 
     def _own_part(self, certificate: Certificate) -> OwnPart:
         counted = certificate.outcome.included_in(self.core.me)
-        is_cells = self.brought is not None  # then our own work, if any, is in the cell's input
+        is_cells = self.from_cell is not None  # then our own work, if any, is in the cell's input
         if is_cells or not any(counted):
             return NotIncluded()
         return IncludedUnseen() if self.exchange.commit is None else Included(self.group.key, counted)
@@ -104,7 +104,7 @@ class Attempt(JointReduction):
     def start(self, now: float) -> list[Action]:
         if not self.exchange.suffices(self.group.contributors):
             return self.abstain()  # the leader has left out too many contributors for an input set
-        return self.bring() + self.settle(now)
+        return self.contribute() + self.settle(now)
 
     def heeds(self, kind: str) -> bool:
         """Whether a message of this kind matters: all kinds until we abstain, then only those of LAST_WORDS."""

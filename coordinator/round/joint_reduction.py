@@ -32,15 +32,15 @@ from dht.statement import Statement
 class JointReduction(ABC):
     """One member's state in one group, except for the use of the results.
 
-    `brought` is the merged work of our cell, if we contribute that; None for our own outer gradient. `gone` are members
-    that the transport lost, and when, or that were silent in the group before; we do not wait for them.
+    `from_cell` is the merged work of our cell, if we contribute that; None for our own outer gradient. `gone` are
+    members that the transport lost, and when, or that were silent in the group before; we do not wait for them.
     """
 
     core: Core
     chain: Chain
     group: Group
     timeline: Timeline
-    brought: CellInput | None = None
+    from_cell: CellInput | None = None
     left_out: int = 0  # peers that asked in vain, as far as we know (`Exchange`)
     exchange: Exchange = field(init=False)
     early_messages: EarlyMessages = field(init=False)
@@ -74,9 +74,9 @@ class JointReduction(ABC):
 
     # -- events
 
-    def bring(self) -> list[Action]:
+    def contribute(self) -> list[Action]:
         """Ask the shell for our contribution, if we make one."""
-        return self.exchange.start(None if self.brought is None else self.brought.merged)
+        return self.exchange.start(None if self.from_cell is None else self.from_cell.merged)
 
     def receive(self, sender: PeerId, message: Statement | PartNote, root: bytes | None, now: float) -> list[Action]:
         """Take a statement or part of this group; raises PeerError if it is false or does not belong here."""
@@ -104,7 +104,7 @@ class JointReduction(ABC):
 
     def on_encoded(self, event: Encoded, now: float) -> list[Action]:
         """Take our encoded contribution."""
-        claimed = event if self.brought is None else self.brought.claim(event)
+        claimed = event if self.from_cell is None else self.from_cell.claim(event)
         return self.exchange.on_encoded(claimed) + self.settle(now) if self.heeds("encoded") else []
 
     def on_reduced(self, event: Reduced, now: float) -> list[Action]:

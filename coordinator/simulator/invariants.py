@@ -290,7 +290,7 @@ def _is_bounded(machine: FragmentMachine) -> bool:
         and len(joining.announced) <= len(machine.chain.active_set())
         and len(machine.vote_locks.known) <= BASES_MAX
         and len(machine.state_sync.unserved) <= UNSERVED_MAX
-        and len(machine.own_work.given) <= ROUNDS_KEPT
+        and len(machine.own_work.contributed) <= ROUNDS_KEPT
         and len(machine.chain.certificates) <= machine.chain.rules.chain_kept
     )
 

@@ -42,7 +42,7 @@ def _certified_work(lineage: Sequence[Certificate], peer: VirtualPeer, honest: b
     found: list[Work] = []
     for certificate in lineage:
         if any(certificate.outcome.included_in(peer.me)):
-            done = peer.brought[certificate.outcome.roster_id]
+            done = peer.contributed[certificate.outcome.roster_id]
             if honest and sum(last - first for _, first, last in done) != _claimed_steps(certificate, peer.me):
                 raise InvariantError(f"{peer.me} is credited with other steps than it committed")
             found += done

@@ -123,7 +123,7 @@ class VirtualPeer:
     served: list[dict[bytes, bytes]] = field(default_factory=list)  # per fragment, newest last
     fetches: dict[int, int] = field(default_factory=dict)  # number of fetches begun, by fragment
     given: int = 0  # number of states and steps that others fetched here
-    brought: dict[bytes, list[Work]] = field(default_factory=dict)  # our contributed work by roster, over all lives
+    contributed: dict[bytes, list[Work]] = field(default_factory=dict)  # our contributed work by roster, over all lives
     mischief: Mischief | None = None  # None if the peer is honest
     own_pass: bytes = b""  # our pass, if the run asks for one
 
@@ -319,7 +319,9 @@ class VirtualPeer:
     def _encode(self, action: Encode) -> Event | None:
         encoded = self.tensors.encode(action, self.world.clock.now)
         if encoded is not None:
-            self.brought[action.key.roster_id] = self.tensors.learner.work(encoded.window_first, encoded.window_count)
+            self.contributed[action.key.roster_id] = self.tensors.learner.work(
+                encoded.window_first, encoded.window_count
+            )
         if encoded is None or self.mischief is None:
             return encoded
         return self.mischief.encodes(encoded, self.tensors.garbled)

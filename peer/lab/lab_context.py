@@ -96,7 +96,7 @@ class LabContext:
         one = self.active.pop(peer, None)
         if one is not None:
             self.record({"event": "end", "peer": peer, "step": one.learner.steps(now)})
-            one.lazy.bring(one.learner.steps(now))
+            one.lazy.advance(one.learner.steps(now))
             one.lazy.settle()
 
     def is_believed(self, peer: PeerId) -> bool:
@@ -120,13 +120,13 @@ class LabContext:
         for peer, one in self.active.items():
             self.record({"event": "final", "peer": peer, "step": one.lazy.steps, "parameters": one.lazy.digest().hex()})
 
-    def bring_all(self, now: float) -> None:
+    def advance_all(self, now: float) -> None:
         """Begin the steps of all live peers up to now, so that all cores are busy."""
         for one in self.active.values():
-            one.lazy.bring(one.learner.steps(now))
+            one.lazy.advance(one.learner.steps(now))
 
     def settle_all(self, now: float) -> None:
         """Make the steps of all live peers up to now, and wait for them."""
-        self.bring_all(now)
+        self.advance_all(now)
         for one in self.active.values():
             one.lazy.settle()

@@ -72,7 +72,7 @@ class LazyLearner:
 
     def digest(self) -> bytes:
         """Return a digest of the parameters after all steps and operations so far, bit for bit."""
-        self.bring(self._promised)
+        self.advance(self._promised)
         self.settle()
         return parameters_digest(self._learner.export_state())
 
@@ -87,7 +87,7 @@ class LazyLearner:
         """Adopt a new anchor after `step` steps."""
         self.after(step, lambda learner: learner.adopt(adoption.fragment, adoption.new, *adoption.terms()))
 
-    def bring(self, step: int) -> None:
+    def advance(self, step: int) -> None:
         """Begin to make all steps up to this one."""
         due: list[tuple[int, Operation]] = []
         while self._todo and self._todo[0][0] <= step:
@@ -114,14 +114,14 @@ class LazyLearner:
 
     def snapshot(self, fragment: int, step: int) -> tuple[Tensor, Counters]:
         """Return the fragment after `step` steps, float32[elements], and the work in it since its anchor."""
-        self.bring(step)
+        self.advance(step)
         self.settle()
         out = torch.empty(self._learner.fragments[fragment].elements)
         return out, self._learner.snapshot(fragment, out)
 
     def save(self, step: int) -> SavedLearner:
         """Return everything that `restore` needs to continue from `step` with the same bits."""
-        self.bring(step)
+        self.advance(step)
         self.settle()
         return SavedLearner(self._learner.export_state(), tuple((at, what) for at, _, what in sorted(self._todo)))
 

@@ -220,7 +220,7 @@ class TapePlayer:
 
     def _compare(self, line: TapeLine) -> None:
         lazy = self._tensors(line).lazy
-        lazy.bring(line["step"])
+        lazy.advance(line["step"])
         if lazy.digest().hex() != line["parameters"]:
             raise LocalError(f"{line['peer']} has other parameters after step {line['step']} than the tape says")
         self.learners.add(PeerId(line["peer"]))

@@ -108,7 +108,7 @@ class LabTensors:
         """
         if action.key not in self._open_rounds:
             return None
-        self._context.bring_all(now)
+        self._context.advance_all(now)
         self._snapshot_at[action.key] = now
         honest = {} if self.attack is None else self._context.honest_steps(now)
         return self.encode_at(action, self.learner.steps(now), honest)

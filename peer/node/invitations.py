@@ -59,13 +59,13 @@ class WantedInvite:
 
 
 class Invitations:
-    """The invites of one peer in one run. `brought` is the ticket of the invite with which it came."""
+    """The invites of one peer in one run. `own_ticket` is the ticket of the invite with which it came."""
 
-    def __init__(self, core: Core, organiser_rights: OrganiserRights, folder: Path, brought: Ticket | None) -> None:
+    def __init__(self, core: Core, organiser_rights: OrganiserRights, folder: Path, own_ticket: Ticket | None) -> None:
         self._core = core
         self._organiser_rights = organiser_rights
         self._folder = folder
-        self._brought = brought
+        self._own_ticket = own_ticket
 
     def ticket(self, words: Sequence[str], now: float) -> Ticket | None:
         """Return the ticket for the next invite: as asked for, or the usual one; None where the run needs no pass.
@@ -81,11 +81,11 @@ class Invitations:
             return self._mint(WantedInvite.parse(words), now)
         if self._organiser_rights.may_give():
             return self._usual(now)
-        if self._brought is None or self._brought.seed is None:
+        if self._own_ticket is None or self._own_ticket.seed is None:
             raise UsageError(
                 f"the invite by which this peer came is for it alone; ask the organiser, {self._core.rules.organiser}"
             )
-        return self._brought
+        return self._own_ticket
 
     def find(self, ending: str) -> PeerId | None:
         """Return the key of the one invite made here that ends like this, or has this note; else None."""

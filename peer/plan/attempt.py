@@ -8,7 +8,7 @@ import numpy as np
 
 from coordinator.core.timeline import CHECK_SHARE
 from peer.plan.attendance import Attendance
-from peer.plan.cells import Brought, CellRound
+from peer.plan.cells import CellRound, CellWork
 from peer.plan.cost import Peers, RoundCost
 from peer.plan.population import Flags, Floats
 
@@ -17,7 +17,7 @@ NOBODY = np.zeros(0, dtype=np.intp)
 
 @dataclass(frozen=True, slots=True)
 class PlannedAttempt:
-    """A roster fixed at `start`. `brought` is the work its heads bring from their cells; None: all bring their own."""
+    """A roster fixed at `start`. `cell_work` is what its heads contribute for their cells, if there are cells."""
 
     fragment: int
     roster: Peers
@@ -25,7 +25,7 @@ class PlannedAttempt:
     start: float
     minor: bool
     snapshot_seconds: Floats  # from the start until each member has its work ready
-    brought: Brought | None = None
+    cell_work: CellWork | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,24 +75,26 @@ def in_cells(
     A new seat's work goes through a head, too, and its peer asks into the group once its cell is done.
     """
     roster, leads = attempt.roster, np.isin(attempt.roster, newest)
-    brought = cells.play(roster[leads], joined[~np.isin(joined, roster[leads])], rng)
-    ready = np.full(len(roster), float(np.median(brought.ready_seconds)))
-    ready[leads] = brought.ready_seconds
+    cell_work = cells.play(roster[leads], joined[~np.isin(joined, roster[leads])], rng)
+    ready = np.full(len(roster), float(np.median(cell_work.ready_seconds)))
+    ready[leads] = cell_work.ready_seconds
     here = ready <= closing.seconds(roster, ready)
     start = attempt.start + float(ready[here].max())
-    return replace(attempt, roster=roster[here], start=start, snapshot_seconds=np.zeros(here.sum()), brought=brought)
+    return replace(
+        attempt, roster=roster[here], start=start, snapshot_seconds=np.zeros(here.sum()), cell_work=cell_work
+    )
 
 
 def round_of(attempt: PlannedAttempt, present: Flags, attendance: Attendance) -> Round:
     """Return the round of the present members, and of the wards whose work they bring."""
     members, ahead = attempt.roster[present], attempt.start - attendance.now + attempt.snapshot_seconds[present]
     begun, wards, supplied = attempt.start, NOBODY, np.zeros(0)
-    if attempt.brought is not None:
-        brought = attempt.brought.through(members)
-        leads = np.isin(members, brought.heads)
-        begun, wards, supplied = attempt.begun, brought.wards, brought.supplied_seconds
+    if attempt.cell_work is not None:
+        cell_work = attempt.cell_work.through(members)
+        leads = np.isin(members, cell_work.heads)
+        begun, wards, supplied = attempt.begun, cell_work.wards, cell_work.supplied_seconds
         members = np.concatenate([members[leads], wards])
-        ahead = np.concatenate([ahead[leads], brought.snapshot_seconds])
+        ahead = np.concatenate([ahead[leads], cell_work.snapshot_seconds])
     snapshots = np.floor(attendance.made[members] + attendance.population.steps_per_second[members] * ahead)
     return Round(
         attempt.fragment, attempt.roster, members, snapshots, begun, attempt.start, attempt.minor, wards, supplied

@@ -45,7 +45,7 @@ class Tier:
 
 
 @dataclass(frozen=True, slots=True)
-class Brought:
+class CellWork:
     """The work that heads bring. Seconds count from when the fragment was due; bits are those of every peer."""
 
     heads: Peers
@@ -57,11 +57,11 @@ class Brought:
     sent_bits: Floats
     received_bits: Floats
 
-    def through(self, heads: Peers) -> Brought:
+    def through(self, heads: Peers) -> CellWork:
         """Return the work that these heads bring; the other heads have spent their bits in vain."""
         here = np.isin(self.head, heads)
         parts = self.wards[here], self.head[here], self.snapshot_seconds[here], self.supplied_seconds[here]
-        return Brought(self.heads, self.ready_seconds, *parts, self.sent_bits, self.received_bits)
+        return CellWork(self.heads, self.ready_seconds, *parts, self.sent_bits, self.received_bits)
 
 
 def deal(heads: Peers, wards: Peers, rng: np.random.Generator) -> tuple[Tier, Tier, Peers]:
@@ -96,7 +96,7 @@ class CellRound:
         self.work, self.people, self.share, self.until = work, people, share, until
         self.sent, self.received = np.zeros(len(people)), np.zeros(len(people))
 
-    def play(self, heads: Peers, wards: Peers, rng: np.random.Generator) -> Brought:
+    def play(self, heads: Peers, wards: Peers, rng: np.random.Generator) -> CellWork:
         """Gather, assign and merge the wards' work."""
         own, below, head_of = deal(heads, wards, rng)
         begins = GATHER_SHARE * self.work.pace.round_seconds
@@ -112,14 +112,14 @@ class CellRound:
         lost[own.member] |= ~here
         lost[below.member] |= lost[below.leader[below.cell]]
         supplied = self._supply(own, below)
-        brought = (head_of >= 0) & ~lost[wards]
-        return Brought(
+        included = (head_of >= 0) & ~lost[wards]
+        return CellWork(
             heads,
             ready,
-            wards[brought],
-            heads[head_of[brought]],
-            begins + steps[wards[brought]],
-            supplied[wards[brought]],
+            wards[included],
+            heads[head_of[included]],
+            begins + steps[wards[included]],
+            supplied[wards[included]],
             self.sent,
             self.received,
         )

@@ -243,9 +243,9 @@ class PlannedSwarm:
             return
         self.sent_bits[roster[present]] += cost.sent_bits
         self.received_bits[roster[present]] += cost.received_bits
-        if attempt.brought is not None:
-            self.sent_bits += attempt.brought.sent_bits
-            self.received_bits += attempt.brought.received_bits
+        if attempt.cell_work is not None:
+            self.sent_bits += attempt.cell_work.sent_bits
+            self.received_bits += attempt.cell_work.received_bits
         self._push(end, round_of(attempt, present, self.attendance))
 
     def _certifies(self, fragment: int, roster: Peers, voters: Peers, minor: bool) -> bool:

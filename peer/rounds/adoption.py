@@ -56,14 +56,14 @@ class Rebase:
 
 
 @dataclass(frozen=True, slots=True)
-class BringAgain:
+class Recontribute:
     """Keep everything beyond the old anchor, and a share of the way back to the branch that we leave."""
 
     reference: Tensor
     work: Returned
 
 
-Update = Overwrite | Restart | Carry | Rebase | BringAgain
+Update = Overwrite | Restart | Carry | Rebase | Recontribute
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +97,7 @@ class Adoption:
                 return reference, counted.steps, counted.tokens
             case Rebase(reference):
                 return reference, 0, 0
-            case BringAgain(reference, work):
+            case Recontribute(reference, work):
                 return reference, -work.steps, -work.tokens
 
 
@@ -123,7 +123,7 @@ def update_of(
         case NotIncluded():
             return Rebase(_patched(old, frozen, new))
         case Returned() as work:
-            return BringAgain(_patched(carried(old, new, outer), frozen, new), work)
+            return Recontribute(_patched(carried(old, new, outer), frozen, new), work)
 
 
 def _patched(vector: Tensor, spans: Sequence[slice], other: Tensor) -> Tensor:

@@ -291,9 +291,9 @@ class RoundDriver:
         # submitted now, so that it runs before the next version's requests to the worker
         adoption = self.work.submit(partial(self.work.adopt, action, fetched))
         self.tape.version(action.certificate)
-        self.adoptions.add(action.certificate.fragment, self._start(self._bring_learner(action, adoption)))
+        self.adoptions.add(action.certificate.fragment, self._start(self._update_learner(action, adoption)))
 
-    async def _bring_learner(self, action: Adopt, adoption: asyncio.Future[Adoption]) -> None:
+    async def _update_learner(self, action: Adopt, adoption: asyncio.Future[Adoption]) -> None:
         fragment = action.certificate.fragment
         async with self.adoptions.turns[fragment]:
             done = await asyncio.shield(adoption)  # not cancelled with this task: others are served from it

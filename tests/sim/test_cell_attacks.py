@@ -203,8 +203,10 @@ def test_a_head_that_restarts_does_not_go_on_with_a_cell_of_its_earlier_life(mon
     """A ward shows it that cell with two of its three commitments: a second, different bundle would convict it."""
     crowd = scene()
     head = crowd.peers[0]  # which peers become heads follows the digests of this scene
-    brings = CellRounds._brings
-    monkeypatch.setattr(CellRounds, "_brings", lambda rounds, now: rounds.core.me != head.me and brings(rounds, now))
+    contributes = CellRounds._contributes
+    monkeypatch.setattr(
+        CellRounds, "_contributes", lambda rounds, now: rounds.core.me != head.me and contributes(rounds, now)
+    )
     shown: list[Statement] = []
 
     def show(cell: Statement, bundle: Statement) -> None:

@@ -8,7 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinator.cells.assignment import CELL_PEERS, HEADS_PER_WARD_MAX, WARDS_MAX, brought, deal, heads_for, heads_of
+from coordinator.cells.assignment import (
+    CELL_PEERS,
+    HEADS_PER_WARD_MAX,
+    WARDS_MAX,
+    deal,
+    heads_for,
+    heads_of,
+    is_included,
+)
 from coordinator.cells.cell_group import asked, read_cell
 from coordinator.chain.certificate import COUNT_MAX, Contributor
 from coordinator.chain.chain import beacon_order
@@ -85,13 +93,13 @@ ABOVE = (line(9, 9, UPPER), line(8, 30))
 
 def test_work_is_in_a_version_if_every_leader_brought_just_that() -> None:
     assert total(LOWER.contributors) == (448, 7)
-    assert brought(line(2, 4), (NAMES[1], NAMES[9]), (LOWER, UPPER), ABOVE)
-    assert brought(line(5, 2), (NAMES[9],), (UPPER,), ABOVE)
-    assert not brought(line(3, 4), (NAMES[1], NAMES[9]), (LOWER, UPPER), ABOVE)  # not in its cell's yield
-    assert not brought(line(2, 3), (NAMES[1], NAMES[9]), (LOWER, UPPER), ABOVE)  # with other steps
-    assert not brought(line(2, 4), (NAMES[1], NAMES[8]), (LOWER, UPPER), ABOVE)  # another head
-    assert not brought(line(2, 4), (NAMES[1],), (LOWER, UPPER), ABOVE)
-    assert not brought(line(2, 4), (), (), ABOVE)
+    assert is_included(line(2, 4), (NAMES[1], NAMES[9]), (LOWER, UPPER), ABOVE)
+    assert is_included(line(5, 2), (NAMES[9],), (UPPER,), ABOVE)
+    assert not is_included(line(3, 4), (NAMES[1], NAMES[9]), (LOWER, UPPER), ABOVE)  # not in its cell's yield
+    assert not is_included(line(2, 3), (NAMES[1], NAMES[9]), (LOWER, UPPER), ABOVE)  # with other steps
+    assert not is_included(line(2, 4), (NAMES[1], NAMES[8]), (LOWER, UPPER), ABOVE)  # another head
+    assert not is_included(line(2, 4), (NAMES[1],), (LOWER, UPPER), ABOVE)
+    assert not is_included(line(2, 4), (), (), ABOVE)
 
 
 def test_what_a_cell_brings_fits_into_a_commitment() -> None:
@@ -118,11 +126,11 @@ def test_no_minority_takes_the_weight_of_its_cell_or_multiplies_its_tokens(
 @pytest.mark.parametrize("as_if", [None, LOWER, CellYield(contributors=(line(6, 5), line(5, 4)))])
 def test_a_leader_that_names_others_has_not_brought_our_work(as_if: CellYield | None) -> None:
     """Even with the same sums: as its own work, as that of another cell, or of somebody else."""
-    assert not brought(line(5, 2), (NAMES[9],), (UPPER,), (line(9, 9, as_if), line(8, 30)))
+    assert not is_included(line(5, 2), (NAMES[9],), (UPPER,), (line(9, 9, as_if), line(8, 30)))
 
 
 def test_a_leader_that_claims_more_than_it_names_has_not_brought_our_work() -> None:
-    assert not brought(line(5, 2), (NAMES[9],), (UPPER,), (line(9, 10, UPPER), line(8, 30)))
+    assert not is_included(line(5, 2), (NAMES[9],), (UPPER,), (line(9, 10, UPPER), line(8, 30)))
 
 
 @given(st.integers(0, 2), st.integers(1, 100))
@@ -133,7 +141,7 @@ def test_a_leader_that_brings_anything_else_has_not_brought_our_work(place: int,
     lists = [LOWER.contributors, UPPER.contributors, ABOVE]
     lists[place] = (bent(lists[place][0]), *lists[place][1:])
     cells = tuple(CellYield(contributors=one) for one in lists[:2])
-    assert not brought(line(2, 4), (NAMES[1], NAMES[9]), cells, lists[2])
+    assert not is_included(line(2, 4), (NAMES[1], NAMES[9]), cells, lists[2])
 
 
 # -- rosters of cells

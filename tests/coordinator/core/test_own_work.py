@@ -30,7 +30,7 @@ def counted(chain: Chain, me: PeerId = ME) -> OwnWork:
     own_work = OwnWork(me)
     for steps, one in enumerate(chain.certificates, 1):
         if any(one.outcome.included_in(me)):
-            own_work.give(one.outcome.roster_id, steps)
+            own_work.note_contribution(one.outcome.roster_id, steps)
             own_work.count(one.outcome.roster_id, one.outcome)
     return own_work
 
@@ -41,9 +41,9 @@ def rival(fork: int, versions: int = 2, roster: tuple[PeerId, ...] = WINNERS, sa
 
 def test_what_only_the_branch_left_holds_is_taken_back_once() -> None:
     own_work = counted(grown(STEM, 3, LOSERS, b"ours"))
-    assert not own_work.brings(5)
+    assert not own_work.has_new_steps(5)
     assert own_work.take_back(rival(2)) == Returned(3, 3 * TOKENS)
-    assert own_work.brings(5)
+    assert own_work.has_new_steps(5)
     assert own_work.take_back(rival(2)) is None
 
 
@@ -73,7 +73,7 @@ def test_work_that_came_through_a_cell_is_not_taken_back() -> None:
     """The certificate has it under the name of the cell's head, summed up with that of others."""
     ours = grown(STEM, 2, LOSERS, b"ours")
     own_work = counted(ours)
-    own_work.give(b"cell", 4)
+    own_work.note_contribution(b"cell", 4)
     own_work.count(b"cell", certificate(ours, LOSERS, salt=b"cells").outcome)
     assert own_work.take_back(rival(2)) is None
 
@@ -82,8 +82,8 @@ def test_a_branch_that_holds_some_of_our_work_lets_nothing_be_taken_back() -> No
     """We gave 5 steps to a round of theirs that we gave up, and 9, which include them, are counted in ours."""
     own_work = counted(STEM)
     theirs, ours = (certificate(STEM, FIVE, salt=salt).outcome for salt in (b"theirs", b"ours"))
-    own_work.give(theirs.roster_id, 5)
-    own_work.give(ours.roster_id, 9)
+    own_work.note_contribution(theirs.roster_id, 5)
+    own_work.note_contribution(ours.roster_id, 9)
     own_work.count(ours.roster_id, ours)
     assert own_work.change_over([theirs])
     assert own_work.take_back(grown(STEM, 1, FIVE, b"theirs")) is None
@@ -119,7 +119,7 @@ def test_who_changes_over_brings_its_branch_along() -> None:
     machine = holding(3)
     adopt = changed_over(machine, rival(2), 5.0)
     assert adopt.ours == Returned(3, 3 * TOKENS)
-    assert machine.own_work.brings(5)
+    assert machine.own_work.has_new_steps(5)
 
 
 def test_who_comes_back_to_the_branch_that_it_left_brings_nothing_of_it() -> None:
@@ -143,7 +143,7 @@ def test_a_branch_that_cannot_be_had_takes_nothing_with_it() -> None:
     machine.state_sync.lacking_since = -1e9
     machine.fetch_failed(machine.chain.digest, 6.0)
     assert machine.held == 5
-    assert not machine.own_work.brings(5), "it is as it was"
+    assert not machine.own_work.has_new_steps(5), "it is as it was"
     assert changed_over(machine, rival(2, 3, salt=b"other"), 9.0).ours == Returned(3, 3 * TOKENS)
 
 
@@ -151,7 +151,7 @@ def test_a_core_that_does_not_carry_leaves_it_all_behind() -> None:
     machine = holding(3)
     machine.core.carries = False
     assert changed_over(machine, rival(2), 5.0).ours == NotIncluded()
-    assert not machine.own_work.brings(5)
+    assert not machine.own_work.has_new_steps(5)
 
 
 # -- over whole histories
@@ -210,7 +210,7 @@ class History:
         roster = made.outcome.roster_id
         learner = VirtualLearner(ME, 0.0, TOKENS, 0.0, 0.0, [], list(self.life.births))
         self.brought[roster] = learner.work(self.life.counted, new)
-        self.machine.own_work.give(roster, self.life.steps)
+        self.machine.own_work.note_contribution(roster, self.life.steps)
         grown_to = self.machine.chain.truncated(self.machine.chain.version)
         grown_to.append(made)
         self.chains.append(grown_to)

@@ -75,19 +75,19 @@ WITHOUT_ME = CLUB.outcome(CHAIN, (1, 2, 3))
 
 def test_a_peer_brings_steps_that_no_version_holds():
     ledger = OwnWork(ME)
-    assert not ledger.brings(0)
-    assert ledger.brings(1)
-    ledger.give(OUTCOME.roster_id, 7)
-    assert ledger.brings(7)  # given is not certified
+    assert not ledger.has_new_steps(0)
+    assert ledger.has_new_steps(1)
+    ledger.note_contribution(OUTCOME.roster_id, 7)
+    assert ledger.has_new_steps(7)  # given is not certified
     ledger.count(OUTCOME.roster_id, OUTCOME)
-    assert not ledger.brings(7)
-    assert ledger.brings(8)
+    assert not ledger.has_new_steps(7)
+    assert ledger.has_new_steps(8)
 
 
 def test_what_is_counted_never_grows_less():
     ledger = OwnWork(ME)
     ledger.count_all(9)
-    ledger.give(OUTCOME.roster_id, 7)
+    ledger.note_contribution(OUTCOME.roster_id, 7)
     ledger.count(OUTCOME.roster_id, OUTCOME)
     ledger.count_all(3)
     assert ledger.counted_steps == 9
@@ -97,7 +97,7 @@ def test_a_round_of_an_earlier_life_is_not_known():
     ledger = OwnWork(ME)
     assert not ledger.knows(OUTCOME)  # it holds work of ours, and we cannot say how much
     assert ledger.knows(WITHOUT_ME)
-    ledger.give(OUTCOME.roster_id, 7)
+    ledger.note_contribution(OUTCOME.roster_id, 7)
     assert not ledger.knows(OUTCOME)  # given, but not counted yet: we would bring it again
     ledger.count(OUTCOME.roster_id, OUTCOME)
     assert ledger.knows(OUTCOME)
@@ -106,6 +106,6 @@ def test_a_round_of_an_earlier_life_is_not_known():
 def test_the_rounds_remembered_are_bounded():
     ledger = OwnWork(ME)
     for number in range(ROUNDS_KEPT + 5):
-        ledger.give(digest(number), number)
-    assert len(ledger.given) == ROUNDS_KEPT
-    assert digest(4) not in ledger.given
+        ledger.note_contribution(digest(number), number)
+    assert len(ledger.contributed) == ROUNDS_KEPT
+    assert digest(4) not in ledger.contributed

@@ -198,14 +198,14 @@ def test_after_a_change_of_branch_the_held_chain_is_still_the_old_one() -> None:
 
 def test_there_is_something_to_bring_once_a_step_was_made() -> None:
     ledger = OwnWork(FIVE[0])
-    assert not ledger.brings(0)
-    assert ledger.brings(1)
+    assert not ledger.has_new_steps(0)
+    assert ledger.has_new_steps(1)
     outcome = certificate(chain_of(core()), FIVE).outcome
-    ledger.give(outcome.roster_id, 7)
-    assert ledger.brings(7)
+    ledger.note_contribution(outcome.roster_id, 7)
+    assert ledger.has_new_steps(7)
     ledger.count(outcome.roster_id, outcome)
-    assert not ledger.brings(7)
-    assert ledger.brings(8)
+    assert not ledger.has_new_steps(7)
+    assert ledger.has_new_steps(8)
 
 
 def test_work_of_an_earlier_life_is_not_brought_again() -> None:
@@ -214,7 +214,7 @@ def test_work_of_an_earlier_life_is_not_brought_again() -> None:
     assert not ledger.knows(outcome)
     assert OwnWork(PEERS[9]).knows(outcome)
     ledger.count_all(12)
-    assert not ledger.brings(12)
+    assert not ledger.has_new_steps(12)
 
 
 def test_work_that_both_branches_hold_is_known() -> None:
@@ -222,9 +222,9 @@ def test_work_that_both_branches_hold_is_known() -> None:
     ledger = OwnWork(FIVE[0])
     chain = chain_of(core())
     theirs, ours = (certificate(chain, FIVE, salt=salt).outcome for salt in (b"theirs", b"ours"))
-    ledger.give(theirs.roster_id, 5)
+    ledger.note_contribution(theirs.roster_id, 5)
     assert not ledger.knows(theirs)
-    ledger.give(ours.roster_id, 9)
+    ledger.note_contribution(ours.roster_id, 9)
     ledger.count(ours.roster_id, ours)
     assert ledger.knows(theirs)
 
@@ -232,8 +232,8 @@ def test_work_that_both_branches_hold_is_known() -> None:
 def test_the_ledger_is_bounded() -> None:
     ledger = OwnWork(FIVE[0])
     for number in range(3 * ROUNDS_KEPT):
-        ledger.give(number.to_bytes(32, "big"), number)
-    assert len(ledger.given) == ROUNDS_KEPT
+        ledger.note_contribution(number.to_bytes(32, "big"), number)
+    assert len(ledger.contributed) == ROUNDS_KEPT
 
 
 # -- presence

@@ -11,7 +11,7 @@ from coordinator.cells import assignment as protocol
 from coordinator.cells.subordinates import GATHER_SHARE
 from coordinator.run.manifest import PEERS_PER_GROUP_MAX, OuterSpec, PaceSpec
 from coordinator.simulator.keys import virtual_peer_id
-from peer.plan.cells import Brought, CellRound, deal
+from peer.plan.cells import CellRound, CellWork, deal
 from peer.plan.cost import Workload
 from peer.plan.population import Population
 
@@ -40,7 +40,7 @@ def test_wards_are_dealt_out_as_the_protocol_does(wards: int, heads: int, seed: 
         assert sum(np.isin(below.leader, mine)) == len(dealt.below)
 
 
-def played(peers: int, heads: int = 1, gone: int | None = None) -> Brought:
+def played(peers: int, heads: int = 1, gone: int | None = None) -> CellWork:
     until = np.full(peers, np.inf)
     if gone is not None:
         until[gone] = 0.0

@@ -40,7 +40,7 @@ from peer.numerics.codec import CODECS
 from peer.numerics.fragments import Partitioning
 from peer.numerics.merge import MERGES
 from peer.numerics.outer_optimizer import OuterState, momentum_leaves
-from peer.rounds.adoption import BringAgain, Carry, Overwrite, Rebase, Restart
+from peer.rounds.adoption import Carry, Overwrite, Rebase, Recontribute, Restart
 from peer.rounds.replay_steps import missed_versions
 from peer.rounds.tensor_worker import TensorWorker
 from peer.storage.anchors import Anchors, HeldState, genesis_states, layouts_of
@@ -247,7 +247,7 @@ def test_who_leaves_a_branch_keeps_a_share_of_its_way(rate: float, momentum: flo
     won = OuterState(torch.linspace(-1, 1, len(lost)), torch.zeros(len(lost)))
     action = adopt_action(applied=None, ours=Returned(3, 48))
     done = work.adopt(action, won)
-    assert isinstance(done.update, BringAgain)
+    assert isinstance(done.update, Recontribute)
     kept = won.anchor + (theta - done.update.reference)
     torch.testing.assert_close(kept, won.anchor + share * (lost - won.anchor) + (theta - lost), rtol=0, atol=1e-6)
     assert done.terms() == (done.update.reference, -3, -48)
