@@ -59,7 +59,7 @@ class Core:
     estimates: GraceEstimates = field(default_factory=GraceEstimates)
     bans: Bans = field(default_factory=Bans)
     admission: AdmissionControl = field(init=False)
-    tardiness: Lateness = field(default_factory=Lateness)
+    lateness: Lateness = field(default_factory=Lateness)
     carries: bool = True  # contribute our work again if only a losing branch had certified it
     proof_checker: ProofChecker | None = None  # None: we convict nobody by evidence whose check takes tensors
 

@@ -41,7 +41,7 @@ class Lateness:
                 del self.misses[next(iter(self.misses))]
             self.misses[peer, stage] = min(known + 1, MISSES_MAX)
 
-    def come(self, peer: PeerId, stage: Stage) -> None:
+    def note_arrival(self, peer: PeerId, stage: Stage) -> None:
         """Forget the misses of this peer at this stage: it was in time."""
         self.misses.pop((peer, stage), None)
 

@@ -110,7 +110,7 @@ class StateSync:
         """Wait for the upstream peer to report the newest state; ask others if it does not report in time."""
         self.again_at = now + UPSTREAM_DEADLINES * self.core.pace.round_seconds
 
-    def pass_on(self, certificate: Certificate) -> list[Action]:
+    def notify_downstream(self, certificate: Certificate) -> list[Action]:
         """Tell the downstream peers, once, that we hold the newest version and they can fetch it here."""
         downstream, self.downstream = self.downstream, ()
         note = CertificateNote(certificate=certificate)
@@ -159,7 +159,7 @@ class StateSync:
         absence = self.unserved.get(version)
         return absence is not None and now < absence.until
 
-    def turn_back(self, now: float) -> tuple[Chain, list[Action]]:
+    def abandon_missing(self, now: float) -> tuple[Chain, list[Action]]:
         """Give up the missing version; return the chain of the state that we hold, or the one with which we began."""
         held, dropped = self.behind, self.drop_unadopted()
         assert held is not None

@@ -37,11 +37,11 @@ class VoteLocks:
     def at(self, base: bytes) -> VoteLock:
         return self.known.get(base, FREE)
 
-    def bind(self, record: VoteRecord, now: float) -> None:
+    def restore(self, record: VoteRecord, now: float) -> None:
         """Honour a vote that we gave before a restart, whenever we get to its base."""
-        self.tie(record.parent, 0, now + LOCK_DEADLINES * self.core.deadline_seconds(record.attempt))
+        self.extend(record.parent, 0, now + LOCK_DEADLINES * self.core.deadline_seconds(record.attempt))
 
-    def tie(self, base: bytes, first_attempt: int, until: float) -> None:
+    def extend(self, base: bytes, first_attempt: int, until: float) -> None:
         """Extend the lock at a base; a lock ends by time only."""
         if base not in self.known and first_attempt == 0 and until == 0.0:
             return  # no vote of ours there: catching up passes many such bases, and they must not push out others

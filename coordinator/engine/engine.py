@@ -287,11 +287,11 @@ class Engine:
             if ours != chain.digest and not forgotten:
                 machine.begin_at(chain, now)
 
-    def bind(self, records: Sequence[VoteRecord], now: float) -> None:
+    def restore_votes(self, records: Sequence[VoteRecord], now: float) -> None:
         """Honour the votes that this peer gave before a restart."""
         for record in records:
             if record.fragment < len(self.machines):
-                self.machines[record.fragment].vote_locks.bind(record, now)
+                self.machines[record.fragment].vote_locks.restore(record, now)
 
     @property
     def chains(self) -> list[Chain]:

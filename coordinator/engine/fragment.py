@@ -182,7 +182,7 @@ class FragmentMachine:
         if adopt is not None and step.held:
             if adopt.snapshot is not None:
                 self.own_work.count(adopt.snapshot.roster_id, certificate.outcome)
-            actions += [adopt, *state_sync.pass_on(certificate)]
+            actions += [adopt, *state_sync.notify_downstream(certificate)]
         elif adopt is not None and adopt.snapshot is not None:
             state_sync.unadopted = adopt
         state_sync.included_unseen |= step.unseen
@@ -221,7 +221,8 @@ class FragmentMachine:
             self.own_work.count_all(self.core.steps_now(now))
         elif self.core.carries:
             returned = self.own_work.take_back(self.chain)
-        return self.state_sync.fetched(self.chain, returned) + self.state_sync.pass_on(self.chain.certificates[-1])
+        state_sync, newest = self.state_sync, self.chain.certificates[-1]
+        return state_sync.fetched(self.chain, returned) + state_sync.notify_downstream(newest)
 
     def fetch_failed(self, digest: bytes, now: float) -> list[Action]:
         """Note that nobody gave the state; after a while its version counts as absent, and we go on without it."""
@@ -230,7 +231,7 @@ class FragmentMachine:
             return []
         version = self.chain.version
         self.rounds.leave(now)
-        self.chain, actions = self.state_sync.turn_back(now)
+        self.chain, actions = self.state_sync.abandon_missing(now)
         return [*actions, Tell("version_unserved", self.index, version, {"held": self.held}), *self._begin_anew()]
 
     def begin_at(self, chain: Chain, now: float) -> None:

@@ -195,7 +195,7 @@ class VersionRound:
         if attempt is not None and kind == "bundle":  # count again: the leader may have closed before all had asked
             attempt.exchange.left_out = _left_out(self, attempt.group)
         if attempt is not None and kind == "result" and shown_by == sender:
-            attempt.exchange.waits.see_giver(sender, statement.digest)
+            attempt.exchange.waits.note_result_sender(sender, statement.digest)
         return [] if attempt is None else attempt.receive(sender, statement, root, now)
 
     def on_encoded(self, event: Encoded, now: float) -> list[Action]:
@@ -230,7 +230,7 @@ class VersionRound:
         if gives_up_at is None:
             return []
         if now >= gives_up_at:
-            self.core.tardiness.miss([joining.leader], LEADING)
+            self.core.lateness.miss([joining.leader], LEADING)
             reason = joining.current.reason if joining.current is not None else "nobody asks"
             return self._void(f"no roster in time ({reason})", now)
         contributes = self.contributes(now)
@@ -253,7 +253,7 @@ class VersionRound:
         self.attempt, self.past = None, [attempt, *self.past]
         for old in self.past[PAST_ATTEMPTS_MAX:]:
             self.joining.use_up(old.group.attempt)
-            self.vote_locks.tie(self.chain.digest, 0, old.timeline.lock_end if old.locked(now) else 0.0)
+            self.vote_locks.extend(self.chain.digest, 0, old.timeline.lock_end if old.locked(now) else 0.0)
             actions.append(Discard(old.group.key))
         del self.past[PAST_ATTEMPTS_MAX:]
         return actions + self._void(reason, now)
@@ -283,7 +283,7 @@ class VersionRound:
         if self.attempt is not None:
             self.attempt.judge_members(void=False)
         locks = [one.timeline.lock_end for one in self.all() if one.locked(now)]
-        self.vote_locks.tie(self.chain.digest, self.joining.own.used(), max(locks, default=0.0))
+        self.vote_locks.extend(self.chain.digest, self.joining.own.used(), max(locks, default=0.0))
 
 
 def bound_until(rounds: VersionRound) -> float:

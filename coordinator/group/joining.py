@@ -56,7 +56,7 @@ class Joining:
         """Return the deadline of a group: doubled as often as its leader says, so that all members have the same.
 
         A leader may lie. So we double it at most once per attempt that failed or went by without us, and at most
-        as often as the attempt's number allows (`VoteLocks.bind`).
+        as often as the attempt's number allows (`VoteLocks.restore`).
         """
         said = self.failures if group.voids is None else group.voids
         return self.core.deadline_seconds(min(said, self.voids + self.passed, group.attempt))
@@ -241,7 +241,7 @@ class Joining:
         gathering = self.gatherings.get(group.attempt)
         if gathering is None or group.revision >= REVISIONS_MAX or group.leader == self.core.me:
             return []
-        return gathering.insist(group, silent)
+        return gathering.resend_joins(group, silent)
 
     def check_limits(self, group: Group) -> None:
         """Raise PeerError if no roster may have these members (`coordinator.chain.newcomer_limits`)."""

@@ -52,4 +52,4 @@ def _preferred(attempts: Sequence[int], core: Core, chain: Chain) -> list[int]:
 
 def _is_hurried(core: Core, chain: Chain, peer: PeerId, stage: Stage) -> bool:
     """Whether we do not wait for this peer at this stage of the version (docs/adr/0043)."""
-    return bool(core.tardiness.hurried({peer}, stage, round_number(chain.fragment, chain.version)))
+    return bool(core.lateness.hurried({peer}, stage, round_number(chain.fragment, chain.version)))

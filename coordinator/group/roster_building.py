@@ -48,7 +48,7 @@ class RosterBuilder:
     members: tuple[PeerId, ...] = ()  # the members in `roster`
     passed_over: Set[PeerId] = frozenset()  # left out of `roster`, as they were silent in the attempt before
     revision: int = -1
-    insisted: int = -1  # the newest revision of another leader's roster for which we have sent the lacking joins
+    resent_revision: int = -1  # the newest revision of another leader's roster for which we have sent the lacking joins
     summoned: bool = False
     failures: int = 0  # void groups, as the leader counts them
     reason: str = "nobody has joined"
@@ -144,16 +144,16 @@ class RosterBuilder:
         """
         return [self.joins[peer][0] for peer in self._order(silent, named) if peer not in members]
 
-    def insist(self, group: Group, silent: Set[PeerId]) -> list[Statement]:
+    def resend_joins(self, group: Group, silent: Set[PeerId]) -> list[Statement]:
         """Return the joins that this roster lacks, once per revision.
 
         A leader that repeats its roster knows more than we do: which peers were silent, say. If we kept out of it,
         the others might lack the votes they need.
         """
-        if group.revision <= self.insisted:
+        if group.revision <= self.resent_revision:
             return []
         lacking = self.lacking(frozenset(group.members), silent, group.networks)
-        self.insisted = group.revision if lacking else self.insisted
+        self.resent_revision = group.revision if lacking else self.resent_revision
         return lacking
 
     def left_out(self, group: Group, silent: Set[PeerId]) -> int:
@@ -178,7 +178,7 @@ class RosterBuilder:
         surplus = self.core.admission.surplus(order, {peer: self.joins[peer][1].admission or b"" for peer in joined})
         return limits.admitted([peer for peer in order if peer not in surplus]), limits
 
-    def turn_away(self, now: float) -> bool:
+    def drop_inadmissible(self, now: float) -> bool:
         """Forget joins of peers that may not have a seat any more; return whether our roster includes one of them."""
         door = self.core.admission
         for peer, (_, join) in list(self.joins.items()):
@@ -215,10 +215,10 @@ class RosterBuilder:
 
         It leaves out peers that were `silent` in the void attempt just before, if the others are enough (step 2).
         """
-        turned_away = self.turn_away(now)
+        dropped = self.drop_inadmissible(now)
         if self.roster is not None:
             lacking = self.lacking(frozenset(self.members), self.passed_over)
-            changed = lacking or turned_away or any(peer in self.core.bans for peer in self.members)
+            changed = lacking or dropped or any(peer in self.core.bans for peer in self.members)
             return self._issue(self.passed_over, now) if changed and self.revision < REVISIONS_MAX else []
         self._drop_expired(now)
         for left_out in (silent, frozenset[PeerId]()) if silent else (silent,):

@@ -165,9 +165,9 @@ class Attempt(JointReduction):
         """Note whether the leader has led: if not, we skip its attempts for a while."""
         followed = self.verdict.followed
         if void or (followed is not None and followed.statement.sender != self.group.leader):
-            self.core.tardiness.miss([self.group.leader], LEADING)
+            self.core.lateness.miss([self.group.leader], LEADING)
         elif followed is not None:
-            self.core.tardiness.come(self.group.leader, LEADING)
+            self.core.lateness.note_arrival(self.group.leader, LEADING)
 
     def give_up(self) -> list[Action]:
         """Give up the group, as it has made no certificate."""

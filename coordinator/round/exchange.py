@@ -61,7 +61,7 @@ class Exchange:
     waits: Waits = field(init=False)
 
     def __post_init__(self) -> None:
-        self.waits = Waits(self.core.me, self.core.tardiness, self.group)
+        self.waits = Waits(self.core.me, self.core.lateness, self.group)
         self.nonces = Nonces((self.core.random_bytes(NONCE_BYTES), self.core.random_bytes(NONCE_BYTES)))
 
     def start(self, merged: Apply | None = None) -> list[Action]:
@@ -154,7 +154,7 @@ class Exchange:
         if duty is None or member is None:
             raise PeerError("a part that we do not reduce")
         duty.arrive(member, root)
-        self.waits.come(("part", note.turn), sender)
+        self.waits.note_arrival(("part", note.turn), sender)
 
     def decide(self, now: float) -> list[Action]:
         """Start every reduction that is due."""
@@ -184,7 +184,7 @@ class Exchange:
             self._check_result(statement, result, root)
             self.results[slot] = HeldResult(PeerId(statement.sender), result, statement)
         held = self.results[slot]
-        self.waits.come_with(("result", result.turn), held.reducer, held.statement.digest)
+        self.waits.note_result_arrival(("result", result.turn), held.reducer, held.statement.digest)
 
     def _check_result(self, statement: Statement, result: Result, root: bytes | None) -> None:
         """Raise PeerError if the result does not belong to this group or is not valid.

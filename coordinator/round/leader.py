@@ -54,7 +54,7 @@ class Leader:
         known = self.checks.get(checked.sender)
         if known is None or known.check.phase < checked.check.phase:
             self.checks[checked.sender] = checked
-            self.exchange.waits.come(("check", checked.check.phase), checked.sender)
+            self.exchange.waits.note_arrival(("check", checked.check.phase), checked.sender)
 
     def decide(self, phase: int, gone: Set[PeerId], now: float) -> list[Action]:
         """Send the bundle, a redo or the proposal as soon as it is due; `phase` is 1 once a redo has been ordered."""

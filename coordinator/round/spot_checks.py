@@ -189,7 +189,7 @@ class SpotChecks:
         if case is None or inputs is None or note.seed != case.seed:
             return []
         if sender == case.held.reducer:
-            self.exchange.waits.come(OPENING, sender)  # even if late: on a slow link it cannot do more
+            self.exchange.waits.note_arrival(OPENING, sender)  # even if late: on a slow link it cannot do more
         if case.finding is not None:
             return []
         opened = {one.member: one for one in note.inputs}

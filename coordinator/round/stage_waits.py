@@ -65,16 +65,16 @@ class Waits:
     """The waits at all stages of one group, and a record of the members that were late there."""
 
     me: PeerId
-    tardiness: Lateness
+    lateness: Lateness
     group: Group
     stages: dict[tuple[Stage, int], StageWaits] = field(default_factory=dict)
     spent: set[PeerId] = field(default_factory=set)
-    given_by: dict[PeerId, bytes] = field(default_factory=dict)  # the last result that each reducer sent us itself
+    results_sent: dict[PeerId, bytes] = field(default_factory=dict)  # the last result that each reducer sent us itself
 
     def hurried(self, stage: Stage) -> frozenset[PeerId]:
         """Return the members that have only a moment at this stage."""
         number = round_number(self.group.key.fragment, self.group.key.version)
-        return self.tardiness.hurried(frozenset(self.group.members) - {self.me}, stage, number)
+        return self.lateness.hurried(frozenset(self.group.members) - {self.me}, stage, number)
 
     def at(self, stage: Stage, timeline: Timeline, partition: int = 0) -> StageWaits:
         """Return the wait of a stage, made when we first ask for it."""
@@ -89,20 +89,20 @@ class Waits:
         """Give these members only a moment at later stages, as we waited for them in vain; misses there count, too."""
         self.spent |= peers - {self.me}
 
-    def come(self, stage: Stage, peer: PeerId) -> None:
+    def note_arrival(self, stage: Stage, peer: PeerId) -> None:
         """Wait for this member again: what we awaited from it is here, in time or not."""
         self.spent.discard(peer)
-        self.tardiness.come(peer, stage)
+        self.lateness.note_arrival(peer, stage)
 
-    def see_giver(self, reducer: PeerId, result: bytes) -> None:
+    def note_result_sender(self, reducer: PeerId, result: bytes) -> None:
         """Note that a reducer sent us this result itself; we may not know yet whether it belongs to this group."""
         if reducer in self.group.reducers:
-            self.given_by[reducer] = result
+            self.results_sent[reducer] = result
 
-    def come_with(self, stage: Stage, reducer: PeerId, result: bytes) -> None:
+    def note_result_arrival(self, stage: Stage, reducer: PeerId, result: bytes) -> None:
         """Wait for a reducer again, as we have its result, but only if it sent the result itself."""
-        if self.given_by.get(reducer) == result:
-            self.come(stage, reducer)
+        if self.results_sent.get(reducer) == result:
+            self.note_arrival(stage, reducer)
 
     def _miss_in_turn(self, stage: Stage, peers: Set[PeerId]) -> None:
         self.miss(stage, peers)
@@ -110,7 +110,7 @@ class Waits:
 
     def miss(self, stage: Stage, peers: Set[PeerId]) -> None:
         """Count a miss of these members: the stage is over and they did not come."""
-        self.tardiness.miss(peers - {self.me}, stage)
+        self.lateness.miss(peers - {self.me}, stage)
 
     def next_moment(self, now: float) -> float:
         """Return when the next stage ends for hurried members."""

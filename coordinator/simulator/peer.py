@@ -172,7 +172,7 @@ class VirtualPeer:
         core.proof_checker, core.carries = self.tensors.proof_checker, world.carries
         self.served = [{chain.digest: chain.state} for chain in chains]
         self.engine = Engine(core, chains, [chain.version for chain in chains], now)
-        self.engine.bind(disk.votes, now)
+        self.engine.restore_votes(disk.votes, now)
         self.engine.enforcement.restore(disk.evidence)
         world.network.inboxes[self.me] = self._receive
         self.heartbeat()

@@ -151,7 +151,7 @@ async def assemble(entered: Entered, manifest: Manifest) -> Parts:
     network.dht.daemon.relay_limits.admits = RelayPolicy(core, network).admits
     life.closing.callback(driver.tape.close)
     life.closing.push_async_callback(driver.close)
-    driver.engine.bind(held.votes, driver.now)  # before any peer can ask us to vote again
+    driver.engine.restore_votes(held.votes, driver.now)  # before any peer can ask us to vote again
     entered.known.core = core
     progress = LearnerProgress()
 

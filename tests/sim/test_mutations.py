@@ -55,7 +55,7 @@ def test_votes_that_do_not_bind(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_votes_that_a_restart_forgets(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(VoteLocks, "bind", lambda self, record, now: None)
+    monkeypatch.setattr(VoteLocks, "restore", lambda self, record, now: None)
     with pytest.raises(InvariantError, match="breaks the promise of its vote"):
         scenarios.test_a_vote_that_was_written_keeps_its_voter_out_of_another_majority()
 

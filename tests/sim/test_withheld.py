@@ -132,7 +132,7 @@ def test_nobody_follows_few_when_the_longest_lock_ends_while_most_are_here(monke
     base = machine(withheld.honest[0]).chain.digest
     free_at = world.clock.now + LOCK_DEADLINES * 2 * PACE.round_seconds + 6 * INTERVAL_SECONDS
     for peer in withheld.honest:
-        machine(peer).vote_locks.tie(base, 0, free_at)
+        machine(peer).vote_locks.extend(base, 0, free_at)
     while min(map(version, withheld.honest)) == withheld.fork and world.clock.now < free_at + 2 * PACE.round_seconds:
         world.run(0.5)
         for peer in withheld.honest:

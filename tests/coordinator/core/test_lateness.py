@@ -20,73 +20,73 @@ GROUP = group_of(chain_of(core()), PEERS[:4])
 GROUP_OF_ROUND_ONE = replace(GROUP, key=replace(GROUP.key, version=1))
 
 
-def patient_rounds(tardiness: Lateness, stage: Stage = PART) -> list[int]:
-    return [number for number in ROUNDS if not tardiness.hurried({SLOW}, stage, number)]
+def patient_rounds(lateness: Lateness, stage: Stage = PART) -> list[int]:
+    return [number for number in ROUNDS if not lateness.hurried({SLOW}, stage, number)]
 
 
 def test_who_misses_is_waited_for_ever_more_rarely_and_at_once_again_when_it_comes() -> None:
-    tardiness = Lateness()
-    assert patient_rounds(tardiness) == list(ROUNDS)
+    lateness = Lateness()
+    assert patient_rounds(lateness) == list(ROUNDS)
     for misses in range(1, MISSES_MAX + 2):
-        tardiness.miss([SLOW], PART)
+        lateness.miss([SLOW], PART)
         every = 4 ** min(misses, MISSES_MAX)
-        assert patient_rounds(tardiness) == [number for number in ROUNDS if number % every == 0]
-    tardiness.come(SLOW, PART)
-    assert patient_rounds(tardiness) == list(ROUNDS)
+        assert patient_rounds(lateness) == [number for number in ROUNDS if number % every == 0]
+    lateness.note_arrival(SLOW, PART)
+    assert patient_rounds(lateness) == list(ROUNDS)
 
 
 def test_each_stage_is_for_itself_and_a_redo_follows_the_first_turn() -> None:
-    tardiness = Lateness()
-    tardiness.miss([SLOW], PART)
-    assert patient_rounds(tardiness, RESULT) == list(ROUNDS)
-    assert patient_rounds(tardiness, ("part", 1)) == patient_rounds(tardiness, PART)
-    tardiness.miss([OTHER], ("part", 1))
-    assert not tardiness.hurried({OTHER}, PART, 1)
+    lateness = Lateness()
+    lateness.miss([SLOW], PART)
+    assert patient_rounds(lateness, RESULT) == list(ROUNDS)
+    assert patient_rounds(lateness, ("part", 1)) == patient_rounds(lateness, PART)
+    lateness.miss([OTHER], ("part", 1))
+    assert not lateness.hurried({OTHER}, PART, 1)
 
 
 def test_it_is_bounded_and_forgets_the_oldest() -> None:
-    tardiness = Lateness()
+    lateness = Lateness()
     for number in range(ENTRIES_MAX + 10):
-        tardiness.miss([PeerId(f"peer{number}")], PART)
-    assert len(tardiness.misses) == ENTRIES_MAX
-    assert (PeerId("peer0"), PART) not in tardiness.misses
+        lateness.miss([PeerId(f"peer{number}")], PART)
+    assert len(lateness.misses) == ENTRIES_MAX
+    assert (PeerId("peer0"), PART) not in lateness.misses
 
 
 def test_who_was_awaited_until_the_end_is_remembered_and_nobody_else() -> None:
-    tardiness = Lateness()
-    patience = Waits(PEERS[0], tardiness, GROUP).at(PART, TIMELINE)
+    lateness = Lateness()
+    patience = Waits(PEERS[0], lateness, GROUP).at(PART, TIMELINE)
     assert patience.lasts({SLOW, OTHER}, END, 100.0)
     assert patience.lasts({SLOW, PEERS[0]}, END, 101.0)
     assert not patience.lasts({SLOW, PEERS[0]}, END, END)
-    assert tardiness.misses == {(SLOW, PART): 1}
+    assert lateness.misses == {(SLOW, PART): 1}
 
 
 def test_who_comes_late_to_a_stage_itself_blames_nobody() -> None:
-    tardiness = Lateness()
-    patience = Waits(PEERS[0], tardiness, GROUP).at(PART, TIMELINE)
+    lateness = Lateness()
+    patience = Waits(PEERS[0], lateness, GROUP).at(PART, TIMELINE)
     assert patience.lasts({SLOW}, END, END - MOMENT / 2)
     assert not patience.lasts({SLOW}, END, END)
-    assert tardiness.misses == {}
+    assert lateness.misses == {}
 
 
 def test_one_moment_is_all_that_somebody_tardy_has_in_a_round_until_it_comes() -> None:
-    tardiness = Lateness()
-    tardiness.miss([SLOW], PART)
-    tardiness.miss([SLOW], RESULT)
-    waits = Waits(PEERS[0], tardiness, GROUP_OF_ROUND_ONE)
+    lateness = Lateness()
+    lateness.miss([SLOW], PART)
+    lateness.miss([SLOW], RESULT)
+    waits = Waits(PEERS[0], lateness, GROUP_OF_ROUND_ONE)
     parts, results = waits.at(PART, TIMELINE), waits.at(RESULT, TIMELINE)
     assert parts.lasts({SLOW}, END, 101.0)
     assert waits.next_moment(101.0) == 101.0 + MOMENT
     assert not parts.lasts({SLOW}, END, 101.0 + MOMENT)
     assert not results.lasts({SLOW}, END, 101.0 + MOMENT)
-    waits.come(PART, SLOW)
+    waits.note_arrival(PART, SLOW)
     assert results.lasts({SLOW}, END, 102.0)
-    assert tardiness.hurried({SLOW}, PART, 1) == frozenset()
+    assert lateness.hurried({SLOW}, PART, 1) == frozenset()
 
 
 def test_who_let_us_wait_at_one_stage_has_a_moment_at_the_next_and_is_known_there_if_it_misses_that() -> None:
-    tardiness = Lateness()
-    waits = Waits(PEERS[0], tardiness, GROUP_OF_ROUND_ONE)
+    lateness = Lateness()
+    waits = Waits(PEERS[0], lateness, GROUP_OF_ROUND_ONE)
     parts, results = waits.at(PART, TIMELINE), waits.at(RESULT, TIMELINE)
     assert parts.lasts({SLOW}, END, 100.0)
     assert not parts.lasts({SLOW}, END, END)
@@ -94,16 +94,16 @@ def test_who_let_us_wait_at_one_stage_has_a_moment_at_the_next_and_is_known_ther
     assert results.lasts({SLOW}, TIMELINE.end, END + 0.1)
     assert results.lasts({SLOW}, TIMELINE.end, END + 0.1 + MOMENT - 0.01)
     assert not results.lasts({SLOW}, TIMELINE.end, END + 0.1 + MOMENT)
-    assert tardiness.misses == {(SLOW, PART): 1, (SLOW, RESULT): 1}
-    waits.come(PART, SLOW)
-    assert tardiness.misses == {(SLOW, RESULT): 1}
+    assert lateness.misses == {(SLOW, PART): 1, (SLOW, RESULT): 1}
+    waits.note_arrival(PART, SLOW)
+    assert lateness.misses == {(SLOW, RESULT): 1}
 
 
 def test_who_has_not_committed_has_a_moment_too_but_we_ourselves_and_whoever_comes_have_all_their_time() -> None:
-    tardiness = Lateness()
-    waits = Waits(PEERS[0], tardiness, GROUP_OF_ROUND_ONE)
+    lateness = Lateness()
+    waits = Waits(PEERS[0], lateness, GROUP_OF_ROUND_ONE)
     waits.give_up({SLOW, OTHER, PEERS[0]})
-    waits.come(RESULT, OTHER)
+    waits.note_arrival(RESULT, OTHER)
     assert waits.at(RESULT, TIMELINE, 0).lasts({PEERS[0]}, END, 101.0)
     assert waits.at(RESULT, TIMELINE, 0).lasts({PEERS[0]}, END, END - 0.01)
     assert waits.at(RESULT, TIMELINE, 1).lasts({OTHER}, END, 101.0)
@@ -114,9 +114,9 @@ def test_who_has_not_committed_has_a_moment_too_but_we_ourselves_and_whoever_com
 
 def test_parts_have_all_their_time_whatever_else_was_late() -> None:
     """A part that does not come in time is work that does not count."""
-    tardiness = Lateness()
-    tardiness.miss([SLOW], RESULT)
-    waits = Waits(PEERS[0], tardiness, GROUP_OF_ROUND_ONE)
+    lateness = Lateness()
+    lateness.miss([SLOW], RESULT)
+    waits = Waits(PEERS[0], lateness, GROUP_OF_ROUND_ONE)
     assert waits.at(RESULT, TIMELINE).lasts({SLOW}, END, 101.0)
     assert not waits.at(RESULT, TIMELINE).lasts({SLOW}, END, 101.0 + MOMENT)
     assert waits.at(("part", 1), TIMELINE).lasts({SLOW}, END, 102.0)

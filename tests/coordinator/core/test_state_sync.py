@@ -153,7 +153,7 @@ def test_each_time_that_a_version_is_not_served_it_does_not_exist_for_twice_as_l
 def test_turning_back_gives_what_is_held_and_frees_the_work():
     state_sync = behind()
     state_sync.unadopted = Adopt(NEWEST, applied=None, ours=Included(KEY, (True,)), frozen=(False,))
-    held, actions = state_sync.turn_back(NOW)
+    held, actions = state_sync.abandon_missing(NOW)
     assert (held.digest, actions) == (OLD.digest, [Discard(KEY)])
     assert state_sync.complete
     assert state_sync.again_at is None
@@ -165,7 +165,7 @@ def test_whoever_began_at_an_invites_heads_never_turns_back_before_them():
     state_sync.floor = OLD
     assert not state_sync.failed(OLD, INTERVAL, NOW + 100.0), "the floor itself exists: the invite says so"
     assert state_sync.failed(CHAIN, INTERVAL, NOW + 100.0)
-    turned, _ = state_sync.turn_back(NOW + 100.0)
+    turned, _ = state_sync.abandon_missing(NOW + 100.0)
     assert turned.digest == OLD.digest
     assert turned is not OLD, "it will grow"
     assert state_sync.behind is not None

@@ -30,7 +30,7 @@ def test_where_nothing_was_said_nothing_binds():
 
 def test_a_vote_of_an_earlier_life_binds_for_three_deadlines():
     kept = vote_locks()
-    kept.bind(record(attempt=0), NOW)
+    kept.restore(record(attempt=0), NOW)
     assert kept.at(BASE) == VoteLock(0, NOW + LOCK_DEADLINES * PACE.round_seconds)
     assert kept.at(digest("other")) == FREE
 
@@ -39,7 +39,7 @@ def test_later_attempts_had_longer_deadlines():
     until = []
     for attempt in range(6):
         kept = vote_locks()
-        kept.bind(record(attempt), NOW)
+        kept.restore(record(attempt), NOW)
         until.append((kept.at(BASE).until - NOW) / (LOCK_DEADLINES * PACE.round_seconds))
     assert until == [1, 2, 4, 8, 8, 8]
 
@@ -48,18 +48,18 @@ def test_later_attempts_had_longer_deadlines():
 def test_bonds_never_loosen_but_by_time(ties):
     kept = vote_locks()
     for first_attempt, until in ties:
-        kept.tie(BASE, first_attempt, until)
+        kept.extend(BASE, first_attempt, until)
     assert kept.at(BASE) == VoteLock(max(one for one, _ in ties), max(until for _, until in ties))
 
 
 def test_the_bases_remembered_are_bounded_and_the_newest():
     kept = vote_locks()
-    kept.tie(BASE, 1, 0.0)
+    kept.extend(BASE, 1, 0.0)
     for number in range(BASES_MAX - 1):
-        kept.tie(digest(number), number + 1, 0.0)
-    kept.tie(BASE, 2, 0.0)  # used again, so it is a new one
-    kept.tie(digest("one more"), 1, 0.0)
-    kept.tie(digest("where we said nothing"), 0, 0.0)
+        kept.extend(digest(number), number + 1, 0.0)
+    kept.extend(BASE, 2, 0.0)  # used again, so it is a new one
+    kept.extend(digest("one more"), 1, 0.0)
+    kept.extend(digest("where we said nothing"), 0, 0.0)
     assert len(kept.known) == BASES_MAX
     assert kept.at(BASE) == VoteLock(2, 0.0)
     assert digest(0) not in kept.known

@@ -208,7 +208,7 @@ def test_a_vote_from_before_a_crash_keeps_its_peer_out_for_three_deadlines():
     record = only(engine.handle(Applied(apply.key, digest("state")), NOW), RecordVote).record
 
     reborn = alone()
-    reborn.bind([record], NOW)
+    reborn.restore_votes([record], NOW)
     opened = {action.key.fragment for action in reborn.handle(Progress(8, 1.0), NOW) if isinstance(action, Encode)}
     assert opened == {1}  # another fragment is free
     free_at = NOW + 3 * PACE.round_seconds

@@ -35,7 +35,7 @@ def record(parent: bytes = BASE, attempt: int = 0) -> VoteRecord:
 
 def test_a_vote_of_an_earlier_life_binds_at_its_base_whenever_we_get_there() -> None:
     vote_locks = VoteLocks(core())
-    vote_locks.bind(record(), now=100.0)
+    vote_locks.restore(record(), now=100.0)
     assert vote_locks.at(BASE).until == 100.0 + LOCK_DEADLINES * PACE.round_seconds
     assert vote_locks.at(OTHER) == FREE
 
@@ -43,7 +43,7 @@ def test_a_vote_of_an_earlier_life_binds_at_its_base_whenever_we_get_there() -> 
 def test_a_vote_of_a_late_attempt_binds_longer() -> None:
     """Deadlines double after void attempts, and so does the promise."""
     vote_locks = VoteLocks(core())
-    vote_locks.bind(record(attempt=2), now=0.0)
+    vote_locks.restore(record(attempt=2), now=0.0)
     assert vote_locks.at(BASE).until == LOCK_DEADLINES * 4 * PACE.round_seconds
 
 
@@ -52,7 +52,7 @@ def test_bonds_never_loosen(ties: list[tuple[int, float]]) -> None:
     vote_locks = VoteLocks(core())
     for first_attempt, until in ties:
         before = vote_locks.at(BASE)
-        vote_locks.tie(BASE, first_attempt, until)
+        vote_locks.extend(BASE, first_attempt, until)
         after = vote_locks.at(BASE)
         assert after.first_attempt == max(before.first_attempt, first_attempt)
         assert after.until == max(before.until, until)
@@ -61,7 +61,7 @@ def test_bonds_never_loosen(ties: list[tuple[int, float]]) -> None:
 def test_only_bases_that_can_become_ours_again_are_remembered() -> None:
     vote_locks = VoteLocks(core())
     for number in range(3 * BASES_MAX):
-        vote_locks.tie(number.to_bytes(32, "big"), 1, 1.0)
+        vote_locks.extend(number.to_bytes(32, "big"), 1, 1.0)
     assert len(vote_locks.known) == BASES_MAX
     assert vote_locks.at((0).to_bytes(32, "big")) == FREE
 

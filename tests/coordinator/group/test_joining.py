@@ -101,7 +101,7 @@ def test_a_leader_that_did_not_lead_or_return_its_results_is_skipped_until_all_t
             own.presence.see(peer, presence(), 0.0)
         asking = Joining(own, grown(chain_of(own), versions, FIVE), 0)
         first, second = asking.chain.leaders()[:2]
-        own.tardiness.miss([first], stage)
+        own.lateness.miss([first], stage)
         asking.open(True, 0.0)
         assert asking.leader == (second if skipped and versions < 4 else first)
 
@@ -112,7 +112,7 @@ def test_where_more_than_a_third_of_the_leaders_returned_no_results_none_is_skip
         own.presence.see(peer, presence(), 0.0)
     asking = Joining(own, grown(chain_of(own), 1, FIVE), 0)
     first, second = asking.chain.leaders()[:2]
-    own.tardiness.miss([first, second], RESULT)
+    own.lateness.miss([first, second], RESULT)
     asking.open(True, 0.0)
     assert asking.leader == first
 

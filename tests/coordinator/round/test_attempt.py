@@ -421,13 +421,13 @@ def test_a_result_that_others_show_does_not_say_that_its_reducer_comes() -> None
     member = Member(2)
     member.hear_bundle()
     shown, given = (member.group.reducer(partition) for partition in range(2))
-    member.core.tardiness.miss([shown, given], RESULT)
-    member.attempt.exchange.waits.see_giver(given, member.results[1].digest)
+    member.core.lateness.miss([shown, given], RESULT)
+    member.attempt.exchange.waits.note_result_sender(given, member.results[1].digest)
     member.hear_results(range(2))
-    assert member.core.tardiness.hurried({shown, given}, RESULT, 1) == {shown}
-    member.attempt.exchange.waits.see_giver(shown, member.results[0].digest)  # it comes after all
+    assert member.core.lateness.hurried({shown, given}, RESULT, 1) == {shown}
+    member.attempt.exchange.waits.note_result_sender(shown, member.results[0].digest)  # it comes after all
     member.hear_results(range(1))
-    assert not member.core.tardiness.hurried({shown, given}, RESULT, 1)
+    assert not member.core.lateness.hurried({shown, given}, RESULT, 1)
 
 
 def test_a_needed_result_is_given_with_its_bytes() -> None:

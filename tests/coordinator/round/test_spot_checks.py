@@ -286,7 +286,7 @@ def test_a_leader_whose_proposal_comes_to_nothing_has_not_led() -> None:
     member, _, _ = due(late=3)
     propose(member)
     member.attempt.give_up()
-    assert member.core.tardiness.hurried({member.group.leader}, LEADING, 1)
+    assert member.core.lateness.hurried({member.group.leader}, LEADING, 1)
 
 
 def test_a_reducer_that_the_transport_lost_is_not_waited_for() -> None:

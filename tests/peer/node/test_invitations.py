@@ -250,7 +250,7 @@ def test_a_guest_of_a_co_organiser_that_was_shown_out_can_be_let_in_again(home: 
     assert home.refusal(ticket) is None
 
 
-def come_with(home: Home, shown: bytes) -> Membership:
+def note_result_arrival(home: Home, shown: bytes) -> Membership:
     """The other peer as it comes with this pass."""
     other = home.other
     other.own_pass = shown
@@ -292,7 +292,7 @@ def test_a_peer_that_is_not_let_in_ends_with_what_to_do_and_not_at_once(
     if refusal is Refusal.FULL:
         monkeypatch.setattr("coordinator.core.admission_control.INVITED_MAX", 0)
     home = Home(tmp_path, mode)
-    theirs = come_with(home, b"false" if limits is None else granted(home, **limits))
+    theirs = note_result_arrival(home, b"false" if limits is None else granted(home, **limits))
     assert theirs.exclusion_reason == ""
     home.world.run(seconds - 1)
     assert theirs.exclusion_reason == ""

@@ -62,5 +62,5 @@ def test_who_was_too_late_for_a_while_counts_again_in_time_however_slow(seed: in
     first = version(world.peers[0]) + 1
     run_to_version(world, first + 4, 200.0)
     assert share_of_parts(world, slow, first) == 1.0
-    assert not [peer for peer, _ in machine(world.peers[0]).core.tardiness.misses if peer == slow.me]
+    assert not [peer for peer, _ in machine(world.peers[0]).core.lateness.misses if peer == slow.me]
     world.settle(200.0)
