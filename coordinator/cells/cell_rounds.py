@@ -21,7 +21,7 @@ from coordinator.core.events import Encoded
 from coordinator.core.own_work import OwnWork
 from coordinator.core.state_sync import StateSync
 from coordinator.core.timeline import JOIN_SHARE, RECHECK_SHARE
-from coordinator.group.eligibility import retreat
+from coordinator.group.eligibility import hindrance_to_start
 from coordinator.round.cell_input import CellInput
 from coordinator.wire.messages import NONCE_BYTES, AgainNote, CellYield, YieldNote
 from dht.errors import PeerError
@@ -115,7 +115,7 @@ class CellRounds:
         return self._heads_here
 
     def _free(self, now: float) -> bool:
-        return self.state_sync.complete and retreat(self.core, now) is None
+        return self.state_sync.complete and hindrance_to_start(self.core, now) is None
 
     def _contributes(self, now: float) -> bool:
         return self.core.contributes and self.own_work.has_new_steps(self.core.steps_now(now))

@@ -206,7 +206,7 @@ def active_set_digest(active: Collection[PeerId]) -> bytes:
     return digest_of(b"muster-active", *(peer.encode() for peer in sorted(active)))
 
 
-def misfit(
+def chain_mismatch(
     certificate: Certificate, parent: bytes, electors: Set[PeerId], active: Set[PeerId], share: float
 ) -> str | None:
     """Return why this certificate does not follow `parent`, whose active set is `active`; None if it does.

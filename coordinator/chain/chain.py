@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass, field, replace
 
-from coordinator.chain.certificate import Certificate, misfit, refusal
+from coordinator.chain.certificate import Certificate, chain_mismatch, refusal
 from coordinator.chain.newcomer_limits import most_newcomers
 from coordinator.chain.packed_history import PackedHistory
 from coordinator.chain.used_invites import NONE_USED, UsedInvites, extends
@@ -81,14 +81,14 @@ class Rules:
 
 
 @dataclass(frozen=True, slots=True)
-class Few:
+class MinorityBranch:
     """A minor version since which no more than half of the peers active before it have signed anything."""
 
     since: int  # the version before it
     active: frozenset[PeerId]
     signers: frozenset[PeerId] = frozenset()
 
-    def joined_by(self, voters: Set[PeerId]) -> Few | None:
+    def joined_by(self, voters: Set[PeerId]) -> MinorityBranch | None:
         """Return this with the voters of one more version; None once more than half have signed."""
         signers = self.signers | (voters & self.active)
         return None if 2 * len(signers) > len(self.active) else replace(self, signers=signers)
@@ -108,14 +108,14 @@ class Chain:
     _convicted: frozenset[PeerId] | None = field(init=False, default=None)
     _established: frozenset[PeerId] | None = field(init=False, default=None)
     _beacon: bytes | None = field(init=False, default=None)
-    _few: Few | None = field(init=False, default=None)
+    _minority: MinorityBranch | None = field(init=False, default=None)
 
     @classmethod
     def holding(cls, rules: Rules, fragment: int, genesis: bytes, certificates: Sequence[Certificate]) -> Chain:
         """Build a chain from certificates that were verified before.
 
         If they begin after version 1, the active set of the first `Rules.memory` of them is unknown. Minor versions
-        among these do not count as `Few`.
+        among these make no `MinorityBranch`.
         """
         unknown = 0 if not certificates or certificates[0].version == 1 else rules.memory
         chain = cls(rules, fragment, genesis, PackedHistory(certificates[:unknown]))
@@ -227,15 +227,15 @@ class Chain:
         if not extends(certificate.outcome.used_invites or NONE_USED, self.used_invites()):
             return "forgets who came by which invite"
         electors = roster - self.on_probation(roster)
-        unfit = misfit(certificate, self.digest, electors, self.active_set(), rules.min_share)
+        unfit = chain_mismatch(certificate, self.digest, electors, self.active_set(), rules.min_share)
         return unfit or rules.refusal(certificate)
 
     def append(self, certificate: Certificate) -> None:
         """Add a certificate that the caller has checked with `refusal`."""
-        if self._few is None and certificate.outcome.minor:
-            self._few = Few(self.version, self.active_set())
-        if self._few is not None:
-            self._few = self._few.joined_by(certificate.voters)
+        if self._minority is None and certificate.outcome.minor:
+            self._minority = MinorityBranch(self.version, self.active_set())
+        if self._minority is not None:
+            self._minority = self._minority.joined_by(certificate.voters)
         self.certificates.append(certificate)
         self.version, self._active, self._leaders = certificate.version, None, None
         self._convicted, self._established, self._beacon = None, None, None
@@ -247,18 +247,18 @@ class Chain:
             raise ValueError(f"version {version} is not kept")
         kept = len(self.certificates) - (self.version - version)
         found = Chain(self.rules, self.fragment, self.genesis, self.certificates.first(kept))
-        found._few = None if self._few is None or self._few.since >= version else self._few
+        found._minority = None if self._minority is None or self._minority.since >= version else self._minority
         return found
 
     @property
-    def few_since(self) -> int | None:
+    def minority_since(self) -> int | None:
         """The last version that most of the active set signed, if few went on alone and most have not come back yet.
 
         None also if that is settled by now, or can no longer be told.
         """
-        if self._few is None or self._few.since < max(self.first_version, self.version - UNSETTLED_VERSIONS):
+        if self._minority is None or self._minority.since < max(self.first_version, self.version - UNSETTLED_VERSIONS):
             return None
-        return self._few.since
+        return self._minority.since
 
     @property
     def _oldest(self) -> int:

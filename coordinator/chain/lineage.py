@@ -95,7 +95,7 @@ def horizon(chain: Chain) -> int:
     """
     usual = chain.version - LINEAGE_DEPTH_MAX
     deepest = max(chain.first_version, chain.version - UNSETTLED_VERSIONS)
-    return max(deepest, usual if chain.few_since is None else min(usual, chain.few_since - BEFORE_FEW))
+    return max(deepest, usual if chain.minority_since is None else min(usual, chain.minority_since - BEFORE_FEW))
 
 
 def known_digests(chain: Chain) -> tuple[bytes, ...]:
@@ -141,11 +141,11 @@ def continuation(chain: Chain, certificates: Sequence[Certificate]) -> tuple[int
     fork = news[0].version - 1
     if not horizon(chain) <= fork <= chain.version:
         return None
-    rival = prolonged(chain.truncated(fork), news)
+    rival = extended_chain(chain.truncated(fork), news)
     return None if rival is None else (fork, rival)
 
 
-def prolonged(rival: Chain, certificates: Sequence[Certificate]) -> Chain | None:
+def extended_chain(rival: Chain, certificates: Sequence[Certificate]) -> Chain | None:
     """Append certificates that follow a chain and return it; None if one of them is not valid."""
     for certificate in certificates:
         if rival.refusal(certificate) is not None:
@@ -183,7 +183,7 @@ def without_tail(rival: Chain, fork: int) -> Chain:
     return rival
 
 
-def won(
+def fragments_won(
     ours: Mapping[int, Chain], theirs: Mapping[int, tuple[int, Chain]], banned: Container[PeerId] = ()
 ) -> frozenset[int]:
     """Return the fragments that the rival lineage wins; `theirs` holds (fork version, chain) per forked fragment.

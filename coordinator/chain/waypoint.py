@@ -55,8 +55,8 @@ def newest_waypoint(held: Sequence[Chain]) -> Waypoint | None:
 def _settled(chain: Chain) -> int:
     recent = chain.certificates[-LINEAGE_DEPTH_MAX:]
     fork = next((one.version - 1 for one in recent if one.outcome.minor), chain.version)
-    if chain.few_since is not None:
-        fork = min(fork, chain.few_since)
+    if chain.minority_since is not None:
+        fork = min(fork, chain.minority_since)
     return min(fork, chain.version - SETTLED_VERSIONS)
 
 

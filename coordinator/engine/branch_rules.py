@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from coordinator.chain.chain import Chain
-from coordinator.chain.lineage import Branch, branch_after, majority_signed, without_tail, won
+from coordinator.chain.lineage import Branch, branch_after, fragments_won, majority_signed, without_tail
 from coordinator.engine.fork_probe import Fork, still_forks
 from coordinator.engine.fragment import FragmentMachine
 from coordinator.engine.version_round import bound_until
@@ -38,7 +38,7 @@ def changes(
         if not machines[index].state_sync.is_unserved(taken[index].digest, now)
     }
     ours = {one.index: one.chain for one in machines}
-    winning = won(ours, rivals, machines[0].core.bans)
+    winning = fragments_won(ours, rivals, machines[0].core.bans)
     return tuple(LineageChange(index, forks[index][0], taken[index]) for index in sorted(winning))
 
 

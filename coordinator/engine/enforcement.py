@@ -52,7 +52,7 @@ class _Told:
 
 @dataclass(slots=True)
 class Enforcement:
-    """Bans at one peer. `telling` limits notes to strangers; `deaf_to` are peers that sent false evidence."""
+    """Bans at one peer. `telling` limits notes to strangers; `ignored_senders` are peers that sent false evidence."""
 
     core: Core
     machines: Sequence[FragmentMachine]
@@ -60,7 +60,7 @@ class Enforcement:
     asked: dict[tuple[PeerId, bytes], float] = field(default_factory=dict)
     told: dict[PeerId, _Told] = field(default_factory=dict)
     telling: Allowance = field(init=False)
-    deaf_to: dict[PeerId, None] = field(default_factory=dict)
+    ignored_senders: dict[PeerId, None] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.telling = Allowance(STRANGERS_TOLD / self._retell_seconds, STRANGERS_TOLD)
@@ -217,7 +217,7 @@ class Enforcement:
 
     def on_note(self, sender: PeerId, note: TrustNote, now: float) -> list[Action]:
         """Handle a note about trust: a summary, a list of convictions, a question, or evidence."""
-        if sender in self.deaf_to:
+        if sender in self.ignored_senders:
             return []
         if isinstance(note, HeardNote | AskHeardNote):
             return self._on_heard(sender, note, now)
@@ -252,7 +252,7 @@ class Enforcement:
         except UnknownChargeError:
             return []
         except PeerError as error:
-            _note(self.deaf_to, sender, None)
+            _note(self.ignored_senders, sender, None)
             return [Tell("false_evidence", 0, 0, {"peer": sender, "reason": str(error)})]
 
     def _correct(self, sender: PeerId, evidence: Evidence, now: float) -> list[Action]:

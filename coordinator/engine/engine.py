@@ -193,7 +193,7 @@ class Engine:
         machine = self.machines[context.fragment]
         if context.version < machine.chain.version:
             self.core.check_signed(statement)
-            return self.fork_choice.teach(event.sender, machine, context.version, now)
+            return self.fork_choice.help_catch_up(event.sender, machine, context.version, now)
         if context.version > machine.chain.version:
             return self.fork_choice.ask(event.sender, machine.index, now)
         try:
@@ -226,7 +226,7 @@ class Engine:
             chain = machine.chain
             known = chain.digest_at(version) if version <= chain.version else None
             if version > chain.version or (known is not None and known[:HEAD_BYTES] != head):
-                actions += self.fork_choice.ask_few(event.peer, machine.index, now)
+                actions += self.fork_choice.ask_within_limit(event.peer, machine.index, now)
         return actions
 
     # -- opening rounds

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 
 from coordinator.chain.chain import Chain
-from coordinator.chain.lineage import CHAIN_PAGE_MAX, ancestor, continuation, known_digests, prolonged
+from coordinator.chain.lineage import CHAIN_PAGE_MAX, ancestor, continuation, extended_chain, known_digests
 from coordinator.core.actions import Action, Send, Tell
 from coordinator.engine.branch_rules import changes, followed
 from coordinator.engine.fork_probe import Fork, ForkProbe, follows, is_heard_on
@@ -48,7 +48,7 @@ class ForkChoice:
         version = self.machines[fragment].chain.version
         return [Send(peer, AskChainNote(fragment=fragment, version=version, known=known))]
 
-    def ask_few(self, peer: PeerId, fragment: int, now: float) -> list[Action]:
+    def ask_within_limit(self, peer: PeerId, fragment: int, now: float) -> list[Action]:
         """Ask a peer whose presence says that it is ahead, if we are not asking enough others already.
 
         A latecomer to a large swarm finds all others ahead, and needs only one. Presence is cheap, so strangers do not
@@ -71,7 +71,7 @@ class ForkChoice:
         An asker that names a version which we lack is ahead of us, so we ask it as after seeing its presence.
         """
         chain, answering = self.machines[note.fragment].chain, self.machines[note.fragment].core.answering
-        news = self.ask_few(sender, note.fragment, now) if note.version > chain.version else []
+        news = self.ask_within_limit(sender, note.fragment, now) if note.version > chain.version else []
         if not answering.admits(sender, now):
             return news
         shared = ancestor(chain, note.known)
@@ -82,7 +82,7 @@ class ForkChoice:
         answering.gave(sender, answer.encoded_bytes, now)
         return [*news, Send(sender, answer)]
 
-    def teach(self, peer: PeerId, machine: FragmentMachine, version: int, now: float) -> list[Action]:
+    def help_catch_up(self, peer: PeerId, machine: FragmentMachine, version: int, now: float) -> list[Action]:
         """Send a peer that speaks about an old version the certificate after it; in a crowd only a question.
 
         In a crowd its statement reaches a whole group, and each member would send it 13 KB. From the question it learns
@@ -118,7 +118,7 @@ class ForkChoice:
             if note.oldest is not None:  # the peer has changed to another branch meanwhile
                 probe.forget()
                 return actions
-            longer = prolonged(begun[1], note.certificates)
+            longer = extended_chain(begun[1], note.certificates)
             found = None if longer is None else (begun[0], longer)
         return actions + self._hear_out(sender, note.fragment, found, more, now)
 

@@ -47,7 +47,7 @@ def eligibility(state: OwnSituation, now: float) -> tuple[bool, Hindrance | None
     elif state.bound:
         found = Hindrance.BOUND
     else:
-        found = retreat(state.core, now) or _excess(state, now) or _loneliness(state, now)
+        found = hindrance_to_start(state.core, now) or _excess(state, now) or _loneliness(state, now)
     return found is None, found
 
 
@@ -56,7 +56,7 @@ def lacks_turn(core: Core, chain: Chain, now: float) -> bool:
     return chain.version == 0 and core.contributes and not core.has_ticket(chain, core.me, now)
 
 
-def retreat(core: Core, now: float) -> Hindrance | None:
+def hindrance_to_start(core: Core, now: float) -> Hindrance | None:
     """Return what keeps us from beginning anything new, in a group or in a cell; None if nothing does."""
     if core.draining:
         return Hindrance.DRAINING

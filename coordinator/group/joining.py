@@ -15,7 +15,7 @@ from coordinator.core.context import DEADLINE_DOUBLINGS_MAX, Core
 from coordinator.core.quorum import quorum_size
 from coordinator.core.timeline import JOIN_SHARE, RETRY_SHARE
 from coordinator.group.group import Group, leader_of, read_join
-from coordinator.group.leaders import first_able, first_leaders
+from coordinator.group.leaders import first_attempt_with_leader, first_leaders
 from coordinator.group.own_joins import OwnJoins
 from coordinator.group.roster_building import REVISIONS_MAX, RosterBuilder, limits_at
 from coordinator.run.manifest import PEERS_PER_GROUP_MAX
@@ -73,7 +73,7 @@ class Joining:
 
     def open(self, contributes: bool, now: float) -> list[Action]:
         """Ask into the first attempt whose leader seems to be live and, if possible, can be called."""
-        self._move(first_able(self.core, self.chain, self.attempt_number, now))
+        self._move(first_attempt_with_leader(self.core, self.chain, self.attempt_number, now))
         self.since = now
         return self.ask(contributes, now)
 

@@ -13,7 +13,7 @@ from dht.identity import PeerId
 LEADERS_TOLD = 3  # a join goes to the attempt's leader and the next two, if all leaders do not fit into one group
 
 
-def first_able(core: Core, chain: Chain, attempt: int, now: float) -> int:
+def first_attempt_with_leader(core: Core, chain: Chain, attempt: int, now: float) -> int:
     """Return the first attempt from this one on whose leader seems to be live and, if possible, can be called."""
     coming = range(attempt, attempt + len(chain.leaders()))
     able = [one for one in coming if _can_lead(core, chain, leader_of(chain, one), now)]

@@ -86,7 +86,7 @@ class Tempo:
         return now >= self.certified_at + patience
 
 
-def paces(core: Core, chain: Chain, counted_from: float, now: float) -> list[VoterPace]:
+def voter_paces(core: Core, chain: Chain, counted_from: float, now: float) -> list[VoterPace]:
     """Return the speeds of the voters whose median decides; at version 0, of all peers that train.
 
     Our own speed counts even without a vote: in a small swarm only a few peers may go on. In a crowd it does not, so
@@ -109,7 +109,7 @@ def paces(core: Core, chain: Chain, counted_from: float, now: float) -> list[Vot
 
 
 def _pacing(core: Core, chain: Chain, counted_from: float, now: float) -> Pacing:
-    voters = paces(core, chain, counted_from, now)
+    voters = voter_paces(core, chain, counted_from, now)
     needed = steps_needed(core.pace, chain.fragment, chain.version)
     quorum = quorum_size(core.pace, len(chain.active_set()))
     rate = median_rate(_timing(core, chain, voters))

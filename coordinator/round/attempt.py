@@ -23,7 +23,7 @@ from dht.identity import PeerId
 from dht.statement import Statement
 
 NEEDS_INPUTS = frozenset({"result", "check", "redo", "proposal"})
-LAST_WORDS = frozenset({"result", "proposal", "vote", "abstain"})  # messages that still matter after we abstained
+KINDS_AFTER_ABSTAINING = frozenset({"result", "proposal", "vote", "abstain"})  # messages that still matter then
 
 
 @dataclass(slots=True)
@@ -106,9 +106,9 @@ class Attempt(JointReduction):
             return self.abstain()  # the leader has left out too many contributors for an input set
         return self.contribute() + self.settle(now)
 
-    def heeds(self, kind: str) -> bool:
-        """Whether a message of this kind matters: all kinds until we abstain, then only those of LAST_WORDS."""
-        return not self.over or kind in LAST_WORDS
+    def accepts(self, kind: str) -> bool:
+        """Whether a message of this kind matters: all until we abstain, then KINDS_AFTER_ABSTAINING only."""
+        return not self.over or kind in KINDS_AFTER_ABSTAINING
 
     def hear(self, sender: PeerId, statement: Statement, now: float) -> list[Action]:
         """Take a member's statement other than a result; raises PeerError if it is false or out of place."""

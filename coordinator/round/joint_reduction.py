@@ -68,7 +68,7 @@ class JointReduction(ABC):
     def hear(self, sender: PeerId, statement: Statement, now: float) -> list[Action]:
         """Take a member's statement other than a result; raises PeerError if it is false."""
 
-    def heeds(self, kind: str) -> bool:
+    def accepts(self, kind: str) -> bool:
         """Whether messages or events of this kind still change anything here."""
         return True
 
@@ -83,7 +83,7 @@ class JointReduction(ABC):
         if sender not in self.group.members:
             raise PeerError("comes from somebody outside the group")
         kind = "part" if isinstance(message, PartNote) else message.context.kind
-        if not self.heeds(kind) or self.early_messages.holds_back(sender, message, root):
+        if not self.accepts(kind) or self.early_messages.holds_back(sender, message, root):
             return []
         progress = self.exchange.progress
         actions = self._take(sender, message, root, now)
@@ -105,7 +105,7 @@ class JointReduction(ABC):
     def on_encoded(self, event: Encoded, now: float) -> list[Action]:
         """Take our encoded contribution."""
         claimed = event if self.from_cell is None else self.from_cell.claim(event)
-        return self.exchange.on_encoded(claimed) + self.settle(now) if self.heeds("encoded") else []
+        return self.exchange.on_encoded(claimed) + self.settle(now) if self.accepts("encoded") else []
 
     def on_reduced(self, event: Reduced, now: float) -> list[Action]:
         return self.exchange.on_reduced(event) + self.settle(now)
@@ -120,7 +120,7 @@ class JointReduction(ABC):
 
     def on_opening(self, sender: PeerId, note: OpeningNote, now: float) -> list[Action]:
         """Take the leaves that a member has opened for us."""
-        return self.inspection.on_opening(sender, note) + self.settle(now) if self.heeds("opening") else []
+        return self.inspection.on_opening(sender, note) + self.settle(now) if self.accepts("opening") else []
 
     def lose(self, peer: PeerId, now: float) -> list[Action]:
         """Stop waiting for a member that the transport lost."""

@@ -302,7 +302,7 @@ def _hears_little(engine: Engine) -> bool:
     return (
         all(len(equivocations.heard) <= VERSIONS_KEPT for equivocations in enforcement.equivocations)
         and all(len(heard) <= STATEMENTS_KEPT for heard in kept)
-        and max(len(enforcement.asked), len(enforcement.told), len(enforcement.deaf_to)) <= PEERS_KEPT
+        and max(len(enforcement.asked), len(enforcement.told), len(enforcement.ignored_senders)) <= PEERS_KEPT
         and len(engine.core.bans.held) <= BANS_MAX + ORDERS_MAX
         and len(engine.core.bans.given) == len(engine.core.bans.orders) <= ORDERS_MAX
     )

@@ -235,13 +235,13 @@ def test_a_storm_of_reminders(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.slow
 def test_rivals_that_are_never_taken_over(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("coordinator.engine.branch_rules.won", lambda ours, theirs, banned: frozenset())
+    monkeypatch.setattr("coordinator.engine.branch_rules.fragments_won", lambda ours, theirs, banned: frozenset())
     with pytest.raises(AssertionError, match="not true after"):
         scenarios.test_two_halves_become_one_lineage_again(PACE, 0)
 
 
 def test_lineages_that_differ_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("coordinator.engine.branch_rules.won", lambda ours, theirs, banned: frozenset())
+    monkeypatch.setattr("coordinator.engine.branch_rules.fragments_won", lambda ours, theirs, banned: frozenset())
     world = swarm(4)
     run_to_version(world, 3)
     scenarios.split(world, [0, 1], [2, 3])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from coordinator.chain.lineage import won
+from coordinator.chain.lineage import fragments_won
 from coordinator.core.actions import Action, Send, Tell
 from coordinator.core.answer_budget import AnswerBudget
 from coordinator.engine.engine import Engine
@@ -165,7 +165,7 @@ def winner_first(world: World, fragments: list[int]) -> list[list[VirtualPeer]]:
     sides = [world.peers[:2], world.peers[2:]]
     ours = {index: machine(sides[0][0], index).chain for index in fragments}
     theirs = {index: (fork_of(world, index), machine(sides[1][0], index).chain) for index in fragments}
-    return sides[::-1] if won(ours, theirs) else sides
+    return sides[::-1] if fragments_won(ours, theirs) else sides
 
 
 def fork_of(world: World, index: int) -> int:

@@ -17,11 +17,11 @@ from coordinator.chain.lineage import (
     ancestor,
     claim,
     continuation,
+    extended_chain,
+    fragments_won,
     known_digests,
     majority_signed,
-    prolonged,
     without_tail,
-    won,
 )
 from dht.identity import PeerId
 from tests.coordinator.rigs import PACE, PEERS, certificate, chain_of, core, grown
@@ -47,8 +47,8 @@ def test_of_two_lineages_exactly_one_wins(
 ) -> None:
     base = stem()
     first, second = branch(base, *one), branch(base, *other)
-    wins = won({0: first}, {0: (2, second)})
-    loses = won({0: second}, {0: (2, first)})
+    wins = fragments_won({0: first}, {0: (2, second)})
+    loses = fragments_won({0: second}, {0: (2, first)})
     assert len(wins | loses) == len(wins) + len(loses) == (first.digest != second.digest)
 
 
@@ -87,7 +87,7 @@ def heard(ours: Chain, theirs: Chain) -> tuple[int, Chain] | None:
     found = None if shared is None else continuation(ours, theirs.after(shared, CHAIN_PAGE_MAX))
     if found is None:
         return None
-    longer = prolonged(found[1], theirs.after(found[1].version, UNSETTLED_VERSIONS))
+    longer = extended_chain(found[1], theirs.after(found[1].version, UNSETTLED_VERSIONS))
     assert longer is not None
     return found[0], longer
 
@@ -98,7 +98,7 @@ def left_over(first: dict[int, Chain], second: dict[int, Chain], banned: tuple[P
         for ours, theirs in (first, second), (second, first):
             forks = {index: heard(ours[index], chain) for index, chain in theirs.items()}
             known = {index: fork for index, fork in forks.items() if fork is not None}
-            ours.update((index, theirs[index]) for index in won(ours, known, banned))
+            ours.update((index, theirs[index]) for index in fragments_won(ours, known, banned))
     return {index for index, chain in first.items() if chain.digest != second[index].digest}
 
 
@@ -112,7 +112,7 @@ def test_each_fragment_goes_to_exactly_one_of_two_lineages(
 ) -> None:
     """Though other keys are active in each fragment, and some sign on both sides."""
     first, second = lineage(one, b"one"), lineage(other, b"other")
-    wins, loses = won(first, seen(second), banned), won(second, seen(first), banned)
+    wins, loses = fragments_won(first, seen(second), banned), fragments_won(second, seen(first), banned)
     assert sorted([*wins, *loses]) == [0, 1]
     assert not left_over(first, second, banned)
 
@@ -126,7 +126,7 @@ def test_nobody_is_kept_changing_over_by_what_is_shown(one: tuple[Pieces, ...], 
         for shown in both:
             for indexes in (0,), (1,), (0, 1):
                 forks = {index: shown[index] for index in indexes if shown[index].digest != own[index].digest}
-                own.update((index, shown[index]) for index in won(own, seen(forks)))
+                own.update((index, shown[index]) for index in fragments_won(own, seen(forks)))
         if before == {index: chain.digest for index, chain in own.items()}:
             return
     pytest.fail("it still changes over")
@@ -153,8 +153,8 @@ def test_what_most_signed_after_long_stays() -> None:
     base = grown(chain_of(core(founders=ten)), 2, ten)
     gone_on = branch(branch(base, 40, ten[:3], b"three"), 20, ten[:7], b"seven")
     made = branch(base, 33, ten[7:], b"hostile", 10**9)
-    assert not won({0: gone_on}, {0: (2, made)})
-    assert won({0: made}, {0: (2, gone_on)})
+    assert not fragments_won({0: gone_on}, {0: (2, made)})
+    assert fragments_won({0: made}, {0: (2, gone_on)})
 
 
 def test_who_was_led_to_a_great_height_for_a_moment_does_not_count_there() -> None:
@@ -165,8 +165,8 @@ def test_who_was_led_to_a_great_height_for_a_moment_does_not_count_there() -> No
     for led_away in seven[2:5]:
         high = branch(high, 1, (*seven[:2], led_away), b"high")
     ours = branch(base, 40, seven[2:], b"ours")
-    assert not won({0: ours}, {0: (2, high)})
-    assert won({0: high}, {0: (2, ours)})
+    assert not fragments_won({0: ours}, {0: (2, high)})
+    assert fragments_won({0: high}, {0: (2, ours)})
 
 
 @given(st.tuples(branches, branches, branches))
@@ -174,14 +174,14 @@ def test_the_order_is_transitive(three: tuple[tuple[int, tuple[PeerId, ...], byt
     base = stem()
     chains = [branch(base, *one) for one in three]
     for first, second, third in permutations(chains):
-        if won({0: first}, {0: (2, second)}) and won({0: second}, {0: (2, third)}):
-            assert won({0: first}, {0: (2, third)})
+        if fragments_won({0: first}, {0: (2, second)}) and fragments_won({0: second}, {0: (2, third)}):
+            assert fragments_won({0: first}, {0: (2, third)})
 
 
 def test_signers_come_before_tokens() -> None:
     base = stem()
     few, many = branch(base, 3, FIVE[:2], b"few", 10**9), branch(base, 1, FIVE[2:], b"many", 1)
-    assert won({0: few}, {0: (2, many)})
+    assert fragments_won({0: few}, {0: (2, many)})
 
 
 def test_signers_count_once_and_only_if_they_were_active_at_the_fork() -> None:
@@ -196,12 +196,12 @@ def test_what_most_signed_later_wins_however_many_signed_the_other_before() -> N
     """Four of five voted for a certificate that was withheld from them, and went on when their locks had run out."""
     base = stem()
     withheld, gone_on = branch(base, 1, FIVE, b"withheld", 10**9), branch(base, 2, FIVE[:3], b"on")
-    assert not won({0: gone_on}, {0: (2, withheld)})
-    assert won({0: withheld}, {0: (2, gone_on)})
+    assert not fragments_won({0: gone_on}, {0: (2, withheld)})
+    assert fragments_won({0: withheld}, {0: (2, gone_on)})
     tail = branch(withheld, 5, FIVE[3:], b"of two")
-    assert not won({0: gone_on}, {0: (2, tail)}), "nobody else is in what those two make"
+    assert not fragments_won({0: gone_on}, {0: (2, tail)}), "nobody else is in what those two make"
     few = branch(base, 2, FIVE[:2], b"few")
-    assert won({0: few}, {0: (2, withheld)}), "who went on are not most"
+    assert fragments_won({0: few}, {0: (2, withheld)}), "who went on are not most"
 
 
 def test_versions_of_few_at_the_end_neither_help_a_lineage_to_win_nor_are_taken_over() -> None:
@@ -215,8 +215,8 @@ def test_versions_of_few_at_the_end_neither_help_a_lineage_to_win_nor_are_taken_
     tail = branch(withheld, 3, hostile, b"of two", 10**12)
     assert without_tail(tail, 2).digest == withheld.digest
     for shown in (withheld, tail, without_tail(tail, 2)):
-        assert not won({0: gone_on}, {0: (2, shown)})
-        assert won({0: shown}, {0: (2, gone_on)})
+        assert not fragments_won({0: gone_on}, {0: (2, shown)})
+        assert fragments_won({0: shown}, {0: (2, gone_on)})
 
 
 def test_versions_at_the_end_that_most_signed_stay() -> None:
@@ -230,7 +230,7 @@ def test_versions_at_the_end_that_most_signed_stay() -> None:
 def test_convicted_keys_supersede_nothing() -> None:
     base = stem()
     withheld, gone_on = branch(base, 1, FIVE, b"withheld"), branch(base, 2, FIVE[:3], b"on")
-    assert won({0: gone_on}, {0: (2, withheld)}, {FIVE[0]})
+    assert fragments_won({0: gone_on}, {0: (2, withheld)}, {FIVE[0]})
 
 
 def test_one_members_claim_of_tokens_cannot_outweigh_the_others() -> None:
@@ -250,7 +250,7 @@ def test_long_branches_are_compared_over_as_many_versions_as_one_answer_holds() 
     seen_by_longer = continuation(longer, long.after(2, page))
     assert seen_by_long is not None
     assert seen_by_longer is not None
-    assert won({0: long}, {0: seen_by_long}) != won({0: longer}, {0: seen_by_longer})
+    assert fragments_won({0: long}, {0: seen_by_long}) != fragments_won({0: longer}, {0: seen_by_longer})
     assert page == VERSIONS_CLAIMED
 
 
@@ -259,15 +259,15 @@ def test_fragments_are_compared_together() -> None:
     bases = [grown(chain_of(own, fragment), 1, FIVE) for fragment in range(3)]
     ours = {index: branch(base, 1, FIVE[: 1 if index else 2], b"o") for index, base in enumerate(bases)}
     theirs = {index: (1, branch(base, 1, FIVE[2:4] if index else FIVE[4:], b"t")) for index, base in enumerate(bases)}
-    assert not won({0: ours[0]}, {0: theirs[0]})
-    assert won(ours, theirs) == {0, 1, 2}
+    assert not fragments_won({0: ours[0]}, {0: theirs[0]})
+    assert fragments_won(ours, theirs) == {0, 1, 2}
 
 
 def test_who_supersedes_in_one_fragment_alone_wins_in_all() -> None:
     three, two = (PEERS[0], PEERS[1], PEERS[4]), PEERS[2:4]
     first, second = (lineage(([(3, half)],) * 2, half[0].encode()) for half in (three, two))
-    assert won(second, seen(first)) == {0, 1}
-    assert not won(first, seen(second))
+    assert fragments_won(second, seen(first)) == {0, 1}
+    assert not fragments_won(first, seen(second))
 
 
 def test_what_most_signed_is_not_undone_because_of_another_fragment() -> None:
@@ -281,16 +281,16 @@ def test_what_most_signed_is_not_undone_because_of_another_fragment() -> None:
     ours = {0: branch(STEMS[0], 1, FIVE, b"on"), 1: branch(STEMS[1], 60, five[:4], b"on")}
     for versions, roster in (1, five), (40, five[4:]):
         shown = {0: again, 1: branch(STEMS[1], versions, roster, b"other", 10**9)}
-        assert won(ours, seen(shown)) == {0}
-        assert won(shown, seen(ours)) == {1}
+        assert fragments_won(ours, seen(shown)) == {0}
+        assert fragments_won(shown, seen(ours)) == {1}
 
 
 @pytest.mark.parametrize("versions", [3, 70])
 def test_each_half_of_a_swarm_keeps_the_fragments_of_which_it_is_most(versions: int) -> None:
     halves = PEERS[:3], PEERS[3:7]
     first, second = (lineage(([(versions, half)],) * 2, half[0].encode()) for half in halves)
-    assert won(first, seen(second)) == {1}
-    assert won(second, seen(first)) == {0}
+    assert fragments_won(first, seen(second)) == {1}
+    assert fragments_won(second, seen(first)) == {0}
 
 
 def test_however_much_less_than_a_third_made_undoes_no_fresh_version() -> None:
@@ -301,7 +301,7 @@ def test_however_much_less_than_a_third_made_undoes_no_fresh_version() -> None:
     assert base.refusal(newest) is None
     fresh.append(newest)
     made = branch(branch(base, 1, hostile, b"first"), 39, hostile, b"of few", 10**9)
-    assert not won({0: fresh}, {0: (2, made)})
+    assert not fragments_won({0: fresh}, {0: (2, made)})
 
 
 def test_the_newest_shared_version_is_the_ancestor() -> None:
@@ -361,7 +361,7 @@ def test_no_depth_protects_what_few_made() -> None:
     assert shared is not None
     found = continuation(ours, theirs.after(shared, CHAIN_PAGE_MAX))
     assert found is not None
-    assert won({0: ours}, {0: found})
+    assert fragments_won({0: ours}, {0: found})
     assert continuation(ours.truncated(150), theirs.after(20, 3)) is not None
     most = branch(branch(ours, 1, FIVE[:2], b"a second"), 1, FIVE[:3], b"a third")
     assert continuation(most, theirs.after(20, 3)) is None
@@ -375,8 +375,8 @@ def test_what_fewer_signed_last_undoes_no_long_work_of_few() -> None:
     on = branch(branch(base, 1, four[:2], b"two"), 200, (*four[:2], *PEERS[4:7]), b"on")
     found = continuation(on, withheld.after(20, 1))
     assert found is not None
-    assert not won({0: on}, {0: found})
-    assert won({0: on.truncated(40)}, {0: found}), "of what is not long all that signed it count"
+    assert not fragments_won({0: on}, {0: found})
+    assert fragments_won({0: on.truncated(40)}, {0: found}), "of what is not long all that signed it count"
 
 
 def test_a_fork_is_found_however_many_others_lie_between() -> None:
@@ -396,8 +396,8 @@ def test_a_fork_is_found_however_many_others_lie_between() -> None:
 def test_what_few_made_long_ago_is_settled() -> None:
     """Credit is summed up by then, and invites may point there."""
     few = branch(stem(2), UNSETTLED_VERSIONS + 1, FIVE[:2], b"few")
-    assert few.truncated(UNSETTLED_VERSIONS).few_since == 2
-    assert few.few_since is None
+    assert few.truncated(UNSETTLED_VERSIONS).minority_since == 2
+    assert few.minority_since is None
 
 
 def test_all_versions_are_named_down_to_an_ordinary_horizon() -> None:
@@ -409,8 +409,8 @@ def test_all_versions_are_named_down_to_an_ordinary_horizon() -> None:
 def test_what_few_began_is_known_after_a_restart() -> None:
     few = branch(stem(2), 100, FIVE[:2], b"few")
     kept = few.certificates[:]
-    assert Chain.holding(few.rules, 0, few.genesis, kept).few_since == few.few_since == 2
-    assert Chain.holding(few.rules, 0, few.genesis, kept[50:]).few_since is None, "it lies before what is kept"
+    assert Chain.holding(few.rules, 0, few.genesis, kept).minority_since == few.minority_since == 2
+    assert Chain.holding(few.rules, 0, few.genesis, kept[50:]).minority_since is None, "it lies before what is kept"
     assert Chain.holding(few.rules, 0, few.genesis, []).version == 0
 
 

@@ -15,7 +15,7 @@ from coordinator.core.context import Core
 from coordinator.core.events import Tick
 from coordinator.engine.engine import Engine
 from coordinator.group import pacing
-from coordinator.group.eligibility import Hindrance, OwnSituation, eligibility, retreat
+from coordinator.group.eligibility import Hindrance, OwnSituation, eligibility, hindrance_to_start
 from coordinator.group.pacing import MINOR_INTERVALS, Pacing, Tempo
 from coordinator.run.manifest import PEERS_PER_GROUP_MAX
 from coordinator.simulator.keys import virtual_peer_id
@@ -105,7 +105,7 @@ def test_who_follows_others_may_ask_elsewhere_and_is_not_alone(hindrance: Hindra
 def test_a_disk_is_tried_again_and_a_swarm_without_versions_takes_everybody() -> None:
     state = unable(member())
     assert eligibility(state, state.core.unable_until) == (True, None)
-    assert retreat(state.core, state.core.unable_until) is None
+    assert hindrance_to_start(state.core, state.core.unable_until) is None
     overdue = MINOR_INTERVALS * stranger_in_a_crowd().tempo.interval_seconds(stranger_in_a_crowd().chain, 0.0)
     assert eligibility(stranger_in_a_crowd(), overdue) == (True, None)
     witness = member(contributes=False)

@@ -6,7 +6,7 @@ import pytest
 
 from coordinator.core import context as core_module
 from coordinator.core import tickets
-from coordinator.group.pacing import Tempo, paces
+from coordinator.group.pacing import Tempo, voter_paces
 from tests.coordinator.builders import NOW, PACE, Club, presence
 
 CLUB = Club.of(7, founders=4)
@@ -23,19 +23,19 @@ def core_that_sees(rates, steps=0, **changes):
 
 
 def rates_of(core, chain, now=NOW):
-    return sorted(pace.steps_per_second for pace in paces(core, chain, NOW, now))
+    return sorted(pace.steps_per_second for pace in voter_paces(core, chain, NOW, now))
 
 
 def test_at_version_zero_everyone_who_trains_counts():
     core = core_that_sees({1: 1.0, 4: 4.0}, steps=7)
-    found = paces(core, CLUB.chain(), NOW, NOW)
+    found = voter_paces(core, CLUB.chain(), NOW, NOW)
     assert sorted(pace.steps_per_second for pace in found) == [1.0, 2.0, 4.0]  # 4 is no founder
     assert {pace.steps for pace in found} == {7}  # all steps count, not those since some version
 
 
 def test_later_the_active_set_counts_from_the_last_version():
     core = core_that_sees({1: 1.0, 4: 4.0}, steps=7)
-    found = paces(core, CLUB.grow(CLUB.chain(), EVERYONE), NOW + 5.0, NOW + 6.0)
+    found = voter_paces(core, CLUB.grow(CLUB.chain(), EVERYONE), NOW + 5.0, NOW + 6.0)
     assert sorted(pace.steps_per_second for pace in found) == [1.0, 2.0]
     assert {(pace.steps, pace.seen) for pace in found} == {(0, NOW + 5.0)}
 

@@ -56,7 +56,7 @@ def test_order_statistics_are_their_definitions(pairs) -> None:
 @quick
 @given(numbers, st.floats(0.25, 10))
 def test_a_median_of_few_has_the_bits_of_one_among_many(pairs, scale: float) -> None:
-    """Few values are looked at one by one, many as an array."""
+    """MinorityBranch values are looked at one by one, many as an array."""
     values, weights = (np.array(column, np.float64) * scale for column in zip(*pairs, strict=True))
     many = np.tile(values, (FEW_VALUES + 1, 1))
     assert weighted_median(many, weights).tolist() == [float(weighted_median(values, weights))] * len(many)
