@@ -1,7 +1,7 @@
-"""How long merging 16 vectors of 1 Mi elements takes, beside a plain element-wise mean and byzfl's centered clipping.
+"""Times merging 16 vectors of 1 Mi elements, beside a plain element-wise mean and byzfl's centered clipping.
 
 Run `python tests/bench/bench_aggregators.py`; prints one JSON object. One thread; the best of several interleaved
-runs, so that ratios come from one machine in one state. byzfl is not a dependency, and null where it is not found:
+runs, so that ratios come from one machine in one state. byzfl is not a dependency, and null if it is not found:
 `pip install --no-deps --target FOLDER byzfl==0.0.11`, then run with PYTHONPATH=FOLDER.
 """
 
@@ -30,16 +30,16 @@ MEMBERS = 16
 ELEMENTS = 1 << 20
 REPEATS = 40
 SLOW = frozenset({"median", "trimmed_mean", "nnm_trimmed_mean"})  # they sort; five are enough
-ITERATIONS = 20  # of byzfl's rule, which has no fixed point of its own: BTARD's number
-RADIUS = 1000.0  # near the median distance of these inputs, as the rule wants it
+ITERATIONS = 20  # of byzfl's rule, which does not iterate to a fixed point: BTARD's number
+RADIUS = 1000.0  # near the median distance of these inputs, as the rule needs it
 
 
 def plain_mean(vectors: Sequence[Tensor], weights: Sequence[float]) -> Tensor:
-    """The least that any merge must do: add the inputs up in roster order, and check that they are finite.
+    """Do the least that any merge must: add the inputs up in roster order, and check that they are finite.
 
-    As fast as we could make it: torch multiplies and adds in one step, over whole vectors. That rounds once where
-    `mean` rounds twice, for the same bytes everywhere. The sum is checked: nothing that is added makes NaN or
-    infinity finite again. Checking all inputs first takes twice as long.
+    It is as fast as we could make it: torch multiplies and adds in one step, over whole vectors. That rounds once,
+    while `mean` rounds twice, for the same bytes everywhere. Only the sum is checked, because no addition makes NaN
+    or infinity finite again. Checking all inputs first takes twice as long.
     """
     first, *others = weight_shares(weights)
     total = vectors[0] * first
@@ -51,7 +51,7 @@ def plain_mean(vectors: Sequence[Tensor], weights: Sequence[float]) -> Tensor:
 
 
 def byzfl_clip() -> Callable[[Sequence[Tensor], Sequence[float]], object] | None:
-    """byzfl's rule, loaded without the package's own `__init__`, which imports torchvision and plotting libraries."""
+    """Load byzfl's rule without the package's `__init__`, which imports torchvision and plotting libraries."""
     found = importlib.util.find_spec("byzfl")
     if found is None:
         return None

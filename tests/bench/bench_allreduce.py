@@ -1,11 +1,11 @@
-"""An all-reduce of 10 million float32 parameters by four peers on loopback, beside hivemind's plain mean.
+"""Times an all-reduce of 10 million float32 parameters by four peers on loopback, beside hivemind's plain mean.
 
 `python tests/bench/bench_allreduce.py [--rounds 5] [--parameters N] [--beside CHECKOUT] [--tune] [--bits-per-second
-1e8]`; prints one JSON object. With a speed, as root, each peer is a machine of its own on a link of so many bit/s each
-way. The sides take turns, in processes that live all the time. Muster's rounds are whole: int4 both ways, commitments,
-robust_rda, spot checks, votes, a certificate. `seconds` is from outer gradients in RAM and a group that stands to what
-every peer holds; `whole_seconds` has finding the group in it. hivemind's side is there twice: without compression, and
-with whatever `--tune`, which tries its settings instead, finds to be the fastest. Linux only, for the CPU times.
+1e8]`; prints one JSON object. With a speed, as root, each peer is its own machine on a link of so many bit/s each way.
+The sides take turns, in processes that live all the time. Muster's rounds are complete: int4 both ways, commitments,
+robust_rda, spot checks, votes, a certificate. `seconds` begin with outer gradients in RAM and a formed group, and end
+when every peer holds the result; `whole_seconds` include finding the group. hivemind is measured twice: without
+compression, and with its fastest settings, which `--tune` finds by trying them. Linux only, for the CPU times.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ PEERS = 4
 WARM_UP_ROUNDS = 1
 TUNING_ROUNDS = 3
 PARAMETERS = 10_000_000
-MEAN_ERROR_MAX = 0.05  # of the mean's length: more than eight bits a value cost
+MEAN_ERROR_MAX = 0.05  # of the mean's length: more than the error of eight bits a value
 ONE_THREAD = {"OMP_NUM_THREADS": "1"}  # four peers share the cores
 NAMES = tuple(f"peer-{number}" for number in range(PEERS))
 
 
 @dataclass(frozen=True)
 class Starter:
-    """Starts processes of a peer, on its machine if it has one."""
+    """Starts peers' processes, on their machines if they have any."""
 
     stack: AsyncExitStack
     parameters: int
@@ -88,7 +88,7 @@ class MusterSide:
             self.answers += answers
 
     async def report(self) -> dict[str, Any]:
-        """Raises RuntimeError unless all agree on a whole result."""
+        """Return the figures; raises RuntimeError unless all peers agree on a complete result."""
         found = await ask_all(self._processes, "verify")
         states = {one["state"] for one in found}
         if len(states) > 1 or not all(one["holds_it"] and one["included"] == PEERS for one in found):
@@ -101,7 +101,7 @@ class MusterSide:
 
 
 class HivemindSide:
-    """Four averagers of one setting, in processes that may have others."""
+    """Four averagers with one setting, in processes that may hold others too."""
 
     def __init__(self, processes: Sequence[Process], setting: Setting) -> None:
         self._processes = processes
@@ -131,7 +131,7 @@ class HivemindSide:
             self.rounds.append(Round(gathering, seconds, family_cpu_seconds(pids) - before))
 
     async def report(self) -> dict[str, Any]:
-        """Raises RuntimeError unless everybody holds about the mean."""
+        """Return the figures; raises RuntimeError unless all peers hold about the mean."""
         found = await ask_all(self._processes, "verify", prefix=self._prefix)
         if any(one["relative_error"] > MEAN_ERROR_MAX for one in found):
             raise RuntimeError(f"hivemind's result is not the mean: {found}")
@@ -156,7 +156,7 @@ async def _hivemind_processes(starter: Starter) -> list[Process]:
 async def compare(
     parameters: int, rounds: int, place: ShapedNamespaces | None, beside: Path | None = None
 ) -> dict[str, Any]:
-    """All sides, taking turns, first one way round and then the other: after a pause new memory costs more."""
+    """Measure all sides in turn, alternately forwards and backwards: after a pause new memory costs more."""
     yardsticks = YARDSTICKS if place is None else NARROW_YARDSTICKS
     async with AsyncExitStack() as stack:
         starter = Starter(stack, parameters, place)
@@ -183,7 +183,7 @@ async def compare(
 
 
 async def tune(parameters: int, place: ShapedNamespaces | None) -> list[dict[str, Any]]:
-    """All of hivemind's settings, the fastest first."""
+    """Measure all of hivemind's settings; returns them with the fastest first."""
     found = []
     async with AsyncExitStack() as stack:
         processes = await _hivemind_processes(Starter(stack, parameters, place))

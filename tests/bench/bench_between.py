@@ -1,9 +1,9 @@
-"""What a peer does besides arithmetic: `python tests/bench/bench_between.py`; prints one JSON object.
+"""Times a peer's work besides arithmetic: `python tests/bench/bench_between.py`; prints one JSON object.
 
-`event_microseconds`: an event that changes nothing at a peer with so many fragments, one of which is in a round; as
-`peer.rounds.driver` handles it, the timer after it included. `look`: one peer of five looks who is there and says that
-it is: calls of others, and milliseconds of CPU time in Python, of both sides, and in the libp2p daemons. All are the
-least of several, and on loopback.
+`event_microseconds` is the time of an event that changes nothing, at a peer with so many fragments, one of which is in
+a round. `peer.rounds.driver` handles it, with the timer after it. `look` is one turn of presence: one peer of five
+reads the others' records and writes its own. It counts calls of other peers, and milliseconds of CPU time in Python, on
+both sides, and in the libp2p daemons. All are the least of several, and on loopback.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ PAYLOAD_BYTES = 600
 
 
 def event_microseconds(fragments: int) -> float:
-    """Of four learners and a host, at a learner."""
+    """Return the microseconds of an event at a learner, in a swarm of four learners and a host."""
     pace = PaceSpec(fragments=fragments, steps_per_version=24, overlap=2, quorum=3, min_group=2, round_seconds=8.0)
     world = swarm(5, pace, founders=range(4), witnesses=[4])
     peer = world.peers[0]
@@ -60,7 +60,7 @@ def event_microseconds(fragments: int) -> float:
 
 
 async def look() -> dict[str, float]:
-    """One presence loop's work, of each node in turn."""
+    """Measure one turn of the presence loop, of each node in turn."""
     with tempfile.TemporaryDirectory() as folder:
         nodes = await _nodes(Path(folder))
         calls = [0]

@@ -1,9 +1,9 @@
-"""Newcomers of a swarm that goes on while they download: `python tests/bench/bench_catching_up.py [BEGINS]`.
+"""Newcomers to a swarm that goes on while they download: `python tests/bench/bench_catching_up.py [BEGINS]`.
 
-Prints how long they take until they have been at the newest version of every fragment, where a state takes as long as
-some versions; then where lines are slow, where newcomers come one after the other and so begin with different versions,
-and where many come at once. Donors and newcomers, network and time are as in `tests/bench/bench_donors.py`. Every
-version is a real outer step from the one before, with its real digest; only who agreed on it is left out.
+Prints how long they take to have been at the newest version of every fragment, if a state takes as long as some
+versions. Further rows have slow lines, newcomers one after the other, which so begin with different versions, and many
+at once. Donors and newcomers, network and time are as in `tests/bench/bench_donors.py`. Every version is a real outer
+step from the one before, with its real digest; only the agreement on it is left out.
 """
 
 from __future__ import annotations
@@ -45,24 +45,24 @@ Answer = TypeVar("Answer")
 
 @dataclass(frozen=True, slots=True)
 class Moving:
-    """Three donors, how often each fragment has a new version, and newcomers one after the other."""
+    """A case with three donors: the interval between a fragment's versions, the lines, and the newcomers."""
 
     config: RunConfig
     line_mbit: float  # from each donor to each newcomer
     interval_seconds: float
     newcomers: int = 1
-    apart_seconds: float = 0.0  # after so long comes the next
+    apart_seconds: float = 0.0  # between two newcomers
     given_mbit: float = math.inf  # by each donor, to all
     versions_max: int = 60
 
     @property
     def needed_bytes(self) -> int:
-        """One version of all fragments, for each newcomer."""
+        """Bytes of one version of all fragments, for all newcomers."""
         return self.newcomers * sum(8 * layout.elements for layout in layouts_of(self.config))
 
     @property
     def ideal_seconds(self) -> float:
-        """For one version of all fragments, for all newcomers at once."""
+        """The least seconds for one version of all fragments, for all newcomers at once."""
         rate_mbit = len(DONORS) * min(self.newcomers * self.line_mbit, self.given_mbit)
         return self.needed_bytes / (rate_mbit * 1e6 / 8)
 
@@ -86,16 +86,16 @@ SWARMS = {
 
 @dataclass(frozen=True, slots=True)
 class Catching:
-    """How it went."""
+    """The result of one case."""
 
     seconds: tuple[float, ...]  # of those newcomers that have been at the newest version of every fragment
     versions: int  # that came meanwhile, of each fragment
     sent_bytes: int  # by all donors
-    outrun: int  # how many newcomers say at the end that they cannot catch up
+    outrun: int  # newcomers that report at the end that they cannot catch up
 
 
 class InlineWork(TensorWorker):
-    """Tensor work takes no time here."""
+    """A tensor worker whose work takes no time."""
 
     async def run(self, work: Callable[[], Answer]) -> Answer:
         return work()
@@ -112,7 +112,7 @@ class Course:
         self.chain = SimpleNamespace(fragment=fragment, certificates=[])
 
     def step(self) -> bytes:
-        """The next version, and what led there."""
+        """Make the next version; returns the encoded step that led to it."""
         layout, codec = self._cut.layout, CODECS[self._outer.result_codec]
         fragment, version = self.chain.fragment, len(self.chain.certificates) + 1
         gradient = torch.randn(layout.elements, generator=self._random)
@@ -133,7 +133,7 @@ class Course:
 
 
 class Newcomer:
-    """Wants the newest of every fragment until it is there."""
+    """A newcomer that fetches the newest version of every fragment until it has caught up."""
 
     def __init__(self, network: MemoryNetwork, name: PeerId, config: RunConfig, courses: Sequence[Course]) -> None:
         self._courses = courses
@@ -147,7 +147,7 @@ class Newcomer:
         self.seconds = math.inf  # until it had been at the newest version of every fragment
 
     def _hear(self, event: Event) -> None:
-        """As the core: what is the newest is installed."""
+        """Install a fetched state, as the core does if it is the newest."""
         assert not isinstance(event, StateFetched) or self._adopt(event)
 
     def _adopt(self, event: StateFetched) -> bool:
@@ -160,16 +160,16 @@ class Newcomer:
 
     @property
     def here(self) -> bool:
-        """Whether it has begun and not caught up yet."""
+        """Whether it has begun, and has not caught up yet."""
         return self._began_at < math.inf == self.seconds
 
     def begin(self) -> None:
-        """It joins."""
+        """Join now."""
         self._began_at = self._loop.time()
         self.follow()
 
     def follow(self) -> None:
-        """The newest versions, as the core asks for them: of every fragment from others first."""
+        """Ask for the newest versions as the core does, of each fragment in another order of donors."""
         for course in self._courses:
             first = course.chain.fragment % len(DONORS)
             action: Any = SimpleNamespace(
@@ -178,7 +178,7 @@ class Newcomer:
             self.catch_up.start(action)
 
     def look(self) -> None:
-        """Whether it has caught up."""
+        """Note the time if it has caught up."""
         newest = self.peer.anchors.newest
         self._held |= {one.chain.fragment for one in self._courses if newest(one.chain.fragment) == one.newest.digest}
         if len(self._held) == len(self._courses):
@@ -186,7 +186,7 @@ class Newcomer:
 
 
 class Swarm:
-    """Three donors that go on, and newcomers that do not give to each other."""
+    """Three donors that go on, and newcomers that give nothing to each other."""
 
     def __init__(self, moving: Moving) -> None:
         config = moving.config
@@ -221,7 +221,7 @@ class Swarm:
         return await self._end(moving.versions_max)
 
     def _step(self) -> None:
-        """Everybody goes on to the next version of every fragment."""
+        """Let all donors go on to the next version of every fragment."""
         for course in self._courses:
             step = course.step()
             for donor in self._donors:
@@ -239,7 +239,7 @@ class Swarm:
 
 
 def catching(moving: Moving) -> Catching:
-    """How a newcomer catches up; the same every time."""
+    """Run one case; its result is the same every time."""
 
     async def play() -> Catching:
         return await Swarm(moving).play()

@@ -1,13 +1,12 @@
-"""What the checks of a round cost and find: bytes beside a plain butterfly, cheats found, honest results passed.
+"""Measures a round's checks: bytes beside a plain butterfly, cheats caught, honest results passed.
 
 `python tests/bench/bench_checks.py [--trials N] [--honest N] [--seed S] [--codec NAME]` prints one JSON object. Traffic
-counts the bytes of real encoded messages. A trial is one partition of one round: openings are made, proofs verified,
-leaves recomputed, as `peer.rounds.spot_checks` does it. Inputs are Gaussian rows of unequal sizes around a common
-direction, cosine 0.3 to 0.9; a quarter of the members sends minus ten times its own, or, in
-every other draw of honest rounds, what points away so little that the rule leaves it a part of its share
-(docs/adr/0031). The fragment has `--matrices` equal ones, so a partition has that many over the members' segments, or
-is a small Llama (`--matrices 0`). Inputs and results are drawn anew every `--repeats` trials; in between only the
-leaves are.
+counts the bytes of real encoded messages. A trial is one partition of one round: openings are made, proofs verified and
+leaves recomputed, as in `peer.rounds.spot_checks`. Inputs are Gaussian rows of unequal sizes around a common direction,
+with a cosine of 0.3 to 0.9. A quarter of the members send minus ten times their own. In every other draw they send
+vectors that point away so little that the rule leaves them a part of their share (docs/adr/0031). The fragment has
+`--matrices` equal matrices, so a partition has that many segments over the members; or it is a small Llama
+(`--matrices 0`). Inputs and results are redrawn every `--repeats` trials; in between only the leaves are.
 """
 
 import argparse
@@ -55,7 +54,7 @@ Cheat = Callable[[Reduction, ReducedPartition, int], ReducedPartition]
 
 
 def layout_of(elements: int, matrices: int = MATRICES) -> FragmentLayout:
-    """Equal matrices; with none asked for, the tensors of a Llama of about that size."""
+    """Return a layout of equal matrices; for 0 matrices, of the tensors of a Llama of about that size."""
     if not matrices:
         return split_fragments(parameter_specs(model_of(elements)), 1)[0]
     rows = max(elements // (matrices * COLUMNS), 1)
@@ -66,7 +65,7 @@ def layout_of(elements: int, matrices: int = MATRICES) -> FragmentLayout:
 
 
 def traffic(members: int, codec_name: str, encoded_bytes: int = ENCODED_BYTES) -> dict[str, float]:
-    """Bytes that one member sends in a round, on average; every message of the round core counts, bulk and small."""
+    """Return the mean bytes that one member sends in a round; every message of the round core counts."""
     codec = CODECS[codec_name]
     elements = int(encoded_bytes * codec.leaf_elements / codec.leaf_bytes)
     layout = layout_of(elements)
@@ -81,7 +80,7 @@ def traffic(members: int, codec_name: str, encoded_bytes: int = ENCODED_BYTES) -
         note = inspector.open(Open(KEY, OTHERS, partition, members, 0, seed, members, members, inputs)).note
         assert note is not None
         ask = OpenNote(group=KEY.roster_id, partition=partition, turn=0, seed=seed, own=False)
-        openings += (members - 1) / members * (_frame(note) + _frame(ask))  # nobody asks itself
+        openings += (members - 1) / members * (_frame(note) + _frame(ask))  # a member does not ask itself
         plain += 2 * (members - 1) / members * len(part)
     statements = _statement_bytes(members, made.squared_norms, MATRICES)
     share = (openings + statements) / plain
@@ -101,7 +100,7 @@ def _frame(message: object) -> int:
 
 
 def _statement_bytes(members: int, squared_norms: Sequence[float], tensors: int) -> float:
-    """Commitment, bundle, results without their bytes, check, proposal and vote: what a member sends on average."""
+    """Return a member's mean bytes of commitment, bundle, results without payload, check, proposal and vote."""
     club = Club.of(members, real_keys=True)
     chain = club.chain()
     group = club.group(chain, range(members))
@@ -132,12 +131,12 @@ def hostile_of(members: int) -> list[int]:
 
 
 def raised(hostile: Sequence[int]) -> Change:
-    """The hostile, of whom the rule leaves nothing, get as much as the first."""
+    """Give hostile members, of whose work the rule leaves nothing, as much weight as the first member."""
     return lambda own: [own[0] if member in hostile else alpha for member, alpha in enumerate(own)]
 
 
 def in_largest(reduction: Reduction, change: Change) -> Change:
-    """In the largest segment of the partition alone; `with_coefficients` asks for one after the other."""
+    """Apply the change only in the partition's largest segment; `with_coefficients` asks for them in order."""
     segments = reduction.cut.segments[reduction.cut.segment_span(reduction.partition)]
     sizes = [segment.stop - segment.start for segment in segments]
     at = count()
@@ -165,7 +164,7 @@ def cheats(hostile: Sequence[int]) -> dict[str, Cheat]:
 
 @dataclass(frozen=True)
 class Place:
-    """Where cheats hide."""
+    """The setting in which cheats hide."""
 
     members: int
     codec: str
@@ -179,7 +178,7 @@ class Place:
 
 
 def draws(place: Place, numbers: Iterable[int]) -> Iterator[Reduction]:
-    """Reductions in which a quarter is hostile: with even numbers backwards, with odd ones askew."""
+    """Yield reductions in which a quarter is hostile: for even numbers backwards, for odd ones askew."""
     layout, members, codec = place.layout, place.members, place.codec
     for number in numbers:
         vectors = alike(layout, members, 0.3 + 0.6 * (number * 0.618 % 1), number)
@@ -190,7 +189,7 @@ def draws(place: Place, numbers: Iterable[int]) -> Iterator[Reduction]:
 
 
 def askew(vectors: Sequence[Tensor], layout: FragmentLayout, seed: int) -> Tensor:
-    """At a cosine of −0.3 to 0 with what all members want together."""
+    """Return a vector with a cosine of −0.3 to 0 to the common direction of all members."""
     wanted = sum(vector / vector.norm() for vector in vectors)
     [own] = alike(layout, 1, 0.0, seed + 1_000_000)
     away = 0.3 * (seed * 0.414 % 1)
@@ -198,9 +197,9 @@ def askew(vectors: Sequence[Tensor], layout: FragmentLayout, seed: int) -> Tenso
 
 
 def found(place: Place, trials: int, repeats: int, seed: int) -> dict[str, float]:
-    """Shares of rounds in which a cheat is found by the honest members before anything is applied.
+    """Return the shares of rounds in which honest members find a cheat before anything is applied.
 
-    Beside each the share if the leader is in league and leaves out as many doubts as it can (docs/adr/0038).
+    Beside each is the share if the leader colludes and leaves out as many doubts as it can (docs/adr/0038).
     """
     members, hostile = place.members, hostile_of(place.members)
     voters = [member for member in range(members) if member not in hostile]
@@ -225,7 +224,7 @@ def found(place: Place, trials: int, repeats: int, seed: int) -> dict[str, float
 
 
 def honest_rounds(place: Place, trials: int, repeats: int, seed: int) -> dict[str, int]:
-    """How many honest results were refuted by anybody, doubted by anybody, and doubted by enough to be void."""
+    """Count the honest results that any member refuted or doubted, and those that enough doubted to be void."""
     members = place.members
     counted = {"rounds": trials, "results": -(-trials // repeats), "refuted": 0, "voided": 0, "single_doubts": 0}
     source = draws(place, count(seed))

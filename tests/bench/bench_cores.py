@@ -1,9 +1,9 @@
-"""What several cores save of one peer's tensor work in a round: `python tests/bench/bench_cores.py [--cores 2]`.
+"""Measures what several cores save of a peer's tensor work in a round: `python tests/bench/bench_cores.py [--cores 2]`.
 
 Four members, four partitions, ten million parameters, int8, the default merge: encode, admit and merge one partition,
-decode all results, take the outer step, hash the state; on one core and on several, taking turns. Prints seconds
-(medians), milliseconds per million parameters, and how many times faster several cores are; and beside them what it
-takes to hash 40 MB in leaves as long as a state's, by BLAKE3, and as a contribution's, by SHA-256.
+decode all results, take the outer step, hash the state; on one core and on several in turn. Prints seconds (medians),
+milliseconds per million parameters, and the speed-up. Beside them are the times to hash 40 MB by BLAKE3, in leaves as
+long as a state's, and by SHA-256, in leaves as long as a contribution's.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ CODEC, RULE = CODECS["int8"], MERGES["robust_rda"]
 
 
 class Round:
-    """What one peer computes."""
+    """The computations of one peer in a round."""
 
     def __init__(self, parameters: int) -> None:
         (layout,) = split_fragments(parameter_specs(model_of(parameters)), 1)
@@ -63,7 +63,7 @@ class Round:
         return publish(merged, self.cut, partition, CODEC, cores)
 
     def run(self, cores: Cores) -> bytes:
-        """One peer's part; what it ends with is the same on any number of cores."""
+        """Compute one peer's part; returns the digest of its state, which is the same on any number of cores."""
         encode_contribution(self._gradient(self.draws[0]), self.cut, CODEC, cores=cores)
         self.reduce(0, cores)
         measured = cores.each(lambda at: measure(self.results[at].data, self.cut, at, CODEC), range(MEMBERS))

@@ -1,8 +1,8 @@
-"""What one update of every page costs the server with 1,000 peers, and how soon the demo can be looked at.
+"""Measures the server's time for one update of every page with 1,000 peers, and the time until the demo is drawn.
 
 Run `python tests/bench/bench_dashboard.py`; prints one JSON object. An update is a whole run of the page's script on a
-view that has just been written, reading included; both its CPU and its wall time are medians. `--no-browser` leaves the
-first paint out; it needs Chromium and Playwright.
+view that has just been written, including reading it; CPU and wall times are medians. `--no-browser` leaves out the
+first paint, which needs Chromium and Playwright.
 """
 
 import argparse
@@ -29,7 +29,7 @@ VISITS = 4
 
 
 def update_seconds(page: str, view: NetworkView, folder: Path) -> dict[str, float]:
-    """Median CPU and wall seconds of one update of a page."""
+    """Return the median CPU and wall seconds of one update of a page."""
     at = app(page, view, folder).run()
     cpu, wall = [], []
     for _ in range(UPDATES):
@@ -43,9 +43,9 @@ def update_seconds(page: str, view: NetworkView, folder: Path) -> dict[str, floa
 
 
 def first_paint(peers: int, folder: Path) -> dict[str, object]:
-    """Seconds from the command to its address, and from opening the page to figures and to drawn charts, in the demo.
+    """Measure the demo: seconds from the command to its address, from opening the page to figures and drawn charts.
 
-    The first visit is that of a browser that has nothing of the pages yet.
+    The first visit is by a browser with an empty cache.
     """
     with chromium() as browser:
         started = time.perf_counter()

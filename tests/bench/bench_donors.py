@@ -1,9 +1,9 @@
 """Joins whose donors die, lie or have little to give: `python tests/bench/bench_donors.py [JOINS]`.
 
 Prints, for each kind of trouble, how many joins got the whole certified state, how long they took, and how many donors
-died while a join was under way; then how long it takes where lines are slow and where many join at once. Donors and
-newcomers are the code that peers run, on a network in memory with lines of 20 Mbit/s; its time is virtual, the same on
-every machine. A newcomer asks three donors for all fragments at once; who fails, and when, is drawn.
+died during a join; then the times on slow lines and of many joins at once. Donors and newcomers run the code of real
+peers, on a network in memory with lines of 20 Mbit/s. Its time is virtual, so it is the same on every machine. A
+newcomer asks three donors for all fragments at once; which of them fail, and when, is drawn.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ TRICKLE = LinkPolicy(bytes_per_second=1.0)
 NEWCOMER = PeerId("newcomer")
 DONORS = tuple(PeerId(f"donor {number}") for number in range(3))
 JOIN_SECONDS = 1.8  # within which deaths are drawn: a join without trouble takes a little longer
-AGAIN_SECONDS = 1.0  # until a peer asks for a state again that nobody gave
+AGAIN_SECONDS = 1.0  # before a peer asks again for a state that no donor gave
 TRIES_MAX = 30
 
 Spoil = Callable[[StatePiece, bytes], bytes]
@@ -55,7 +55,7 @@ Spoil = Callable[[StatePiece, bytes], bytes]
 
 @dataclass(frozen=True, slots=True)
 class Trouble:
-    """What befalls so many of the three donors."""
+    """A fault that hits so many of the three donors."""
 
     name: str
     donors: int = 1
@@ -67,7 +67,7 @@ class Trouble:
 
 
 def wrong_bytes(piece: StatePiece, payload: bytes) -> bytes:
-    """The leaf digests are true, the pieces are not."""
+    """Corrupt a piece, while the leaf digests stay true."""
     return payload if piece.piece is None else payload[:-1] + bytes([payload[-1] ^ 1])
 
 
@@ -90,7 +90,7 @@ NEWEST, OLDER = 2, 1  # versions, and the seeds of their values
 
 @dataclass(frozen=True, slots=True)
 class Join:
-    """How one went."""
+    """The result of one join."""
 
     whole: bool  # every fragment is the certified one, bit for bit
     seconds: float
@@ -100,7 +100,7 @@ class Join:
 
 @dataclass(frozen=True, slots=True)
 class Crowd:
-    """So many newcomers at once, of whom none fails."""
+    """A case with so many newcomers at once, and no faults."""
 
     name: str
     joiners: int
@@ -110,12 +110,12 @@ class Crowd:
 
     @property
     def size_bytes(self) -> int:
-        """What each newcomer needs."""
+        """Bytes that each newcomer needs."""
         return sum(8 * layout.elements for layout in layouts_of(self.config))
 
     @property
     def ideal_seconds(self) -> float:
-        """At the donors' rates, and not counting that they give their first 4 MiB at once."""
+        """The least seconds at the donors' rates, although they give their first 4 MiB at once."""
         rate = len(DONORS) * min(self.line_mbit * self.joiners, self.given_mbit) * 1e6 / 8
         return self.joiners * self.size_bytes / rate
 
@@ -131,28 +131,28 @@ CROWDS = (
 
 @dataclass(frozen=True, slots=True)
 class Crowding:
-    """How it went."""
+    """The result of a crowd."""
 
-    seconds: tuple[float, ...]  # of those who got everything
+    seconds: tuple[float, ...]  # of the newcomers that got everything
     sent_bytes: int  # by all donors, of which each newcomer needs `Crowd.size_bytes`
     tries: int
 
 
 @cache
 def states(version: int, config: RunConfig = CONFIG) -> tuple[OuterState, ...]:
-    """Anchors and momenta of all fragments."""
+    """Return anchors and momenta of all fragments."""
     random_values = torch.Generator().manual_seed(version)
     sizes = [layout.elements for layout in layouts_of(config)]
     return tuple(OuterState(*(torch.randn(size, generator=random_values) for _ in range(2))) for size in sizes)
 
 
 def names(version: int, config: RunConfig = CONFIG) -> list[bytes]:
-    """Of the certificates of this version's fragments."""
+    """Return the digests of the certificates of this version's fragments."""
     return [digest_of(b"certificate", bytes([version, fragment])) for fragment in range(len(layouts_of(config)))]
 
 
 def wanted(fragment: int, config: RunConfig = CONFIG) -> Wanted:
-    """The newest state of a fragment."""
+    """Return a request for the newest state of a fragment."""
     state = states(NEWEST, config)[fragment]
     return Wanted(fragment, NEWEST, names(NEWEST, config)[fragment], state_digest(state.anchor, state.momentum))
 
@@ -185,7 +185,7 @@ class Peer:
 
     @property
     def sent_bytes(self) -> int:
-        """What has gone out of here."""
+        """Bytes sent by this peer."""
         return self._transport.traffic.bytes_sent
 
     async def close(self) -> None:
@@ -207,7 +207,7 @@ class Peer:
 
 
 async def fetch(newcomer: Peer, state: Wanted) -> int:
-    """Install the certified state, as often as it takes; returns how many tries that were."""
+    """Fetch and install the certified state, trying again on failure; returns the number of tries."""
     for tries in range(1, TRIES_MAX):
         with suppress(NetworkError):
             newcomer.anchors.install(state.fragment, state.name, await newcomer.states.get(state, DONORS))
@@ -268,7 +268,7 @@ class Scene:
 
 
 def join(trouble: Trouble, seed: int) -> Join:
-    """One join; the same for the same seed."""
+    """Run one join; the same seed gives the same result."""
 
     async def play() -> Join:
         return await Scene(trouble, seed).play()
@@ -277,7 +277,7 @@ def join(trouble: Trouble, seed: int) -> Join:
 
 
 def crowding(crowd: Crowd) -> Crowding:
-    """All newcomers of a crowd."""
+    """Run the joins of a crowd."""
 
     async def play() -> Crowding:
         loop, line = asyncio.get_running_loop(), replace(LINE, bytes_per_second=crowd.line_mbit * 1e6 / 8)
@@ -306,7 +306,7 @@ def crowding(crowd: Crowd) -> Crowding:
 
 
 def print_crowds() -> None:
-    """How long joins take on slow lines, and from donors that give little."""
+    """Print how long joins take on slow lines, and from donors that give little."""
     print("| newcomers | joins complete | seconds, all (ideal) | tries, most | given, MB (needed) |")
     print("| --- | --- | --- | --- | --- |")
     for crowd in CROWDS:

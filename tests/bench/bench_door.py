@@ -1,11 +1,11 @@
-"""What the door of a run costs: `python tests/bench/bench_door.py [--refusals 5] [--joins 5] [--before TREE]`.
+"""Measures the cost of admission: `python tests/bench/bench_door.py [--refusals 5] [--joins 5] [--before TREE]`.
 
-A host of tests/real/run.toml on loopback. First, `muster join` is refused one time after the other: with a line without
-a pass, and with one that was withdrawn. Prints the CPU time of the host, without what it takes in the same time when
-nobody comes, that of the one refused, and the bytes that crossed between them. Then
-newcomers with a good invite join one after the other, each with an empty folder: the time from the start of the command
-to the first training step, and the CPU time until then. With `--before`, newcomers of the other tree (with a .venv of
-its own) join a host of that tree in between, so that whatever else is going on here disturbs both alike.
+A host of tests/real/run.toml runs on loopback. First, `muster join` is refused many times: with a line without a pass,
+and with a withdrawn one. Prints the host's CPU time, less what it takes in the same time without calls, the CPU time of
+the refused command, and the bytes between them. Then newcomers with a good invite join one after the other, each with
+an empty folder. Prints the time from the start of the command to the first training step, and the CPU time until then.
+With `--before`, newcomers of the other tree (with its own .venv) join a host of that tree in between, so that other
+work on this machine disturbs both alike.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Tree:
     started: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
     def start(self, name: str, *words: str) -> subprocess.Popen[bytes]:
-        """A command with a folder of its own."""
+        """Start a command with its own data folder."""
         python = self.root / ".venv/bin/python"
         command = [str(python if python.exists() else sys.executable), "-m", "peer.cli", *words]
         with (self.folder / f"{name}.txt").open("wb") as output:
@@ -74,7 +74,7 @@ class Tree:
         return str(ask(self.folder / "host", "invite", changes=limits)["invite"])
 
     def wait(self, name: str, process: subprocess.Popen[bytes], wanted: Callable[[Any], bool]) -> None:
-        """Until its peer says so; what it says may be in the words of another version."""
+        """Wait until the status of its peer is as wanted; the fields may be those of another version."""
         deadline = time.monotonic() + WAIT_SECONDS
         while time.monotonic() < deadline and process.poll() is None:
             with suppress(LocalError, UsageError):  # not there yet
@@ -96,7 +96,7 @@ def tree(root: Path) -> Iterator[Tree]:
 
 
 def end(process: subprocess.Popen[bytes]) -> None:
-    """Without saving: two signals."""
+    """End a peer by two signals, so that it does not wait for its save."""
     if process.poll() is None:
         process.terminate()
         process.terminate()
@@ -107,7 +107,7 @@ def end(process: subprocess.Popen[bytes]) -> None:
 
 
 def busy_seconds(pid: int) -> float:
-    """Of processors, taken by a process and all that it has started, also if that has ended."""
+    """Return the CPU seconds of a process and all its children, including those that have ended."""
     total = 0.0
     for one in (psutil.Process(pid), *psutil.Process(pid).children(recursive=True)):
         with suppress(psutil.NoSuchProcess):
@@ -117,7 +117,7 @@ def busy_seconds(pid: int) -> float:
 
 
 class Tap:
-    """A port that leads to another one, and counts what crosses."""
+    """A port that forwards to another one, and counts the bytes."""
 
     def __init__(self, port: int) -> None:
         self._to = port
@@ -125,7 +125,7 @@ class Tap:
         self._server: asyncio.Server
 
     async def open(self) -> int:
-        """The port."""
+        """Open the port, and return its number."""
         self._server = await asyncio.start_server(self._lead, "127.0.0.1", 0)
         return int(self._server.sockets[0].getsockname()[1])
 
@@ -148,7 +148,7 @@ class Tap:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """One refusal, on average."""
+    """Mean figures of one refusal."""
 
     host_cpu_seconds: float
     own_cpu_seconds: float
@@ -163,7 +163,7 @@ class Refused:
 
 
 async def refusals(here: Tree, host: int, line: str, count: int, idle_share: float) -> Refused:
-    """`muster join` with this line, so often, each with a folder and a key of its own."""
+    """Run `muster join` with this line so many times, each with its own folder and key."""
     invite = Invite.parse(line)
     address = invite.addresses[0].text.split("/")
     tap = Tap(int(address[4]))
@@ -186,7 +186,7 @@ async def refusals(here: Tree, host: int, line: str, count: int, idle_share: flo
 
 
 def joined(here: Tree, number: int) -> tuple[float, float]:
-    """Seconds from the command to the first step of training, and the CPU seconds until then."""
+    """Return the seconds from the command to the first training step, and the CPU seconds until then."""
     began = time.monotonic()
     name = f"newcomer-{number}"
     process = here.start(name, "join", here.invite(), "--yes", "--threads", "1", "--step-seconds", "0.05")
@@ -202,7 +202,7 @@ def row(name: str, found: Sequence[tuple[float, float]]) -> str:
 
 
 def measure_refusals(here: Tree, count: int) -> None:
-    """Each of `count` commands with a line that no door takes."""
+    """Print the cost of `count` commands with each kind of line that is refused."""
     host, nothing = here.started[0].pid, str(replace(Invite.parse(here.invite()), ticket=None))
     withdrawn = here.invite("note=gone")
     ask(here.folder / "host", "revoke", changes=("gone", ""))

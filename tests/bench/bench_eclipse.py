@@ -1,12 +1,12 @@
-"""What hostile keys that lie nearest to a record key hide: `python tests/bench/bench_eclipse.py [--hostile 20 40 100]`.
+"""Measures what hostile keys near a record key can hide: `python tests/bench/bench_eclipse.py [--hostile 20 40 100]`.
 
-Twelve honest nodes of hivemind's DHT on loopback, and ever more hostile ones whose keys were mined to lie nearest to
-the key of presence; each node has a libp2p daemon of its own (70 MiB, so 8 GiB for a hundred). All honest ones were
-invited by the first, and remember whose presence they have read. As peers do, they say that they are there and look who
-else is, every three seconds, with a lifetime of nine, of a clock that is moved by hand. Then a newcomer comes that was
-invited by the last of them. Prints which share of the others an honest peer finds at one look and within a lifetime,
-which share the newcomer finds, and how many of the twelve find it. "Replicas alone" asks nobody but the five nodes that
-are responsible, as hivemind does, and as peers did before docs/adr/0048.
+There are twelve honest nodes of hivemind's DHT on loopback, and ever more hostile ones, whose keys were mined to be
+nearest to the key of presence. Each node has its own libp2p daemon (70 MiB, so 8 GiB for a hundred). All honest ones
+were invited by the first, and remember the peers whose presence they have read. Like peers, they write presence and
+read that of others every three seconds, with a lifetime of nine, by a clock that is moved by hand. Then a newcomer
+joins, which was invited by the last of them. Prints the share of the others that an honest peer finds at one look and
+within a lifetime, the share that the newcomer finds, and how many of the twelve find it. "Replicas alone" asks only the
+five nodes that are responsible, as hivemind does, and as peers did before docs/adr/0048.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ LATE_SECONDS = 2.5
 
 
 class Pretending(Swallowing):
-    """Has what its like say."""
+    """A hostile table that keeps only the records of hostile peers."""
 
     def __init__(self, clock: Clock, friends: Collection[PeerId]) -> None:
         super().__init__(clock)
@@ -63,7 +63,7 @@ class Pretending(Swallowing):
 
 
 class Eclipse:
-    """The nodes, and who finds whom."""
+    """The honest and hostile nodes, and what they find of each other."""
 
     def __init__(self, nodes: Nodes, clock: Clock) -> None:
         self._nodes = nodes
@@ -71,7 +71,7 @@ class Eclipse:
         self._addresses: dict[PeerId, PeerAddress] = {}
         self.honest: list[HivemindStore] = []
         self.hostile: list[HivemindStore] = []
-        self.crowd: list[HivemindStore] = []  # of the hostile: those that say to be there
+        self.crowd: list[HivemindStore] = []  # the hostile nodes that write presence
 
     async def enter(self, identity: Identity, *invited_by: HivemindStore) -> HivemindStore:
         store = await self._nodes.start(identity, *[self._addresses[one._peer_id] for one in invited_by])
@@ -79,14 +79,14 @@ class Eclipse:
         return store
 
     async def surround(self, mined: Sequence[Identity]) -> None:
-        """These are there from now on, besides those that are."""
+        """Start hostile nodes with these keys, besides those that are there."""
         victims = [self._addresses[store._peer_id] for store in self.honest]
         self.hostile += await self._nodes.start_hostile(mined[len(self.hostile) :], victims)
         for store in self.hostile:
             self._addresses[store._peer_id] = await address_of(store)
 
     def attack(self, how: str) -> None:
-        """All answer so from now on; the honest have met before."""
+        """Let all hostile nodes answer in this way from now on; the honest nodes have met before."""
         friends = [store._peer_id for store in self.hostile]
         made: dict[str, Callable[[Clock], TableStorage]] = {OLD: Stale, CROWD: lambda clock: Pretending(clock, friends)}
         for store in self.hostile:
@@ -99,7 +99,7 @@ class Eclipse:
             store._daemon.remember(self._addresses[one._peer_id] for one in self.honest)
 
     async def look(self, stores: Sequence[HivemindStore], looks: int = LOOKS) -> list[list[set[PeerId]]]:
-        """Everybody says so often that it is there and looks who else is; whom these found each time."""
+        """Let these nodes write presence and read so many times; returns the peers that each found each time."""
         found = []
         for _ in range(looks):
             self._clock.offset_seconds += INTERVAL_SECONDS
@@ -116,7 +116,7 @@ class Eclipse:
         return senders
 
     async def row(self, how: str, acquaintances: int, identity: Identity) -> list[str]:
-        """Shares, as the table has them."""
+        """Measure one attack; returns its row of the table."""
         hivemind_store.ACQUAINTANCES = acquaintances
         everybody = {store._peer_id for store in self.honest}
         self.attack(how)

@@ -1,10 +1,10 @@
-"""How long until nothing is left of a peer or a swarm that is ended roughly: `python tests/bench/bench_ending.py`.
+"""Times how long processes of a peer or swarm remain after it is ended roughly: `python tests/bench/bench_ending.py`.
 
 A host and three learners train as `muster swarm` starts them. One learner's peer gets Ctrl-C and drains, one is killed
 with `kill -9`; the third and the host get Ctrl-C twice, the second one while they drain. The host of another swarm gets
-Ctrl-C once, while its learners go on. Then a swarm is killed with `kill -9`, and two more get Ctrl-C as a terminal
-sends it, every process in the foreground: once, which drains everybody, and twice. Prints for each how many processes
-it had, and the seconds from the last signal until all of them had ended; exits with 1 if not.
+Ctrl-C once, while its learners go on. Then a swarm is killed with `kill -9`. Two more get Ctrl-C as a terminal sends
+it, to every process in the foreground: once, which drains all peers, and twice. Prints for each the number of processes
+and the seconds from the last signal until all had ended; exits with 1 if any did not.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from dht.errors import MusterError
 from peer.chaos.executor import family
 from peer.swarm.run import HOST
 
-PATIENCE_SECONDS = 600.0  # for a start, on however busy cores
+PATIENCE_SECONDS = 600.0  # for a start, even on busy cores
 ENDING_SECONDS_MAX = 60.0
 LEARNERS = ("peer-1", "peer-2", "peer-3")
 ENDING = ("draining", "finished")  # states of a peer that was told to leave
 
 
 def states(root: Path) -> dict[str, str]:
-    """Of whoever answers."""
+    """Return the states of all processes that answer, by name."""
     found = {}
     for name in (HOST, *LEARNERS):
         with suppress(MusterError):
@@ -44,7 +44,7 @@ def states(root: Path) -> dict[str, str]:
 
 
 def wait(root: Path, wanted: Callable[[dict[str, str]], bool]) -> None:
-    """Until the peers' states are as wanted; raises SystemExit with what they are if that never comes."""
+    """Wait until the peers' states are as wanted; raises SystemExit with the states if that takes too long."""
     deadline = time.monotonic() + PATIENCE_SECONDS
     while not wanted(found := states(root)):
         if time.monotonic() > deadline:
@@ -53,7 +53,7 @@ def wait(root: Path, wanted: Callable[[dict[str, str]], bool]) -> None:
 
 
 def start(root: Path) -> subprocess.Popen[bytes]:
-    """A swarm that trains, in a process group of its own."""
+    """Start a swarm in its own process group, and wait until it trains."""
     words = ("swarm", "--no-ui", "--peers", str(len(LEARNERS)), "--step-seconds", "0.2", "--data", str(root))
     command = [sys.executable, "-m", "peer.cli", *words]
     swarm = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.STDOUT, start_new_session=True)
@@ -62,7 +62,7 @@ def start(root: Path) -> subprocess.Popen[bytes]:
 
 
 def seconds_until_gone(pids: Sequence[int], end: Callable[[], None]) -> float:
-    """From the return of `end`; raises SystemExit with who is still there."""
+    """Call `end`, and time how long these processes remain; raises SystemExit with those still there."""
     with ExitStack() as stack:
         poll = select.poll()
         watched = {os.pidfd_open(pid): pid for pid in pids}
@@ -82,7 +82,7 @@ def seconds_until_gone(pids: Sequence[int], end: Callable[[], None]) -> float:
 
 
 def twice(send: Callable[[], None], root: Path, *names: str) -> Callable[[], None]:
-    """Ctrl-C, and again once these peers drain; one that is gone by then has drained."""
+    """Return a function that sends Ctrl-C, and again once these peers drain; a peer that is gone has drained."""
 
     def end() -> None:
         send()
@@ -98,7 +98,7 @@ def show(what: str, pids: Sequence[int], end: Callable[[], None]) -> None:
 
 
 def single_peers(folder: Path) -> None:
-    """Each by itself, while the others go on."""
+    """End single peers, while the others go on."""
     swarm = start(folder)
     pids = {name: snapshot(folder / name).pid for name in (HOST, *LEARNERS)}
     show("a learner's peer, Ctrl-C once", family(pids["peer-3"]), lambda: os.kill(pids["peer-3"], signal.SIGINT))
@@ -111,7 +111,7 @@ def single_peers(folder: Path) -> None:
 
 
 def lone_host(folder: Path) -> None:
-    """Its learners go on."""
+    """End the host, while its learners go on."""
     swarm = start(folder)
     pid = snapshot(folder / HOST).pid
     show("the host, Ctrl-C once", family(pid), lambda: os.kill(pid, signal.SIGINT))

@@ -1,7 +1,7 @@
-"""What a learner's step costs under one inner optimizer beside another: `bench_inner_optimizer.py [--layers N] …`.
+"""Compares the cost of a learner's step under two inner optimizers: `bench_inner_optimizer.py [--layers N] …`.
 
-Turns alternate between the optimizers, on one thread. Of each: processor time of a whole step and of the optimizer's
-part, the least of all turns.
+Turns alternate between the optimizers, on one thread. Prints for each the CPU time of a whole step and of the
+optimizer's part, the least of all turns.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ NAMES = ("adamw8bit", "muon8bit", "muon")
 
 
 class Windows:
-    """Random tokens: what they are does not change what a step costs."""
+    """Random tokens, whose values do not change the cost of a step."""
 
     def __init__(self, config: RunConfig) -> None:
         shape = (config.data.sequences_per_step, config.data.context_tokens + 1)
@@ -46,7 +46,7 @@ def learner(name: str, size: str, sequences: int, context: int) -> Learner:
 
 
 def timed(one: Learner) -> tuple[float, float]:
-    """Processor seconds of a step, and of the optimizer in it."""
+    """Return the CPU seconds of a step, and of the optimizer in it."""
     spent = []
     optimizer = one._optimizer
     plain = optimizer.step

@@ -1,14 +1,13 @@
-"""Newcomers in a swarm that trains: `python tests/bench/bench_joining.py [--newcomers 6] [--step-seconds 1]`.
+"""Measures newcomers in a training swarm: `python tests/bench/bench_joining.py [--newcomers 6] [--step-seconds 1]`.
 
 Four real, paced peers train on loopback. Then others with empty folders join, one after the other; each leaves before
-the next one comes. Prints for each how long it took to its first certified contribution, from the start of its process
-and from when that had imported what it needs (a learner's process, which starts first, may still be importing then),
-and how many steps the four made per second meanwhile, against the time just before, when nobody came or went. Peers are
-asked twice a second, so times are good to half a second. Exits with 1 if a newcomer never contributed or one of the
-four died.
+the next one comes. Prints for each the time to its first certified contribution, from the start of its process and from
+the end of its imports (its learner's process, which starts first, may still be importing then). It also prints how many
+steps the four made per second meanwhile, against the time just before, when no peer came or went. Peers are asked twice
+a second, so times are good to half a second. Exits with 1 if a newcomer never contributed or one of the four died.
 
-On cores that are shared a newcomer's imports take time from the others' steps, which on machines of their own they
-would not: the last column leaves them out.
+On shared cores a newcomer's imports slow the others' steps, which they would not on separate machines. The last column
+leaves out the imports.
 """
 
 from __future__ import annotations
@@ -39,12 +38,12 @@ DONORS = 4
 WARM_UP_SECONDS_MAX = 600.0
 JOIN_SECONDS_MAX = 300.0
 LEAVE_SECONDS_MAX = 120.0
-SETTLE_SECONDS = 5.0  # after somebody has left
+SETTLE_SECONDS = 5.0  # after a newcomer has left
 
 
 @dataclass
 class JoiningWatch(ChaosWatch):
-    """A watch that remembers when everybody had made how many steps, and began."""
+    """A watch that keeps each peer's steps over time, and when its imports had ended."""
 
     told: dict[str, list[tuple[float, int]]] = field(default_factory=dict)
     imported_at: dict[str, float] = field(default_factory=dict)
@@ -55,14 +54,14 @@ class JoiningWatch(ChaosWatch):
         self.imported_at.setdefault(name, now - snapshot.wall_seconds)
 
     def contributed_at(self, name: str) -> float | None:
-        """When a peer was first seen to have work of its own in a version."""
+        """Return when a peer was first seen to have work in a version."""
         lives = self.lives_of.get(name)
         return lives[0].contributed_at if lives else None
 
 
 @dataclass(frozen=True, slots=True)
 class Join:
-    """One newcomer: the time before it came, when its process started, had imported and had contributed."""
+    """One newcomer: the quiet time before it, and when its process started, had imported and had contributed."""
 
     name: str
     quiet: Window
@@ -72,17 +71,17 @@ class Join:
 
     @property
     def whole(self) -> Window:
-        """From the start of its process on."""
+        """The time from the start of its process to its contribution."""
         return Window(self.started, self.contributed or self.started + JOIN_SECONDS_MAX)
 
     @property
     def protocol(self) -> Window:
-        """Without its imports."""
+        """The same time without its imports."""
         return Window(self.imported, self.whole.end)
 
 
 class JoiningSwarm(Swarm):
-    """A swarm whose training is that others come and go."""
+    """A swarm that lets newcomers come and go while it trains."""
 
     watch: JoiningWatch
 
@@ -103,7 +102,7 @@ class JoiningSwarm(Swarm):
                 await self._part(name_of(number))
 
     def _note_end(self, peer: PeerProcess) -> None:
-        """A newcomer that has left is not missed."""
+        """Note the end of a peer, unless it is a newcomer that has left."""
         if peer.name in self.watch.names:
             super()._note_end(peer)
 
@@ -127,7 +126,7 @@ class JoiningSwarm(Swarm):
         return Join(name, Window(quiet_from, started), started, imported, self.watch.contributed_at(name))
 
     async def _part(self, name: str) -> None:
-        """It drains and ends, as by Ctrl-C."""
+        """Let a newcomer drain and end, as by Ctrl-C."""
         process = self._processes[name]
         process.process.terminate()
         await self._until(f"{name} leaves", lambda: process.exit_code is not None, LEAVE_SECONDS_MAX, self._leave)
@@ -135,7 +134,7 @@ class JoiningSwarm(Swarm):
 
 
 def table(joins: Sequence[Join], watch: JoiningWatch) -> str:
-    """A row for each newcomer, and one for all: the longest times, and the rates over all the time."""
+    """Return a table with a row for each newcomer, and one for all: the longest times and the overall rates."""
     told = {name: watch.told.get(name, []) for name in watch.learners}
     head = "newcomer | imports, s | first contribution, s after start | after imports"
     rows = [f"| {head} | donors' steps/s before | meanwhile | ratio | ratio without imports |", "| --- " * 8 + "|"]
@@ -144,7 +143,7 @@ def table(joins: Sequence[Join], watch: JoiningWatch) -> str:
 
 
 def row(name: str, joins: Sequence[Join], told: Mapping[str, Told]) -> str:
-    """What these newcomers have in common."""
+    """Return one row for these newcomers together."""
     if not joins:
         return f"| {name} | nobody came |"
     late = any(one.contributed is None for one in joins)

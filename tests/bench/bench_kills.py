@@ -1,7 +1,7 @@
-"""kill -9 while a checkpoint is written, again and again: `python tests/bench/bench_kills.py [KILLS]`.
+"""Kills writers of checkpoints with kill -9, again and again: `python tests/bench/bench_kills.py [KILLS]`.
 
-Prints what the next life finds. The writers are forked from a process that has imported what writes checkpoints
-and nothing else; each goes on where the one before it was killed, at a moment drawn at random.
+Prints what the next writer finds. The writers are forked from a process that has imported only the code that writes
+checkpoints. Each goes on where the one before it was killed, at a moment drawn at random.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from peer.storage.record_log import RecordLog
 from peer.storage.tensor_file import map_tensors, write_tensors
 
 KILLS = 200
-WRITER_SECONDS_MAX = 20  # then a writer that nobody kills dies of itself
+WRITER_SECONDS_MAX = 20  # after so long a writer that is not killed ends itself
 VALUES = 25_000
 OFTEN = 3  # saves until the second fragment changes
 RUN_ID = bytes(32)
@@ -36,11 +36,11 @@ KILL_AFTER_SECONDS_MAX = 0.02  # since the last promise: some checkpoints later,
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What a life left behind: the step it had told others of as saved, and what is on disk."""
+    """What a killed writer left: the step that it had announced as saved, and the data on disk."""
 
     promised: int
     step: int
-    whole: bool  # all states are of this step or of the next one, whose learner is not there yet
+    whole: bool  # all states are of this step, or of the next one without its learner's part
     votes: tuple[int, ...]
     files: int
 
@@ -77,7 +77,7 @@ def _life(directory: Path, draw: random.Random) -> Found:
 
 
 def _newest(directory: Path) -> tuple[int, bool]:
-    """The step of the newest learner's part, 0 without one; and whether all that lies beside it is as it has to be."""
+    """Return the step of the newest learner's part, 0 without one, and whether all data beside it are consistent."""
     generations = Generations(directory, RUN_ID)
     found = generations.newest()
     if found is None or not found.index.learner:
@@ -90,12 +90,12 @@ def _newest(directory: Path) -> tuple[int, bool]:
 
 
 def _versions(step: int) -> list[int]:
-    """Of both fragments."""
+    """Return the versions of both fragments at this step."""
     return [step, step // OFTEN + 1]
 
 
 def _states(step: int) -> list[Held]:
-    """Both fragments at this step."""
+    """Return the states of both fragments at this step."""
     states = [(one, OuterState.begin(torch.full((VALUES,), float(one)), 0.0)) for one in _versions(step)]
     return [Held(one, one.to_bytes(32, "big"), state) for one, state in states]
 
@@ -116,17 +116,17 @@ def _write_until_killed(directory: Path, saved: int) -> NoReturn:
 
 
 def check(found: Found) -> None:
-    """Raise AssertionError unless nothing is lost that was promised, and little is left lying about."""
+    """Raise AssertionError if any promised data are lost, or many stray files are left."""
     assert found.whole, found
     assert found.promised <= found.step <= found.promised + 1, found
     assert sorted(set(found.votes)) == list(range(1, max(found.votes) + 1)), "a vote is missing"
     assert max(found.votes) >= found.step, found
-    # two generations of which a part differs: two fragments' states, or a learner's part; their indices, and the votes
+    # two generations that differ in part (two fragments' states, or a learner's part), their indices, and the votes
     assert found.files <= 7 + 4, found
 
 
 def main(kills: int) -> None:
-    """Print what `kills` lives left behind; raises AssertionError if one of them lost something."""
+    """Print what `kills` writers left; raises AssertionError if one of them lost promised data."""
     with tempfile.TemporaryDirectory() as folder:
         found = lives(Path(folder), kills, seed=5)
     for one in found:

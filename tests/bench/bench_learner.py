@@ -1,11 +1,11 @@
-"""Tokens per second of Muster's learner beside two loops without a peer: `python tests/bench/bench_learner.py`.
+"""Compares the speed of Muster's learner and of two loops without a peer: `python tests/bench/bench_learner.py`.
 
-`plain` is what most people write with `transformers`, `leanest` the fastest loop that we can write. All make the same
-steps from the same values; they take turns, some steps each, in one process. `--sizes tiny,25m` (and 124m, 350m, 1b on
-a GPU), `--optimizer adamw`, `--compiled` to have torch compile all of them (the default on a GPU). Ratios are medians
-over turns; MFU is 6 operations per parameter and token, and those of attention, over the device's peak: of a
-processor what a large product of matrices reaches, of a GPU what its maker says. On a machine that has other work, too:
-`--threads 1 --cpu-time`.
+`plain` is the loop that most people write with `transformers`, `leanest` the fastest loop that we can write. All make
+the same steps from the same values; they take turns, some steps each, in one process. Options are `--sizes tiny,25m`
+(and 124m, 350m, 1b on a GPU), `--optimizer adamw`, and `--compiled`, with which torch compiles all of them (the default
+on a GPU). Ratios are medians over turns. MFU is 6 operations per parameter and token, and those of attention, over the
+device's peak. For a processor that is the speed of a large matrix product, for a GPU its maker's figure. On a machine
+with other work, add `--threads 1 --cpu-time`.
 """
 
 from __future__ import annotations
@@ -67,7 +67,10 @@ def config_of(size: str, optimizer: str) -> RunConfig:
 
 
 def flops_per_token(config: RunConfig) -> float:
-    """Forward and backward, of causal attention the half that is needed; the embedding's table counts as the head."""
+    """Return the operations per token, forward and backward, with half of causal attention.
+
+    The embedding's table counts, because it is the head too.
+    """
     elements = sum(spec.elements for spec in parameter_specs(config.model))
     return 6.0 * elements + 6.0 * config.model.layers * config.model.hidden_size * config.data.context_tokens
 
@@ -80,7 +83,7 @@ def peak_flops(device: str, threads: int) -> float | None:
 
 
 def turn(loop: Loop, device: str, clock: Clock, seconds: float) -> float:
-    """Steps per second of this clock, over about so many."""
+    """Return the steps per second by this clock, over about so many seconds."""
     began, steps = clock(), 0
     while clock() - began < seconds:
         loop()
@@ -91,7 +94,7 @@ def turn(loop: Loop, device: str, clock: Clock, seconds: float) -> float:
 
 
 def compare(size: str, options: argparse.Namespace) -> dict[str, Any]:
-    """Raises RuntimeError if the loops do not train the same model."""
+    """Compare the loops on a model of this size; raises RuntimeError if they do not train the same model."""
     config, device = config_of(size, options.optimizer), options.device
     loops = {name: make(config, device, options.compiled) for name, make in LOOPS.items()}
     losses: dict[str, float] = {}

@@ -1,9 +1,9 @@
-"""What a run takes from a machine: `python tests/bench/bench_memory.py [--parameters 85e6] [--momentum 0]`.
+"""Measures what a run takes from a machine: `python tests/bench/bench_memory.py [--parameters 85e6] [--momentum 0]`.
 
-A real swarm of two peers and a host on a model of this size, beside one on a tiny model, which tells what Python and
-its libraries take. Printed per process: memory that the kernel cannot drop (`Pss_Anon` and `Pss_Shmem`), at the peak
-and once everybody trains; per parameter without those libraries. Then what lies on disk, and what is written an hour,
-and the processor time that a peer beside its learner takes for each round.
+It runs a real swarm of two peers and a host on a model of this size, and one on a tiny model, which shows what Python
+and its libraries take. It prints per process the memory that the kernel cannot drop (`Pss_Anon` and `Pss_Shmem`), at
+the peak and once all peers train, per parameter without those libraries. Then it prints the bytes on disk, the bytes
+written per hour, and the CPU time of a peer beside its learner for each round.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ TINY_PARAMETERS = 5e5
 HEAD_WIDTH = 64
 FRAGMENTS = 12
 OPTIMIZER = RunConfig().inner.optimizer
-CYCLES = 2  # versions of every fragment: then both generations on disk hold what rounds have made
+CYCLES = 2  # versions of every fragment, after which both generations on disk hold states from rounds
 SAMPLE_SECONDS = 0.25
 HOST_BUDGET, MOMENTUM_BYTES, DISK_BUDGET = 9.0, 4.0, 20.0  # bytes per parameter
 MB = 1e6
@@ -77,7 +77,7 @@ round_seconds = 300.0
 
 
 def run_text(parameters: float, momentum: float, cycles: int, optimizer: str = OPTIMIZER) -> str:
-    """A Llama over bytes of about this size, a layer for every 64 of its width, as the small GPT models have."""
+    """Return the run file of a Llama over bytes of about this size, with a layer per 64 of width, as in small GPTs."""
     heads = max(2, round((parameters / (12 * HEAD_WIDTH**2)) ** (1 / 3)))
     width = heads * HEAD_WIDTH
     return RUN.format(
@@ -93,7 +93,7 @@ def run_text(parameters: float, momentum: float, cycles: int, optimizer: str = O
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One process at one moment; memory that is shared is divided among those that share it."""
+    """One process at one moment; shared memory is divided among the processes that share it."""
 
     seconds: float
     anonymous_bytes: int
@@ -103,12 +103,12 @@ class Sample:
 
     @property
     def held_bytes(self) -> int:
-        """What the kernel cannot drop."""
+        """Bytes that the kernel cannot drop."""
         return self.anonymous_bytes + self.shared_bytes
 
 
 class Sampler:
-    """Reads /proc of everything that this process has started, and the sizes of the peers' folders, on a thread."""
+    """Reads /proc of all processes that this one has started, and the sizes of the peers' folders, on a thread."""
 
     def __init__(self, root: Path) -> None:
         self.samples: dict[str, list[Sample]] = {}  # by `peer-1 main` and the like
@@ -155,20 +155,20 @@ class Sampler:
             self.disk.setdefault(folder.name, []).append((now, _disk_bytes(folder)))
 
     def peak(self, process: str) -> int:
-        """Most of what the kernel could not drop."""
+        """Return the most bytes that the kernel could not drop."""
         return max(sample.held_bytes for sample in self.samples[process])
 
     def steady(self, process: str) -> int:
-        """The same, in the middle of the time in which everybody trains."""
+        """Return the median of these bytes while all peers train."""
         within = [one for one in self.samples[process] if self.training_from <= one.seconds <= self.ended_at]
         return int(median(sample.held_bytes for sample in within or self.samples[process]))
 
     def written_per_hour(self, owner: str) -> float:
-        """Bytes that this peer and its learner have had written while everybody trained."""
+        """Return the bytes per hour that this peer and its learner had written while all peers trained."""
         return self._spent(owner, self._written) * 3600 / max(1.0, min(self.ended_at, self.now) - self.training_from)
 
     def cpu_per_version(self, owner: str) -> float:
-        """Seconds of a processor that this peer without its learner took for each version while everybody trained."""
+        """Return the CPU seconds of this peer without its learner for each version, while all peers trained."""
         return self._spent(owner, self._cpu) / max(1.0, self._gained(self.versions))
 
     def _spent(self, owner: str, all_readings: Mapping[tuple[str, int], Sequence[tuple[float, float]]]) -> float:
@@ -205,7 +205,7 @@ def _disk_bytes(folder: Path) -> int:
 
 
 class Follower:
-    """Stands in for a swarm's display, and tells the sampler when everybody trains."""
+    """Replaces a swarm's display, and tells the sampler when all peers train."""
 
     def __init__(self, sampler: Sampler) -> None:
         self._sampler = sampler
@@ -224,7 +224,7 @@ class Follower:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """One swarm whose export verified: its samples, and why its peers do not agree, if they do not."""
+    """One swarm whose export verified: its samples, and why its peers disagree, if they do."""
 
     config: RunConfig
     sampler: Sampler
@@ -232,7 +232,7 @@ class Measured:
 
 
 def measure(run: str) -> Measured:
-    """Run the swarm to its end, and export what the host has saved."""
+    """Run the swarm to its end, and export and verify the state that the host has saved."""
     with tempfile.TemporaryDirectory(prefix="muster-memory-") as folder:
         root, path = Path(folder) / "peers", Path(folder) / "run.toml"
         root.mkdir()
@@ -252,7 +252,7 @@ def measure(run: str) -> Measured:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One figure beside what was foreseen; bytes per parameter."""
+    """One figure beside its estimate, in bytes per parameter."""
 
     what: str
     peak: float
@@ -261,7 +261,7 @@ class Line:
 
 
 def lines(large: Measured, tiny: Measured) -> list[Line]:
-    """What each place takes; the worse of the two peers."""
+    """Return the memory of each place, of the worse of the two peers."""
     config, need = large.config, footprint(large.config, on_gpu=False)
     shared = slots_bytes(layouts_of(config), config.pace.overlap) / 2  # each has half of it
     count, disk = need.parameters, need.bytes_in("disk") / need.parameters

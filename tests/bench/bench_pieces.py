@@ -1,8 +1,7 @@
-"""How many tokens a processor should bring through the model at once: `python tests/bench/bench_pieces.py`.
+"""Finds how many tokens a processor should take through the model at once: `python tests/bench/bench_pieces.py`.
 
-Steps of 12,288 tokens of the tiny model on one thread, in pieces of different sizes (`peer.learner.devices`), after
-one step that is not counted. Prints tokens per second of the process's own time, and as a multiple of those with all
-at once.
+It makes steps of 12,288 tokens of the tiny model on one thread, in pieces of different sizes (`peer.learner.devices`),
+after one step that is not counted. Prints tokens per second of CPU time, also as a multiple of that with all at once.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ PIECES = (12_288, 6_144, 4_096, 2_048, 1_024, 512)
 
 
 class Same:
-    """The same window again and again; `batch` is int64[sequences, context_tokens + 1]."""
+    """A source that repeats one window; `batch` is int64[sequences, context_tokens + 1]."""
 
     def __init__(self, config: RunConfig) -> None:
         shape = (STEP_TOKENS // config.data.context_tokens, config.data.context_tokens + 1)
@@ -38,7 +37,7 @@ class Same:
 
 
 def tokens_per_second(config: RunConfig, tokens_at_once: int, steps: int) -> float:
-    """Of one core's time."""
+    """Return the tokens per second of one core's CPU time."""
     devices.PROCESSOR_TOKENS_AT_ONCE = tokens_at_once
     learner = make_learner(config, Same(config))
     learner.step()

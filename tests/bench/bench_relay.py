@@ -1,4 +1,4 @@
-"""How fast bytes travel between two daemons on loopback, straight and through a third peer that passes them on.
+"""Measures how fast bytes travel between two daemons on loopback, directly and relayed by a third peer.
 
 Run `python tests/bench/bench_relay.py`; prints one JSON object. One Python process serves all three daemons.
 """
@@ -35,7 +35,7 @@ async def start(folder: Path, name: str, client_only: bool) -> Daemon:
 
 
 async def megabytes_per_second(one: Daemon, other: Daemon, megabytes: int) -> float:
-    """Of so many from one to the other, which are connected."""
+    """Send so many megabytes between two connected daemons, and return the rate."""
     ended = asyncio.Event()
 
     async def take(_: Any, reader: asyncio.StreamReader, __: asyncio.StreamWriter) -> None:

@@ -1,9 +1,9 @@
-"""What each stage of a round costs one peer in CPU time: `python tests/bench/bench_round.py [--peers 2 4 8]`.
+"""Measures the CPU time of each stage of a round for one peer: `python tests/bench/bench_round.py [--peers 2 4 8]`.
 
-Whole rounds of one fragment in one process and one thread: real engines, drivers and tensor work, the frames cut as
-from a socket, and in the learner's place an outer gradient in its shared memory. No sockets, daemon, disk or clock is
-in it but the votes' log. Prints one table: milliseconds of a peer per million parameters and round, the median of
-several rounds, stage by stage; a stage counts without what it calls that has a row of its own.
+It makes whole rounds of one fragment in one process and one thread, with real engines, drivers and tensor work. Frames
+come in pieces as from a socket, and an outer gradient in shared memory replaces the learner. There are no sockets,
+daemons, clocks or disk, except for the vote log. Prints one table: a peer's milliseconds per million parameters and
+round, the median of several rounds, by stage. A stage excludes the stages that it calls.
 """
 
 from __future__ import annotations
@@ -57,19 +57,19 @@ from tests.peer.memory_transport import MemoryNetwork, MemoryTransport
 from tests.peer.rounds.test_driver import Inline
 from tests.peer.virtual_loop import run_virtual
 
-SLICE_BYTES = 64 << 10  # that a socket gives at once
+SLICE_BYTES = 64 << 10  # a socket gives so many at once
 WARM_UP_ROUNDS = 2
 
 
 class Meter:
-    """CPU seconds by stage, each without those inside it."""
+    """CPU seconds by stage, each without the stages inside it."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = defaultdict(float)
         self._inside: list[float] = []
 
     def wrap(self, owner: Any, name: str, stage: str) -> None:
-        """Count what this function of a module or class takes."""
+        """Count the time of this function of a module or class for a stage."""
         function = getattr(owner, name)
 
         @functools.wraps(function)
@@ -120,7 +120,7 @@ STAGES: tuple[tuple[Any, str, str], ...] = (
 
 
 class AtOnce(LearnerClient):
-    """A learner that answers at once, without a process: what is left is what the peer copies."""
+    """A learner that answers at once, without a process, so that only the peer's copies cost time."""
 
     def __init__(self, slots: SharedSlots) -> None:
         self.slots = slots
@@ -143,7 +143,7 @@ class AtOnce(LearnerClient):
 
 
 class SlotGradient(Gradient):
-    """An outer gradient in shared memory."""
+    """A gradient that lies in shared memory."""
 
     def __init__(self, peer: BenchPeer, gradient: Tensor, learner: AtOnce) -> None:
         super().__init__(peer, gradient)
@@ -168,7 +168,7 @@ class SlotGradient(Gradient):
 
 
 class CutTransport(MemoryTransport):
-    """Frames come in pieces, as from a socket."""
+    """A transport whose frames come in pieces, as from a socket."""
 
     def arrive(self, sender: PeerId, frame: Any) -> None:
         whole = frame_prefix(frame.header, frame.payload, self.config.payload_bytes_max) + frame.header + frame.payload
@@ -179,7 +179,7 @@ class CutTransport(MemoryTransport):
 
 
 def layer_of(parameters: int) -> ModelSpec:
-    """One layer of a Llama over bytes, of about this size."""
+    """Return one layer of a Llama over bytes, of about this size."""
     width = max(64, round((parameters / 12) ** 0.5 / 64) * 64)
     return ModelSpec(hidden_size=width, layers=1, heads=width // 64, intermediate_size=8 * width // 3)
 
@@ -248,7 +248,7 @@ class Group:
         return self.peers[0].driver.anchors.layouts[0].elements
 
     async def round(self) -> dict[str, float]:
-        """CPU seconds by stage of one round, of one peer on average."""
+        """Make one round; returns the mean CPU seconds of a peer by stage."""
         await self._all(BenchPeer.prepare)
         METER.seconds.clear()
         began = time.process_time()
@@ -261,7 +261,7 @@ class Group:
         await asyncio.gather(*(command(peer) for peer in self.peers))
 
     async def check(self) -> bytes:
-        """The state that all hold; raises RuntimeError unless they agree."""
+        """Return the state that all peers hold; raises RuntimeError unless they agree."""
         found = await asyncio.gather(*(peer.verify(len(self.peers)) for peer in self.peers))
         if len({one["state"] for one in found}) > 1 or any(one["included"] < len(found) for one in found):
             raise RuntimeError(f"the peers do not hold one result: {found}")
@@ -269,7 +269,7 @@ class Group:
 
 
 async def measure(config: RunConfig, count: int, rounds: int) -> tuple[int, dict[str, float], bytes]:
-    """Parameters, milliseconds of a peer per million of them by stage, and the state at the end."""
+    """Return the parameters, a peer's milliseconds per million of them by stage, and the final state."""
     with tempfile.TemporaryDirectory() as folder:
         group = Group(config, count, Path(folder))
         await group.start()

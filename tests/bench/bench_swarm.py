@@ -1,8 +1,8 @@
-"""Where the CPU time of `muster swarm` goes: `python tests/bench/bench_swarm.py [--minutes 2] [FILE]`.
+"""Shows where the CPU time of `muster swarm` goes: `python tests/bench/bench_swarm.py [--minutes 2] [FILE]`.
 
-Counted by process and in CPU time, so that other work on the machine counts little: what everything took until each
-learner had made a step, and from then on what each kind of process takes. Some of that comes with time, some with
-versions; `milliseconds` has both, as least squares tell them apart where versions do not come evenly.
+It counts CPU time by process, so that other work on the machine counts little. It prints the time of all until each
+learner had made a step, and then that of each kind of process. Some of it comes with time and some with versions.
+`milliseconds` has both; least squares separate them, because versions do not come evenly.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ READ_EVERY_SECONDS = 8.0
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """CPU seconds by kind of process so far, and how far training has come."""
+    """CPU seconds so far by kind of process, and the progress of training."""
 
     seconds: float
     versions: int
@@ -46,12 +46,12 @@ class Moment:
 
 
 class Meter:
-    """Stands in for a swarm's display: reads CPU times once everybody trains, and as long as training goes on."""
+    """Replaces a swarm's display, and reads CPU times as long as all peers train."""
 
     def __init__(self) -> None:
         self.moments: list[Moment] = []
         self._lines = PlainLines(lambda line: print(line, file=sys.stderr, flush=True))
-        self._own_seconds = 0.0  # that reading took
+        self._own_seconds = 0.0  # spent on reading
 
     def show(self, watch: SwarmWatch, phase: str, seconds: float) -> None:
         self._lines.show(watch, phase, seconds)
@@ -76,7 +76,7 @@ class Meter:
 
 
 def figures(moments: Sequence[Moment]) -> dict[str, object]:
-    """CPU time until everybody had made a step, then by kind of process."""
+    """Return the CPU time until all learners had made a step, then by kind of process."""
     first, last = moments[0], moments[-1]
     roles, pairs = sorted(last.cpu_seconds), [*pairwise(moments)]
     passed = np.array([(after.seconds - before.seconds, after.versions - before.versions) for before, after in pairs])

@@ -1,13 +1,13 @@
-"""How soon a run over text of one's own certifies: `python tests/bench/bench_text.py FILE … [--megabytes 50]`.
+"""Times how soon a run over the user's own text certifies: `python tests/bench/bench_text.py FILE … [--megabytes 50]`.
 
 FILEs are plain text, also packed with gzip: English prose is in Debian's linux-doc-6.12 (its .rst), dict-gcide,
 dict-foldoc, dict-jargon and debian-reference-en. They are cut into documents of a few paragraphs until there are so
 many megabytes, and a byte-level BPE tokenizer of --vocabulary tokens is trained on them.
 
-Printed: the peak of memory that making the tokens takes, beyond a process that has everything loaded, against the file
-that is made; then for two starts of the preset gpt2-124m with its sizes cut, a host and two learners with an empty
-cache and with a full one: seconds from the start of the host until others can join, and until the first version is
-certified.
+Prints the peak memory for making the tokens, beyond a process that has everything loaded, against the size of the file
+that is made. Then it starts the preset gpt2-124m with smaller sizes twice, as a host and two learners, with an empty
+cache and with a full one. It prints the seconds from the start of the host until others can join, and until the first
+version is certified.
 """
 
 from __future__ import annotations
@@ -58,11 +58,11 @@ CUT = {
 }
 
 
-# -- what people bring
+# -- the user's files
 
 
 def documents(paths: Sequence[Path]) -> Iterator[str]:
-    """Paragraphs of these files, put together to documents."""
+    """Yield documents of a few paragraphs from these files."""
     for path in paths:
         content = path.read_bytes()
         text = (gzip.decompress(content) if content.startswith(GZIP) else content).decode(errors="replace")
@@ -77,7 +77,7 @@ def documents(paths: Sequence[Path]) -> Iterator[str]:
 
 
 def write_corpus(paths: Sequence[Path], target: Path, size_bytes: int) -> int:
-    """So many bytes of text as JSON lines; returns how many there are."""
+    """Write so many bytes of text as JSON lines; returns the number written."""
     written = 0
     with target.open("w", encoding="utf-8") as file:
         for document in documents(paths):
@@ -89,7 +89,7 @@ def write_corpus(paths: Sequence[Path], target: Path, size_bytes: int) -> int:
 
 
 def train_tokenizer(corpus: Path, target: Path, vocabulary: int) -> None:
-    """As most people train theirs."""
+    """Train a tokenizer as most people do."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
     tokenizer = Tokenizer(models.BPE())
@@ -110,12 +110,12 @@ def train_tokenizer(corpus: Path, target: Path, vocabulary: int) -> None:
 
 
 def status(key: str) -> int:
-    """Of this process, in bytes: VmRSS, or VmHWM, its peak."""
+    """Return a memory size of this process in bytes: VmRSS, or VmHWM, its peak."""
     return int(Path("/proc/self/status").read_text().partition(f"{key}:")[2].split()[0]) * 1024
 
 
 def measure_memory(corpus: Path, tokenizer: Path, vocabulary: int, threads: int) -> dict[str, float]:
-    """Make the tokens into a cache of their own; whatever is needed for it is loaded before."""
+    """Make the tokens into an empty cache, with all libraries loaded before; returns the memory and time."""
     _, end = special_tokens(tokenizer.read_bytes(), str(tokenizer))
     spec = DataSpec(source="jsonl", end_token=end)
     with tempfile.TemporaryDirectory(dir=corpus.parent) as cache:
@@ -134,7 +134,7 @@ def measure_memory(corpus: Path, tokenizer: Path, vocabulary: int, threads: int)
 
 
 class Peers:
-    """A host and two learners, each in a process of its own, as three people would start them here."""
+    """A host and two learners, each in its own process, as three people would start them here."""
 
     def __init__(self, folder: Path, cache: Path) -> None:
         self._folder = folder
@@ -174,7 +174,7 @@ class Peers:
 
 
 def start_run(corpus: Path, tokenizer: Path, vocabulary: int, cache: Path) -> tuple[float, float]:
-    """Seconds from the start of the host until it hosts, and until all have the first certified version."""
+    """Return the seconds from the start of the host until it hosts, and until all have the first certified version."""
     settings = CUT | {"data.source": "jsonl", "data.path": corpus, "data.tokenizer": tokenizer}
     cut = [
         part

@@ -1,8 +1,8 @@
-"""What goes over the wire under a limit of 2 Mbit/s: two peers and their libp2p daemons on loopback, for a minute.
+"""Measures the wire under a limit of 2 Mbit/s: two peers and their libp2p daemons on loopback, for a minute.
 
-One peer offers the other more bulk than passes, and a small message twenty times a second. Printed: the rate that our
-streams count, the rate of the daemon's TCP connection as the kernel counts its payload, and how long small messages
-take.
+One peer sends the other more bulk than the limit allows, and a small message twenty times a second. Prints the rate
+that our streams count, the payload rate of the daemon's TCP connection as the kernel counts it, and the time that small
+messages take.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ PAYLOAD_BYTES = 400_000
 
 
 def tcp_bytes_sent(port: int) -> int:
-    """Payload that the kernel has sent from the connections to this port, acknowledged or not."""
+    """Return the payload bytes that the kernel has sent on connections to this port, acknowledged or not."""
     listed = subprocess.run(["ss", "-tinH", f"dport = :{port}"], capture_output=True, text=True, check=True).stdout
     return sum(int(count) for count in re.findall(r"bytes_sent:(\d+)", listed))
 

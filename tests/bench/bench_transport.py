@@ -1,4 +1,4 @@
-"""How fast and how cheap frames travel between two processes on loopback, beside hivemind's unary calls.
+"""Measures speed and CPU time of frames between two processes on loopback, beside hivemind's unary calls.
 
 Run `python tests/bench/bench_transport.py`; prints one JSON object. CPU times are summed over both processes and both
 libp2p daemons. Linux only, for the CPU times.
@@ -35,7 +35,7 @@ UNARY = "bench.unary"
 CONTROL_BYTES = 200
 UNARY_IN_FLIGHT = 8
 UNARY_BYTES_MAX = 2 << 20  # hivemind's own limit for unary payloads
-SETTLE_SECONDS = 3.0  # fresh daemons are busy with themselves
+SETTLE_SECONDS = 3.0  # new daemons are busy at first
 TIMEOUT_SECONDS = 300.0
 
 
@@ -55,7 +55,7 @@ async def start(identity_path: Path) -> P2P:
 
 
 async def serve(identity_path: Path) -> None:
-    """The other process: returns pings, counts bulk frames and reports the last, answers unary calls."""
+    """Serve as the other process: return pings, count bulk frames and report the last, answer unary calls."""
     daemon = await start(identity_path)
     transport = HivemindTransport(daemon, RUN_ID, lambda peer: [])
 
@@ -79,7 +79,7 @@ def cpu_seconds(pids: list[int]) -> float:
 
 
 class Bench:
-    """One measurement after the other from the first process."""
+    """The measurements, made one after the other from the first process."""
 
     def __init__(self, daemon: P2P, other: dict, pids: list[int]) -> None:
         self.daemon = daemon

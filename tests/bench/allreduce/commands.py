@@ -1,4 +1,4 @@
-"""Processes that a benchmark drives: one line of JSON is a command, the next line from there is its answer.
+"""Processes that a benchmark drives: a command is one line of JSON, and so is its answer.
 
 Times in answers are `time.monotonic()`, which is one clock for all processes of a machine.
 """
@@ -15,7 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-ANSWER_SECONDS_MAX = 600.0  # eight peers that start beside much other work take minutes
+ANSWER_SECONDS_MAX = 600.0  # eight peers that start on a busy machine take minutes
 STOP_SECONDS_MAX = 20.0
 LINE_BYTES_MAX = 1 << 20
 
@@ -38,9 +38,10 @@ class Process:
         inside: Sequence[str] = (),
         checkout: Path | None = None,
     ) -> Process:
-        """`python -m module arguments` in a process group of its own, with these variables added.
+        """Start `python -m module arguments` in its own process group, with these environment variables added.
 
-        `inside` is a command that becomes the one behind it, as on another machine. The module is that of `checkout`.
+        `inside` is a prefix that runs the command somewhere else, as on another machine. `checkout` is the folder of
+        the module.
         """
         process = await asyncio.create_subprocess_exec(
             *(*inside, sys.executable, "-m", module, *arguments),
@@ -63,7 +64,7 @@ class Process:
         self._process.stdin.write(json.dumps({"name": name, **arguments}).encode() + b"\n")
 
     async def answer(self) -> Answer:
-        """Raises RuntimeError if the process has ended instead, TimeoutError if it does not answer."""
+        """Return the next answer; raises RuntimeError if the process has ended, TimeoutError if it does not answer."""
         assert self._process.stdout is not None
         async with asyncio.timeout(ANSWER_SECONDS_MAX):
             line = await self._process.stdout.readline()
@@ -73,7 +74,7 @@ class Process:
         return answer
 
     async def stop(self) -> None:
-        """Let it end by itself, then end what is left of its group."""
+        """Let it end by itself, then kill the rest of its group."""
         assert self._process.stdin is not None
         self._process.stdin.close()
         with suppress(TimeoutError):
@@ -85,14 +86,14 @@ class Process:
 
 
 async def ask_all(processes: Sequence[Process], name: str, **arguments: Any) -> list[Answer]:
-    """The same command to all at once; their answers in order."""
+    """Send the same command to all at once; returns their answers in order."""
     for process in processes:
         process.tell(name, arguments)
     return [await process.answer() for process in processes]
 
 
 async def serve(handlers: Mapping[str, Handler]) -> None:
-    """Answer commands from standard input until it is closed; what anybody else prints goes to standard error."""
+    """Answer commands from standard input until it is closed; all other output goes to standard error."""
     loop, reader = asyncio.get_running_loop(), asyncio.StreamReader()
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "w")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())

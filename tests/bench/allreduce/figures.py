@@ -1,4 +1,4 @@
-"""What the rounds of both sides come to."""
+"""The figures of rounds, for both sides alike."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Answer = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """One all-reduce of all peers. `gathering_seconds`: until there is a group; CPU time is without, if it can be."""
+    """One all-reduce of all peers. `gathering_seconds` end when there is a group; CPU time excludes them if it can."""
 
     gathering_seconds: float
     seconds: float
@@ -24,12 +24,12 @@ class Round:
 
 
 def span(answers: Sequence[Answer], first: str, last: str) -> float:
-    """Seconds from the first peer's `first` to the last peer's `last`."""
+    """Return the seconds from the first peer's `first` to the last peer's `last`."""
     return float(max(one[last] for one in answers) - min(one[first] for one in answers))
 
 
 def summary(rounds: Sequence[Round]) -> dict[str, Any]:
-    """Medians, and the spread of what counts."""
+    """Return the medians over rounds, and the range of `seconds`."""
     seconds = [one.seconds for one in rounds]
     return {
         "rounds": len(rounds),
@@ -42,7 +42,7 @@ def summary(rounds: Sequence[Round]) -> dict[str, Any]:
 
 
 def ratios(ours: Sequence[Round], theirs: Sequence[Round]) -> dict[str, float]:
-    """Ours over theirs, of medians: below 1 we are faster."""
+    """Return the ratios of our medians to theirs; below 1 we are faster."""
     fields = ("seconds", "whole_seconds", "cpu_seconds")
     return {
         name: _rounded(
@@ -54,7 +54,7 @@ def ratios(ours: Sequence[Round], theirs: Sequence[Round]) -> dict[str, float]:
 
 
 def phase_medians(answers: Sequence[Answer]) -> dict[str, float]:
-    """Seconds in each phase of the round, over all peers and rounds, in the order in which they come."""
+    """Return the median seconds in each phase of a round, over all peers and rounds, in order of the phases."""
     names = list(dict.fromkeys(name for one in answers for name in one["phases"]))
     return {name: _rounded(statistics.median(one["phases"].get(name, 0.0) for one in answers)) for name in names}
 

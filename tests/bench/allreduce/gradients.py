@@ -1,4 +1,4 @@
-"""What is reduced: seeded pseudo outer gradients, in the layout of a small Llama of about so many parameters."""
+"""The vectors to reduce: seeded pseudo outer gradients, in the layout of a small Llama of about so many parameters."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from peer.model.build import parameter_specs
 from peer.numerics.fragments import split_fragments
 
 SCALE = 1e-3
-OWN_SHARE = 1.0  # length of what a peer's gradient has alone, in units of what all have in common
+OWN_SHARE = 1.0  # length of the part that is a peer's own, in units of the common part
 EMBEDDING_SHARE = 0.2
 
 
 def model_of(parameters: int) -> ModelSpec:
-    """A plain Llama: as many layers as four fifths of the parameters fill, and the rest is vocabulary."""
+    """Return a plain Llama of about this size: four fifths of the parameters in layers, the rest in the vocabulary."""
     width, heads = (256, 8) if parameters >= 4_000_000 else (64, 4)
     inner = 11 * width // 4
     per_layer = 4 * width**2 + 3 * width * inner + 2 * width
@@ -25,19 +25,19 @@ def model_of(parameters: int) -> ModelSpec:
 
 
 def elements_of(model: ModelSpec) -> int:
-    """Parameters of the model, all of them in one fragment."""
+    """Return the number of the model's parameters, all in one fragment."""
     (layout,) = split_fragments(parameter_specs(model), 1)
     return layout.elements
 
 
 def outer_gradient(elements: int, number: int) -> Tensor:
-    """float32[elements] of peer `number`, the same in every process."""
+    """Return the outer gradient of peer `number`, float32[elements], the same in every process."""
     common, own = _normal(elements, 0), _normal(elements, number + 1)
     return common.add_(own, alpha=OWN_SHARE).mul_(SCALE)
 
 
 def true_mean(elements: int, peers: int) -> Tensor:
-    """Of all peers' outer gradients, float32[elements]."""
+    """Return the mean of all peers' outer gradients, float32[elements]."""
     total = torch.zeros(elements, dtype=torch.float64)
     for number in range(peers):
         total += outer_gradient(elements, number)
@@ -45,7 +45,7 @@ def true_mean(elements: int, peers: int) -> Tensor:
 
 
 def likeness(found: Tensor, wanted: Tensor) -> dict[str, float]:
-    """Cosine, and L2 distance over the length of `wanted`."""
+    """Return the cosine of both, and their L2 distance over the length of `wanted`."""
     found, wanted = found.double(), wanted.double()
     return {
         "cosine": float(found @ wanted / (found.norm() * wanted.norm())),

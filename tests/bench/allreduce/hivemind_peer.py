@@ -1,7 +1,7 @@
 """One peer of hivemind's side: `python -m tests.bench.allreduce.hivemind_peer HOST PARAMETERS NUMBER PEERS [PEER …]`.
 
-A `DecentralizedAverager` over a DHT of its own, as its users have it: the averager and the DHT are processes of theirs,
-and the vector is in shared memory. Matchmaking comes first and waits for a trigger, so that both can be timed.
+It is a `DecentralizedAverager` over its own DHT, as users of hivemind run it: averager and DHT are processes, and the
+vector is in shared memory. Matchmaking comes first and then waits for a trigger, so that both can be timed.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class HivemindPeer:
         return {"address": str(self._dht.get_visible_maddrs()[0])}
 
     async def add(self, prefix: str, compression: str, part_bytes: int, tensors: int) -> Answer:
-        """An averager with these settings."""
+        """Add an averager with these settings."""
         self._averagers[prefix] = hivemind.DecentralizedAverager(
             [torch.zeros_like(piece) for piece in self._gradient.tensor_split(tensors)],
             self._dht,
@@ -85,7 +85,7 @@ class HivemindPeer:
         return {}
 
     async def match(self, prefix: str) -> Answer:
-        """Find the others, and wait for the trigger."""
+        """Find the other peers, up to the point where the averager waits for the trigger."""
         asked = time.monotonic()
         self._step = self._averagers[prefix].step(
             wait=False, require_trigger=True, allow_retries=True, timeout=STEP_SECONDS_MAX
@@ -97,7 +97,7 @@ class HivemindPeer:
         return {"asked": asked, "ended": time.monotonic()}
 
     async def reduce(self) -> Answer:
-        """From the trigger to the mean."""
+        """Average, from the trigger to the mean."""
         assert self._step is not None
         began = time.monotonic()
         self._step.allow_allreduce()
@@ -105,7 +105,7 @@ class HivemindPeer:
         return {"asked": began, "began": began, "ended": time.monotonic(), "group": len(gathered)}
 
     async def verify(self, prefix: str) -> Answer:
-        """How much what everybody holds now is the plain mean."""
+        """Compare the vector that this peer holds now with the plain mean."""
         with self._averagers[prefix].get_tensors() as tensors:
             found = torch.cat([tensor.clone() for tensor in tensors])
         return likeness(found, true_mean(found.numel(), self._peers))
@@ -117,7 +117,7 @@ class HivemindPeer:
 
 
 def repair_decoding() -> None:
-    """hivemind 1.1.12 reads lengths by `int` of an array with one element, which numpy 2.4 no longer has."""
+    """Repair hivemind 1.1.12, which takes `int` of an array with one element; numpy 2.4 no longer allows that."""
     quantization.int = lambda array: array.item()
 
 

@@ -1,8 +1,8 @@
 """One peer of the Muster side: `python -m tests.bench.allreduce.muster_peer FOLDER HOST PARAMETERS PEER_ID …`.
 
-Everything a round takes is what `peer.node.node` puts together: daemon, transport, engine, pump, tensor work, vote
-log. Left out are the learner, whose place `Gradient` takes, the record store's loops (who is there is told by
-command), and checkpoints. A round begins when the command tells everybody that the learners have made their steps.
+It has all the parts of a round that `peer.node.node` puts together: daemon, transport, engine, driver, tensor work,
+vote log. It leaves out the learner, which `Gradient` replaces, the loops of the record store (a command tells which
+peers are there) and checkpoints. A round begins when a command tells all peers that the learners have made their steps.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ from tests.bench.allreduce.gradients import likeness, model_of, outer_gradient, 
 STEPS = 20  # between two versions
 STEPS_PER_SECOND = 200.0
 TOKENS_PER_STEP = 1000
-ROUND_SECONDS = 60.0  # a deadline that no round here comes near, on whatever machine
+ROUND_SECONDS = 60.0  # a deadline that no round here comes near, on any machine
 
 
 def config_of(parameters: int, peers: int) -> RunConfig:
-    """A run with one fragment, in which nobody is left out; merge and checks are the defaults."""
+    """Return a run with one fragment, in which no peer is left out; merge and checks are the defaults."""
     return RunConfig(
         name="allreduce",
         model=model_of(parameters),
@@ -61,7 +61,7 @@ def config_of(parameters: int, peers: int) -> RunConfig:
 
 
 class Gradient:
-    """In the learner's place: gives the outer gradient to the round, and is told what came of it."""
+    """Replaces the learner: gives the outer gradient to the round, and takes the result."""
 
     def __init__(self, peer: BenchPeer, gradient: Tensor) -> None:
         self._peer = peer
@@ -72,7 +72,7 @@ class Gradient:
         self.done = asyncio.Event()
 
     def prepare(self, anchor: Tensor) -> None:
-        """Make the steps of another version: afterwards Θ − θ is the gradient."""
+        """Make the steps of another version; afterwards Θ − θ is the gradient."""
         self.theta = anchor - self._gradient
         self.steps += STEPS
         self.done.clear()
@@ -89,7 +89,7 @@ class Gradient:
 
 
 class BenchPeer:
-    """The parts of `peer.node.node.Node` that a round takes."""
+    """The parts of `peer.node.node.Node` that a round needs."""
 
     def __init__(self, network: Network, driver: RoundDriver, number: int, gradient: Tensor) -> None:
         self.network, self.driver, self.number = network, driver, number
@@ -105,7 +105,7 @@ class BenchPeer:
     async def start(
         cls, options: NodeOptions, config: RunConfig, peers: list[PeerId], places: dict[PeerId, str]
     ) -> BenchPeer:
-        """`places` may be filled later."""
+        """Start a peer; `places`, the addresses of peers, may be filled later."""
         identity = prepare(options)
         manifest = Manifest(
             config=config,
@@ -138,11 +138,11 @@ class BenchPeer:
         self.gradient.done.set()
 
     def know(self, boots: dict[PeerId, bytes]) -> None:
-        """Who the others are, in this life."""
+        """Set the boot ids of the other peers."""
         self._boots = {peer: boot for peer, boot in boots.items() if peer != self.network.peer_id}
 
     def see_everybody(self, steps_per_second: float) -> None:
-        """What presence records and our learner would tell: all have made as many steps, and go on at this rate."""
+        """Tell the driver, like presence records and a learner, that all have equal steps and go on at this rate."""
         self._beat += 1
         self.driver.feed(Progress(self.gradient.steps, steps_per_second))
         versions, heads = self.driver.engine.heads()
@@ -164,11 +164,11 @@ class BenchPeer:
         await self.driver.adoptions.settle()
         self._before = self._anchor
         self.gradient.prepare(self._before)
-        self.driver.feed(Progress(self.gradient.steps, 0.0))  # so that we bring something if others ask us first
+        self.driver.feed(Progress(self.gradient.steps, 0.0))  # so that we have a contribution if others ask us first
         return {}
 
     async def reduce(self) -> Answer:
-        """One round, from the news that it is due to the version's adoption."""
+        """Make one round, from the news that it is due to the version's adoption."""
         asked = time.monotonic()
         self.see_everybody(STEPS_PER_SECOND)
         await self.gradient.done.wait()
@@ -183,7 +183,7 @@ class BenchPeer:
         return {"asked": asked, "began": self.gradient.began, "ended": self.gradient.ended, "phases": phases}
 
     async def verify(self, peers: int) -> Answer:
-        """What everybody must agree on, and how much the step is like the plain mean of all outer gradients."""
+        """Return the state that all must agree on, and the likeness of the step to the mean of all outer gradients."""
         machine, outer = self.driver.engine.machines[0], self.driver.engine.core.manifest.config.outer
         merged = (self._before - self._anchor) / outer.learning_rate
         certificate = machine.chain.certificates[-1]

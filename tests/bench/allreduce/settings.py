@@ -1,4 +1,4 @@
-"""How hivemind's averager may be set: what the yardstick was chosen from."""
+"""The settings of hivemind's averager, from which the yardstick was chosen."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ PART_BYTES = (1 << 17, 1 << 19, 1 << 21)  # hivemind's own is the second
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """`tensors`: into how many equal ones the vector is cut, which are averaged one after the other."""
+    """One setting. The vector is cut into `tensors` equal ones, which are averaged one after the other."""
 
     compression: str = "none"
     part_bytes: int = 1 << 19

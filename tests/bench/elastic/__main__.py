@@ -1,9 +1,9 @@
-"""Muster and elastic synchronous data-parallel under one plan of faults, one after the other.
+"""Compares Muster and elastic synchronous data-parallel under one plan of faults, one after the other.
 
 `python -m tests.bench.elastic --plan examples/chaos/headline.toml --step-seconds 1 --report elastic.json`, as root.
-Both train the same model at the same pace with the same tokens per step, on machines of their own (network namespaces),
-and are measured by the same rules (docs/how-to/chaos.md). For elastic data-parallel (torch, gloo) see `worker.py`; its
-rendezvous lies on a machine that is never broken, so what the plan does to Muster's host is left out.
+Both train the same model at the same pace with the same tokens per step, on separate machines (network namespaces), and
+are measured by the same rules (docs/how-to/chaos.md). For elastic data-parallel (torch, gloo) see `worker.py`. Its
+rendezvous is on a machine that is never broken, so it leaves out the plan's faults of Muster's host.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def main() -> None:
 
 
 def elastic(plan: Plan, options: argparse.Namespace) -> dict[str, Any]:
-    """The yardstick."""
+    """Measure the yardstick, elastic data-parallel."""
     with tempfile.TemporaryDirectory() as folder:
         place = ElasticOptions(
             run_config(options.config, None), options.config, plan, options.step_seconds, Path(folder)
@@ -54,7 +54,7 @@ def elastic(plan: Plan, options: argparse.Namespace) -> dict[str, Any]:
 
 
 def muster(plan: Plan, options: argparse.Namespace) -> dict[str, Any]:
-    """A swarm and its host; everything of its report but what it holds of each peer."""
+    """Measure a swarm and its host; returns the report without the peers' state digests."""
     config = run_config(options.config, None)
     swarm = SwarmOptions(config=config, config_path=options.config, peers=plan.peers, step_seconds=options.step_seconds)
     run = ChaosSwarm(ChaosOptions(swarm, plan, Namespaces()), ChaosDisplay(PlainLines(say), say))

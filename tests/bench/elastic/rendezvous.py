@@ -1,7 +1,7 @@
-"""Who trains together next: what the workers of elastic data-parallel ask, on a machine that no plan breaks.
+"""The rendezvous of elastic data-parallel: decides which workers train together next, on a machine that never fails.
 
-`Rendezvous` decides, sans-IO. Around it a process answers datagrams, which nobody waits for longer than a moment, and
-holds torch's own store, through which the members of a generation find each other.
+`Rendezvous` decides, sans-IO. A process around it answers datagrams, for which workers wait only a moment. It also
+holds torch's store, through which the members of a generation find each other.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from typing import Any
 
 PORT, STORE_PORT = 7600, 7601
 ASK_EVERY_SECONDS = 0.05
-FORGOTTEN_SECONDS = 1.0  # whoever asks no more does not wait any more
-GRACE_SECONDS = 0.5  # for other members to notice, too, that their generation is over
-ABANDONED_SECONDS = 20.0  # much longer than a step: a generation that says nothing has nobody left
+FORGOTTEN_SECONDS = 1.0  # a worker that has not asked for so long no longer waits
+GRACE_SECONDS = 0.5  # for other members to notice that their generation is over
+ABANDONED_SECONDS = 20.0  # much longer than a step: a generation silent for so long has no member left
 DATAGRAM_BYTES_MAX = 4096
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Held:
-    """A state that somebody holds: the generation that made its last step, and how many steps it has had."""
+    """A state that a worker holds: the generation that made its last step, and its number of steps."""
 
     generation: int = 0
     step: int = 0
@@ -33,14 +33,14 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class Generation:
-    """Workers that train together, by rank; the first holds the newest state, and gives it to the others."""
+    """Workers that train together, in order of rank; the first holds the newest state, and gives it to the others."""
 
     number: int
     members: tuple[str, ...]
 
 
 class Rendezvous:
-    """Forms one generation after the other. The first waits for all; a later one for whoever is left of the last."""
+    """Forms one generation after the other. The first waits for all workers, a later one for the survivors."""
 
     def __init__(self, workers: int) -> None:
         self._workers = workers
@@ -50,7 +50,7 @@ class Rendezvous:
         self._heard_at = 0.0  # of the current generation
 
     def ask(self, name: str, held: Held, tried: int, now: float) -> Generation | None:
-        """Somebody wants a generation later than the one it `tried`; None: ask again."""
+        """Return a generation later than the one that this worker `tried`; None means to ask again."""
         if self._current is not None and name in self._current.members and self._current.number > tried:
             return self._current
         self._waiting[name] = (held, now)
@@ -66,7 +66,7 @@ class Rendezvous:
         return self._current if self._is_member(name) else None
 
     def goes_on(self, number: int, now: float) -> bool:
-        """A generation is at work; whether it should go on, as nobody else waits."""
+        """Note that a generation is at work; returns whether it should go on, as no other worker waits."""
         if self._current is None or number != self._current.number:
             return False
         self._heard_at = now
@@ -83,7 +83,7 @@ class Rendezvous:
 
 
 class Desk:
-    """A worker's way to the rendezvous."""
+    """A worker's client of the rendezvous."""
 
     def __init__(self, address: str) -> None:
         self._address = (address, PORT)
@@ -92,7 +92,7 @@ class Desk:
         self._count = 0
 
     def join(self, name: str, held: Held, tried: int) -> Generation:
-        """Ask until there is a generation; as long as it takes."""
+        """Ask until there is a generation, as long as it takes."""
         while True:
             began = time.monotonic()
             found = self._ask({"name": name, "held": asdict(held), "tried": tried})
@@ -101,11 +101,11 @@ class Desk:
             time.sleep(max(0.0, began + ASK_EVERY_SECONDS - time.monotonic()))
 
     def goes_on(self, number: int) -> bool:
-        """Whether this generation should; yes if there is no answer at once."""
+        """Whether this generation should go on; true if there is no answer at once."""
         return bool(self._ask({"number": number}).get("goes_on", True))
 
     def _ask(self, question: Mapping[str, Any]) -> dict[str, Any]:
-        """The answer; empty if none comes soon."""
+        """Return the answer; empty if none comes soon."""
         self._count += 1
         try:
             self._socket.sendto(json.dumps({**question, "count": self._count}).encode(), self._address)
@@ -118,7 +118,7 @@ class Desk:
 
 
 def answer(rendezvous: Rendezvous, question: Mapping[str, Any], now: float) -> dict[str, Any]:
-    """What to send back."""
+    """Return the answer to a question."""
     if "name" not in question:
         return {"goes_on": rendezvous.goes_on(question["number"], now)}
     formed = rendezvous.ask(question["name"], Held(**question["held"]), question["tried"], now)

@@ -1,4 +1,4 @@
-"""A worker's model and optimizer as flat vectors, so that its state is given away in a few calls."""
+"""A worker's model and optimizer as flat vectors, so that its state is sent in a few calls."""
 
 from __future__ import annotations
 
@@ -45,13 +45,13 @@ class Replica:
         return self._flat.gradient
 
     def backward(self) -> None:
-        """The gradient of the state as it is, on a batch of its own."""
+        """Compute the gradient of the present state, on the worker's own batch."""
         self.gradient.zero_()
         loss(self._model, self._windows.batch(self.held.step)).backward()
         self.gradient_of = self.held
 
     def step(self, gradient: Tensor, generation: int) -> None:
-        """Go on by what all members of this generation have found."""
+        """Make a step by the mean gradient of all members of this generation."""
         self.gradient.copy_(gradient)
         self._optimizer.step()
         self._made_in.fill_(generation)

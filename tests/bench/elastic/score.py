@@ -1,4 +1,4 @@
-"""What a run of elastic data-parallel has come to, by the rules of `muster chaos` (docs/how-to/chaos.md)."""
+"""The figures of a run of elastic data-parallel, by the rules of `muster chaos` (docs/how-to/chaos.md)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from peer.chaos.score import Window
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One optimizer step, as one member of a generation of so many told of it."""
+    """One optimizer step, as reported by one member of a generation of so many."""
 
     name: str
     pid: int
@@ -25,9 +25,9 @@ class Step:
 
 
 def kept(steps: Iterable[Step]) -> list[Step]:
-    """One for each step that the model has really had, in order.
+    """Return one report for each step that the model really had, in order.
 
-    What somebody did last before it was lost is done again by a later generation: then only that counts.
+    If a step was lost and a later generation made it again, only the later one counts.
     """
     found: dict[int, Step] = {}
     for one in sorted(steps, key=lambda one: (-one.generation, one.seconds)):
@@ -36,7 +36,7 @@ def kept(steps: Iterable[Step]) -> list[Step]:
 
 
 def lives_of(steps: Iterable[Step]) -> dict[str, list[Life]]:
-    """Of each worker, each process, and when it made steps."""
+    """Return the processes of each worker, with the times of their steps."""
     found: dict[str, list[Life]] = {}
     for one in sorted(steps, key=lambda one: one.seconds):
         lives = found.setdefault(one.name, [])
@@ -53,7 +53,7 @@ def figures(
     window: Window,
     pace: UndisturbedPace,
 ) -> dict[str, Any]:
-    """Named as in the report of `muster chaos`; a step of all is what a certificate is there."""
+    """Return the figures, named as in the report of `muster chaos`; a step of all stands for its certificate."""
     inside = [one for one in kept(steps) if one.seconds in window]
     peer_seconds = score.alive_seconds(happenings, workers, window)
     ideal = pace.tokens_in(peer_seconds)
@@ -76,6 +76,6 @@ def figures(
 
 
 def ratios(muster: Mapping[str, Any], elastic: Mapping[str, Any]) -> dict[str, float]:
-    """Muster's figures over elastic data-parallel's, where both have them."""
+    """Return the ratios of Muster's figures to elastic data-parallel's, where both have them."""
     names = ("goodput_ideal", "uptime", "longest_gap_seconds")
     return {name: muster[name] / elastic[name] for name in names if muster.get(name) and elastic.get(name)}

@@ -1,4 +1,4 @@
-"""Workers of elastic data-parallel on machines of their own, to which a plan is done as `muster chaos` does it."""
+"""Runs workers of elastic data-parallel on separate machines, under a plan of faults as in `muster chaos`."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ CONNECTION_TIMEOUT_SECONDS = 3.0
 
 @dataclass(frozen=True, slots=True)
 class ElasticOptions:
-    """What to start, what to do to it, and where each process may complain."""
+    """What to start, the plan of faults, and the folder for the processes' output."""
 
     config: RunConfig
     config_path: Path | None
@@ -43,7 +43,7 @@ class ElasticOptions:
 
 @dataclass
 class ElasticSwarm:
-    """One run. Nothing of it is left afterwards."""
+    """One run, of which no process is left afterwards."""
 
     options: ElasticOptions
     say: Callable[[str], None]
@@ -58,7 +58,7 @@ class ElasticSwarm:
         self._conductor = Conductor(plan, self.place, self._processes, self._start, self._note)
 
     def measure(self) -> dict[str, Any]:
-        """The figures of the time that the plan lasts, from when every worker has made a step."""
+        """Run the plan once every worker has made a step; returns the figures of that time."""
         store: subprocess.Popen[bytes] | None = None
         try:
             self.place.open((*self.workers, STORE))
@@ -89,7 +89,7 @@ class ElasticSwarm:
         return store
 
     def _start(self, name: str, _: str | None = None) -> None:
-        """A worker's process, the first or a later one."""
+        """Start a worker's process, the first or a later one."""
         options = self.options
         words = ["-m", "tests.bench.elastic.worker", "--name", name, "--address", self.place.address(STORE)]
         words += ["--step-seconds", str(options.step_seconds), "--timeout-seconds", str(CONNECTION_TIMEOUT_SECONDS)]
@@ -139,7 +139,10 @@ class ElasticSwarm:
 
 
 def for_workers(plan: Plan) -> Plan:
-    """The plan for those who train: this method has no host, spares its rendezvous, trusts everybody, asks no clock."""
+    """Return the part of a plan that concerns workers.
+
+    This method has no host, its rendezvous never fails, it trusts all workers, and it uses no wall clock.
+    """
     left_out = {"attacker", "honest", "clock_skew", "clock_right"}
     events = tuple(event for event in plan.events if event.target != HOST and event.do not in left_out)
     return replace(plan, events=events)

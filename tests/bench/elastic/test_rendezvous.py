@@ -1,4 +1,4 @@
-"""Who trains together next, whoever dies, sleeps, is cut off or comes back."""
+"""The rendezvous forms the right generations when workers die, sleep, are cut off or come back."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FRESH = Held()
 
 
 def formed(heard_at: float) -> Rendezvous:
-    """A rendezvous whose first generation trains, and was heard of last at this time."""
+    """Return a rendezvous whose first generation trains, and was last heard at this time."""
     rendezvous = Rendezvous(len(NAMES))
     for name in NAMES:
         rendezvous.ask(name, FRESH, 0, 0.0)

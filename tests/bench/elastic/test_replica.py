@@ -1,4 +1,4 @@
-"""A worker's model learns, and another one goes on from its state as if it were the same."""
+"""A worker's model learns, and another worker continues from its state with the same result."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run of elastic data-parallel has come to: only steps that were kept count."""
+"""The figures of a run of elastic data-parallel count only steps that were kept."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""Synchronous data-parallel training that survives its members: gradients summed by gloo, one worker of several.
+"""One worker of synchronous data-parallel training that survives its members; gloo sums the gradients.
 
-Whoever survives a failure stays as it is: it keeps its process, its state and the gradient that it has computed, and
-meets the others again at the rendezvous; whoever is new gets the state from one that has the newest. Nothing is read
-from a disk, and nobody starts again who has not died. A newcomer is let in between two steps, so that no step is lost
-for it. A step is held to a pace as a learner's is, and its gradient leaves in buckets, as in `DistributedDataParallel`.
-Prints a line of JSON for each step.
+A worker that survives a failure keeps its process, its state and its computed gradient, and meets the others again at
+the rendezvous. A new worker gets the state from one that has the newest. Nothing is read from a disk, and only a worker
+that died starts again. A newcomer is let in between two steps, so that no step is lost for it. A step is held to a pace
+like a learner's, and its gradient leaves in buckets, as in `DistributedDataParallel`. Prints a line of JSON for each
+step.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def main() -> None:
         tried = generation.number
         try:
             Worker(options, replica, generation).train(desk)
-        except RuntimeError as error:  # gloo's word for a member that is gone
+        except RuntimeError as error:  # gloo's error for a member that is gone
             print(f"generation {tried}: {error}", file=sys.stderr, flush=True)
 
 
@@ -59,7 +59,7 @@ class Worker:
         self._group = ProcessGroupGloo(named, self._rank, len(generation.members), patience)
 
     def train(self, desk: Desk) -> None:
-        """Until somebody waits to be let in. Raises RuntimeError if a member is gone."""
+        """Train until another worker waits to be let in; raises RuntimeError if a member is gone."""
         for part in self._replica.state:
             self._group.broadcast(part.view(-1), 0).wait()  # type: ignore[attr-defined]
         goes_on = True
@@ -74,7 +74,7 @@ class Worker:
             self._tell()
 
     def _sum(self, began: float, desk: Desk) -> tuple[Tensor, bool]:
-        """The sum of all members' gradients, at the end of the pace, and whether all are to go on after this step."""
+        """Return the sum of all members' gradients, at the end of the pace, and whether to go on after this step."""
         own = self._replica.gradient
         sent = torch.cat([own.new_zeros(1), own])
         buckets = sent.tensor_split(BUCKETS)[::-1]  # the last layers' gradients come first

@@ -1,4 +1,4 @@
-"""How fast peers made steps within some stretches of time, from what they told now and then."""
+"""The rate of peers' steps within windows of time, from occasional counts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Told = Sequence[tuple[float, int]]
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """Steps per second of peers, and of how many peer-seconds that is the mean."""
+    """Steps of peers, and the peer-seconds in which they made them."""
 
     steps: float
     peer_seconds: float
@@ -25,7 +25,7 @@ class Rate:
 
 
 def rate(told: Mapping[str, Told], windows: Iterable[Window]) -> Rate:
-    """Of all peers together; steps between two answers are spread evenly over the time between them."""
+    """Return the rate of all peers together; steps between two counts are spread evenly over the time."""
     windows = list(windows)
     steps = seconds = 0.0
     for answers in told.values():

@@ -5,7 +5,7 @@ from tests.bench.bench_joining import DONORS, Join, JoiningWatch, table
 
 
 def watch_of(*, slow: Window) -> JoiningWatch:
-    """Four donors, a step a second each for 100 s, and half as many in this time."""
+    """Return a watch of four donors, each with a step a second for 100 s, and half as many in the slow window."""
     watch = JoiningWatch("host", tuple(f"peer-{number}" for number in range(1, DONORS + 1)), 100)
     for name in watch.learners:
         steps, told = 0.0, []

@@ -1,8 +1,8 @@
-"""Tokens per second of Muster and of synchronous data-parallel training, over links of several speeds.
+"""Measures tokens per second of Muster and of synchronous data-parallel training, over links of several speeds.
 
-`python -m tests.bench.links [--speeds 1e9 1e8 2e7 5e6] [--report FILE]`, as root. Peers are machines of their own
-(network namespaces) on links of that speed each way and 50 ms there and back; steps are held to a pace, so that both
-methods compute equally fast and the cores are left for the network. Prints one line of JSON for each measurement.
+`python -m tests.bench.links [--speeds 1e9 1e8 2e7 5e6] [--report FILE]`, as root. Peers are separate machines (network
+namespaces) on links of that speed each way and a round trip of 50 ms. Steps are held to a pace, so that both methods
+compute equally fast and the cores are free for the network. Prints one line of JSON for each measurement.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ STEP_KINDS = ("float32", "bfloat16")
 METHODS = ("links", *STEP_KINDS, "muster")
 DATA_PARALLEL_SECONDS = 60.0  # so long at least, and two steps
 STEPS_MIN, STEPS_MAX = 2, 10
-STEPS_BEFORE = 1  # that also open connections
+STEPS_BEFORE = 1  # not counted, because they also open connections
 PATIENCE_SECONDS = 1800.0
 
 
@@ -55,7 +55,7 @@ def main() -> None:
 
 
 def measurements(speed: float, options: argparse.Namespace) -> Iterator[dict[str, Any]]:
-    """What the links carry, then each method in turn."""
+    """Measure the links, then each method in turn."""
     place = ShapedNamespaces(speed, ROUND_TRIP_SECONDS)
     try:
         place.open(NAMES)
@@ -72,7 +72,7 @@ def measurements(speed: float, options: argparse.Namespace) -> Iterator[dict[str
 
 
 def data_parallel(place: ShapedNamespaces, gradients: str, step_seconds: float) -> dict[str, Any]:
-    """Steps over these links with gradients of this type on the wire."""
+    """Measure data-parallel steps over these links, with gradients of this type on the wire."""
     sent_bits = 2 * (PEERS - 1) / PEERS * PARAMETERS * {"float32": 32, "bfloat16": 16}[gradients]
     expected = max(step_seconds, sent_bits / place.link.bits_per_second)
     steps = STEPS_BEFORE + min(STEPS_MAX, max(STEPS_MIN, round(DATA_PARALLEL_SECONDS / expected)))
@@ -109,7 +109,7 @@ def data_parallel(place: ShapedNamespaces, gradients: str, step_seconds: float) 
 
 
 def muster(speed: float, step_seconds: float, minutes: float) -> dict[str, Any]:
-    """A swarm and its host on such links, measured after everybody trains."""
+    """Measure a swarm and its host on such links, once all peers train."""
     swarm = SwarmOptions(config=CONFIG, config_path=RUN, peers=PEERS, step_seconds=step_seconds)
     place = ShapedNamespaces(speed, ROUND_TRIP_SECONDS)
     options = ChaosOptions(swarm, Plan.of(PEERS, minutes * 60, ()), place)

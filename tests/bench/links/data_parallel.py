@@ -1,8 +1,8 @@
 """Synchronous data-parallel training of the same model, as torch does it on CPUs: gradients are summed by gloo.
 
-One machine of `torch.distributed`; the first prints what it measured. A step is held to a pace as a learner's is. The
-gradient is one vector, cut into buckets; as in `DistributedDataParallel`, each is on its way as soon as backward would
-have made it, so that what can be hidden behind the computation is hidden. gloo sums in a ring, in which each of n
+This is one machine of `torch.distributed`; the first prints its measurements. A step is held to a pace like a
+learner's. The gradient is one vector, cut into buckets. As in `DistributedDataParallel`, each is sent as soon as
+backward would have made it, to hide communication behind the computation. gloo sums in a ring, in which each of n
 machines sends 2 (n - 1) / n of the gradient: no other way sends less.
 """
 
@@ -52,7 +52,7 @@ def main() -> None:
 
 
 def average(buckets: Sequence[Tensor], wire_type: torch.dtype, began: float, step_seconds: float) -> None:
-    """Returns when every bucket holds the mean over all machines, and no sooner than at the end of the pace."""
+    """Average every bucket over all machines; returns no sooner than at the end of the pace."""
     under_way = []
     for count, bucket in enumerate(buckets, 1):
         made_at = began + step_seconds * (FORWARD_SHARE + (1 - FORWARD_SHARE) * count / len(buckets))
@@ -65,7 +65,7 @@ def average(buckets: Sequence[Tensor], wire_type: torch.dtype, began: float, ste
 
 
 def agree(vector: Tensor) -> bool:
-    """Whether every machine holds the same."""
+    """Whether the vector has the same norm on every machine."""
     least, most = vector.norm().reshape(1), vector.norm().reshape(1)
     dist.all_reduce(least, dist.ReduceOp.MIN)
     dist.all_reduce(most, dist.ReduceOp.MAX)

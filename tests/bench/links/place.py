@@ -1,4 +1,4 @@
-"""Machines on links of one speed, and what those links really carry."""
+"""Machines on links of one speed, and measurements of those links."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ HOPS = 4  # a round trip passes two links twice
 
 
 class ShapedNamespaces(Namespaces):
-    """Every machine has such a link from the start."""
+    """Machines that have a link of this speed and round trip from the start."""
 
     def __init__(self, bits_per_second: float, round_trip_seconds: float) -> None:
         super().__init__()
@@ -33,7 +33,7 @@ class ShapedNamespaces(Namespaces):
             self.shape(name, self.link)
 
     def sent_bytes(self, name: str) -> int:
-        """What has left this machine so far, headers and acknowledgements included."""
+        """Return the bytes that this machine has sent so far, with headers and acknowledgements."""
         shown = subprocess.run(
             self.inside(name, "cat", f"/sys/class/net/{UPLINK}/statistics/tx_bytes"), capture_output=True, check=True
         )
@@ -41,7 +41,10 @@ class ShapedNamespaces(Namespaces):
 
 
 def ring_speed(place: ShapedNamespaces, names: Sequence[str], seconds: float) -> tuple[float, float]:
-    """One TCP stream from each to the next, all at once: bit/s of the slowest, and its round trip in seconds."""
+    """Send a TCP stream from each machine to the next, all at once.
+
+    Returns the bit/s of the slowest, and the longest round trip in seconds.
+    """
     script = [sys.executable, "-m", "tests.bench.links.place"]
     receivers = [
         subprocess.Popen(place.inside(name, *script, "receive", str(seconds)), stdout=subprocess.PIPE, text=True)
@@ -58,7 +61,7 @@ def ring_speed(place: ShapedNamespaces, names: Sequence[str], seconds: float) ->
 
 
 def receive(seconds: float) -> None:
-    """Print the bit/s of the second half, when the stream has found its speed."""
+    """Print the bit/s of the second half, when the stream has reached its speed."""
     with socket.create_server(("", PORT)) as server:
         stream, _ = server.accept()
     half, end, counted = time.monotonic() + seconds / 2, time.monotonic() + seconds, 0
@@ -83,7 +86,7 @@ def send(seconds: float, address: str) -> None:
 
 
 def round_trip(address: str) -> float:
-    """Seconds until somebody says that nobody listens there."""
+    """Return the seconds until a connection is refused, at a port without a listener."""
     began = time.monotonic()
     with suppress(ConnectionRefusedError):
         socket.create_connection((address, PORT + 1))

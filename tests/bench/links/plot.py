@@ -1,7 +1,7 @@
-"""How many times as fast as data-parallel Muster is, against step time: `python -m tests.bench.links.plot REPORT SVG`.
+"""Plots Muster's speed over data-parallel's against step time: `python -m tests.bench.links.plot REPORT SVG`.
 
-Points are measured. The curves are drawn through those at one step time: the seconds that a gradient takes stay what
-they were, and so does Muster's share of its ideal; data-parallel hides of them what its buckets can.
+Points are measured. The curves are drawn through those at one step time. They assume that the seconds of a gradient and
+Muster's share of its ideal stay the same, and that data-parallel hides as much of the gradient as its buckets can.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def grid() -> Iterator[str]:
 
 
 def measured(lines: Lines, speed: float, gradients: str) -> Iterator[tuple[float, float]]:
-    """Step time and ratio, wherever both methods were measured."""
+    """Yield step time and ratio, wherever both methods were measured."""
     for other in of(lines, speed, gradients):
         for own in of(lines, speed, "muster"):
             if own["step_seconds"] == other["step_seconds"]:
@@ -73,7 +73,7 @@ def measured(lines: Lines, speed: float, gradients: str) -> Iterator[tuple[float
 
 
 def curve(lines: Lines, speed: float, gradients: str) -> Iterator[tuple[float, float]]:
-    """Through the first measured point. A bucket waits for its part of backward; the last one hides nothing."""
+    """Yield a curve through the first measured point. Buckets wait for their part of backward; the last hides none."""
     other = next(of(lines, speed, gradients))
     own = next(of(lines, speed, "muster"))
     ideal = PEERS * CONFIG.tokens_per_step / own["step_seconds"]

@@ -1,4 +1,4 @@
-"""A swarm that trains for an hour, and what its processes hold meanwhile: does anything grow?
+"""Trains a swarm for an hour, and measures what its processes hold meanwhile: does anything grow?
 
 `python -m tests.bench.soak --minutes 60 [--peers 3] [--step-seconds 3] [--log FILE] [--report FILE]`. Prints, for every
 process and every peer, its memory when the first minutes are over, and how fast it grows from there on.
@@ -22,13 +22,13 @@ from peer.swarm.watch import SwarmWatch
 from tests.bench.soak.memory import Reading, fit, read_family, series
 
 READ_EVERY_SECONDS = 10.0
-SETTLING_MINUTES = 10.0  # caches fill, the first rounds of every fragment, the first checkpoints
+SETTLING_MINUTES = 10.0  # in which caches fill, with the first rounds of every fragment and the first checkpoints
 STARTING_MINUTES = 5.0
 MB = 1e6
 
 
 class Recorder:
-    """Stands in for a swarm's display: shows plain lines, and reads what the processes hold while everybody trains."""
+    """Replaces a swarm's display: shows plain lines, and reads what the processes hold while all peers train."""
 
     def __init__(self, log: TextIO | None) -> None:
         self.readings: list[Reading] = []
@@ -73,7 +73,7 @@ def main() -> None:
 
 
 def growth(readings: list[Reading], settling_seconds: float) -> dict[str, Any]:
-    """For every process and peer: memory, and its slope after the settling; descriptors; processor time."""
+    """Return memory, its slope after the settling, and descriptors for every process and peer, and the CPU time."""
     processes = {}
     for name, points in series(readings, settling_seconds).items():
         line = fit(points)
@@ -92,7 +92,7 @@ def growth(readings: list[Reading], settling_seconds: float) -> dict[str, Any]:
 
 
 def table(found: dict[str, Any]) -> str:
-    """As docs/research/results.md shows it."""
+    """Return the table that docs/research/results.md shows."""
     rows = ["| process | MB after settling | growth per hour | files |", "| --- | --- | --- | --- |"]
     for name, one in found["processes"].items():
         files = "" if one["descriptors"] is None else " → ".join(map(str, one["descriptors"]))

@@ -1,4 +1,4 @@
-"""What a host's process holds after each evaluation of the tiny run, and what it would if glibc kept what is freed.
+"""Measures the memory of a host's process after each evaluation of the tiny run; with --keep, glibc keeps freed memory.
 
 `python -m tests.bench.soak.evaluations [--evaluations 40] [--keep]`. Prints megabytes, before the first and after each.
 """
@@ -22,7 +22,7 @@ MB = 1e6
 
 
 async def measure(evaluations: int) -> list[float]:
-    """Megabytes that this process keeps from others: before, and after each evaluation, the first one a full one."""
+    """Return this process's own megabytes, before the first and after each evaluation; the first one is full."""
     config = run_config(None, None)
     data = load_tokens(config.data, config.model.vocabulary)
     anchors = [state.anchor for state in genesis_states(config)]

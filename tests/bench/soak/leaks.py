@@ -1,4 +1,4 @@
-"""What processes that are gone have left behind, and what those that live still hold."""
+"""Leftovers of processes that have ended, and the holdings of those that live."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ DESCRIPTOR_KINDS = ("socket", "pipe", "anon_inode")  # all others are files
 
 
 def marked(mark: str) -> set[int]:
-    """Every process with this in its environment, this one apart: all that it has started, and that those have."""
+    """Return every other process with this mark in its environment, which children inherit."""
     found = set()
     for entry in Path("/proc").iterdir():
         if entry.name.isdecimal() and int(entry.name) != os.getpid():
@@ -27,12 +27,12 @@ def marked(mark: str) -> set[int]:
 
 
 def shared_memory() -> set[str]:
-    """Names of what lies in shared memory, whoever made it."""
+    """Return the names of all shared memory on this machine."""
     return set(os.listdir(SHARED_MEMORY))
 
 
 def descriptors(pid: int) -> Counter[str]:
-    """What a process has open, by kind."""
+    """Count the open descriptors of a process by kind."""
     found: Counter[str] = Counter()
     for link in Path(f"/proc/{pid}/fd").iterdir():
         with suppress(OSError):  # it was closed meanwhile
@@ -43,7 +43,7 @@ def descriptors(pid: int) -> Counter[str]:
 
 @dataclass(frozen=True, slots=True)
 class Holdings:
-    """What a swarm holds at one time: descriptors of each process, and how many processes there are in all."""
+    """The holdings of a swarm at one time: descriptors of each process, all processes, and shared memory."""
 
     descriptors: dict[str, Counter[str]]  # by process, `peer-1 p2pd`, and kind
     processes: int
@@ -52,7 +52,7 @@ class Holdings:
 
 
 def holdings(pids: dict[str, int], mark: str) -> Holdings:
-    """Of these peers, by name; `mark` is in the environment of everything that was started."""
+    """Return the holdings of these peers, given by name; `mark` is in the environment of all their processes."""
     found: dict[str, Counter[str]] = {}
     related: set[int] = set()
     for name, pid in pids.items():
@@ -67,7 +67,7 @@ def holdings(pids: dict[str, int], mark: str) -> Holdings:
 
 
 def growth(before: Holdings, after: Holdings, names: tuple[str, ...]) -> dict[str, dict[str, list[int]]]:
-    """Descriptors of the processes of these peers, before and after, by kind; those that live in both."""
+    """Return the descriptors, before and after, by kind, of these peers' processes that live in both."""
     return {
         process: {kind: [counted[kind], after.descriptors[process][kind]] for kind in sorted(counted)}
         for process, counted in sorted(before.descriptors.items())

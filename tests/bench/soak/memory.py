@@ -1,4 +1,4 @@
-"""What the processes of a peer hold, as Linux tells, and whether it grows."""
+"""The memory, descriptors and CPU time of a peer's processes from Linux's /proc, and their growth."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ POINTS_MIN = 3  # for a line that has an error
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """One process of one peer at one time. Shared memory is divided among those that share it."""
+    """One process of one peer at one time. Shared memory is divided among the processes that share it."""
 
-    seconds: float  # since everybody trained
+    seconds: float  # since all peers train
     process: str  # `peer-1 learner`, for example
     memory_bytes: int
     descriptors: int
@@ -29,7 +29,7 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """Least squares through readings: where it begins, what it gains in an hour, and how sure that is."""
+    """A least-squares line through readings: its start, its growth per hour as a share, and the standard error."""
 
     start_bytes: float
     share_per_hour: float
@@ -37,7 +37,7 @@ class Line:
 
 
 def read_family(name: str, pid: int, seconds: float) -> list[Reading]:
-    """The peer's process and everything that it has started; those with one role are added up."""
+    """Read the peer's process and all its descendants; processes with one role are added up."""
     totals: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0, 0.0])
     for one in family(pid):
         with suppress(OSError):  # it has just ended
@@ -52,20 +52,20 @@ def read_family(name: str, pid: int, seconds: float) -> list[Reading]:
 
 
 def own_bytes(entry: Path) -> int:
-    """What this process alone keeps from others."""
+    """Return the bytes of memory that this process takes from others."""
     lines = (line.split() for line in (entry / "smaps_rollup").read_text().splitlines()[1:])
     sizes = {words[0].removesuffix(":"): int(words[1]) for words in lines}
     return 1024 * sum(sizes[kind] for kind in OWN)
 
 
 def cpu_seconds(stat: str) -> float:
-    """Of the process so far, all threads, from its /proc/PID/stat."""
+    """Return the CPU seconds of a process so far, over all threads, from its /proc/PID/stat."""
     fields = stat.rpartition(")")[2].split()  # the name, in brackets, may hold anything
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def family_cpu_seconds(pids: Iterable[int]) -> float:
-    """Of these processes so far, with everything that they have started and that lives."""
+    """Return the CPU seconds of these processes so far, with all living descendants."""
     total = 0.0
     for pid in pids:
         for one in family(pid):
@@ -75,7 +75,7 @@ def family_cpu_seconds(pids: Iterable[int]) -> float:
 
 
 def role_of(command_line: bytes) -> str:
-    """A short word for what a child of a peer does."""
+    """Return a short name for the role of a peer's child process."""
     words = command_line.decode(errors="replace").split("\0")
     if "peer.learner.process" in words:
         return "learner"
@@ -83,7 +83,7 @@ def role_of(command_line: bytes) -> str:
 
 
 def fit(points: Sequence[tuple[float, float]]) -> Line | None:
-    """The line through these (seconds, bytes); None if there are too few, or all at one time."""
+    """Fit a line to these (seconds, bytes); None if there are too few, or all at one time."""
     count = len(points)
     if count < POINTS_MIN:
         return None
@@ -99,7 +99,7 @@ def fit(points: Sequence[tuple[float, float]]) -> Line | None:
 
 
 def series(readings: Iterable[Reading], after_seconds: float) -> dict[str, list[tuple[float, float]]]:
-    """(seconds, bytes) of every process, and of every peer as a whole, from this time on."""
+    """Return (seconds, bytes) of every process, and of every peer as a whole, from this time on."""
     found: dict[str, dict[float, float]] = defaultdict(lambda: defaultdict(float))
     for one in readings:
         if one.seconds >= after_seconds:

@@ -1,8 +1,8 @@
-"""Peers of a swarm that are killed and started again, many times: does anything of them stay behind?
+"""Kills and restarts peers of a swarm, many times: does anything of them stay behind?
 
 `python -m tests.bench.soak.restarts --restarts 100 [--peers 4] [--step-seconds 1] [--report FILE]`. The host and the
-first peer are never killed: theirs are the descriptors that would add up. Whoever was killed has to train again before
-the next one is. Exits with 1 if anything is left.
+first peer are never killed, because their descriptors would add up. A killed peer must train again before the next one
+is killed. Exits with 1 if anything is left.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ from peer.swarm.run import HOST, Display, SwarmOptions
 from peer.swarm.view import PlainLines
 from tests.bench.soak.leaks import Holdings, growth, holdings, marked, shared_memory
 
-KEPT = (HOST, "peer-1")  # who lives from beginning to end
+KEPT = (HOST, "peer-1")  # these live from beginning to end
 MARK = "MUSTER_RESTARTS"
-PATIENCE_SECONDS = 900.0  # for one start, on however busy cores
+PATIENCE_SECONDS = 900.0  # for one start, even on busy cores
 TICK_SECONDS = 5.0  # of the plan's own time: a kill, a tick, the restart, a tick, the next kill
-SETTLING_SECONDS = 15.0  # until connections that nobody needs any more are closed
+SETTLING_SECONDS = 15.0  # until unneeded connections are closed
 ENDING_SECONDS = 30.0
-GROWTH_MAX = 8  # descriptors more of one kind, however many restarts there were: connections come and go
+GROWTH_MAX = 8  # more descriptors of one kind, for any number of restarts: connections come and go
 
 
 class RestartingSwarm(ChaosSwarm):
-    """Goes on in its plan when everybody trains again, instead of by the clock."""
+    """A chaos swarm that goes on in its plan once all peers train again, instead of by the clock."""
 
     def __init__(self, options: ChaosOptions, display: Display, mark: str) -> None:
         super().__init__(options, display)
@@ -71,7 +71,7 @@ class RestartingSwarm(ChaosSwarm):
 
 
 def plan_of(restarts: int, peers: int) -> Plan:
-    """One kill after the other, of all but the first peer in turn."""
+    """Return a plan of one kill after the other, of all peers except the first in turn."""
     victims = range(len(KEPT), peers + 1)
     events = tuple(
         Event(
@@ -86,7 +86,7 @@ def plan_of(restarts: int, peers: int) -> Plan:
 
 
 def restart(restarts: int, peers: int, step_seconds: float, config_path: Path | None = None) -> dict[str, Any]:
-    """Everything that was found, during the restarts and when all processes should be gone."""
+    """Run the restarts; returns the findings during them, and once all processes should be gone."""
     shared_before = shared_memory()
     swarm = SwarmOptions(
         config=run_config(config_path, None), config_path=config_path, peers=peers, step_seconds=step_seconds
@@ -117,7 +117,7 @@ def restart(restarts: int, peers: int, step_seconds: float, config_path: Path | 
 
 
 def leaks(found: dict[str, Any]) -> list[str]:
-    """What is wrong with it, in words."""
+    """Return what is wrong with the findings, in words."""
     wrong = [f"{name}: {found[name]}" for name in ("processes_left", "shared_memory_left", "files_left") if found[name]]
     if found["orphans"] or found["processes"][1] > found["processes"][0]:
         wrong.append(f"{found['orphans']} orphans; processes {found['processes']}")
@@ -129,7 +129,7 @@ def leaks(found: dict[str, Any]) -> list[str]:
 
 @contextmanager
 def _own_place() -> Iterator[tuple[Path, str]]:
-    """A temporary folder for all that is started meanwhile, and what is in the environment of all that."""
+    """Yield a temporary folder for all processes started meanwhile, and the mark in their environment."""
     with tempfile.TemporaryDirectory() as folder:
         mine = {"TMPDIR": folder, MARK: folder}
         before = {name: os.environ.get(name) for name in mine}
@@ -144,7 +144,7 @@ def _own_place() -> Iterator[tuple[Path, str]]:
 
 
 def _is_data(path: Path) -> bool:
-    """Whether it is a file that a peer has made: not the user's gate, nor torch's own empty cache."""
+    """Whether it is a file that a peer made: neither the user's gate nor torch's empty cache."""
     return path.is_file() and path.name != "lock" and "torchinductor" not in str(path)
 
 

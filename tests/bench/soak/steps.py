@@ -1,4 +1,4 @@
-"""What a learner's process holds after so many steps of the tiny run, with snapshots, adoptions and saved states.
+"""Measures the memory of a learner's process over steps of the tiny run, with snapshots, adoptions and saved states.
 
 `python -m tests.bench.soak.steps [--steps 1500] [--every 150]`. Prints steps and megabytes.
 """
@@ -18,12 +18,12 @@ from peer.learner.learner import Learner, make_learner
 from peer.machine.heap import keep_freed_memory
 from tests.bench.soak.memory import own_bytes
 
-STEPS_PER_SAVE = 10  # every 30 s at a step in 3 s, as in the hour
+STEPS_PER_SAVE = 10  # every 30 s at a step in 3 s, as in the soak of an hour
 MB = 1e6
 
 
 def work(learner: Learner, round_number: int) -> None:
-    """What a round is to a learner: a snapshot, and an anchor that takes its place."""
+    """Do a learner's part of a round: give a snapshot, and adopt an anchor."""
     layout = learner.fragments[round_number % len(learner.fragments)]
     vector = torch.empty(layout.elements)
     counters = learner.snapshot(layout.index, vector)

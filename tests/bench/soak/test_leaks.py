@@ -1,4 +1,4 @@
-"""What is left behind is found: by processes, in shared memory, in folders, among descriptors."""
+"""Leftovers are found: processes, shared memory, files and descriptors."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ CLEAN: dict[str, Any] = {
 
 def test_whoever_carries_the_mark_is_found_also_without_its_parent(tmp_path: Path) -> None:
     mark = f"MUSTER_TEST={tmp_path}"
-    # its stdout is /dev/null, as nobody waits for it
+    # its stdout is /dev/null, because nothing reads it
     orphan = "import subprocess, sys; p = subprocess.Popen(['sleep', '30'], stdout=-3); print(p.pid)"
     environment = {**os.environ, "MUSTER_TEST": str(tmp_path)}
     said = subprocess.run([sys.executable, "-c", orphan], env=environment, stdout=subprocess.PIPE, check=True)

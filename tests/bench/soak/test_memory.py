@@ -1,4 +1,4 @@
-"""What is read of processes, and the line through it."""
+"""Readings of processes, and the line through them."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ class _Layer(nn.Module):
         self.inner_norm = nn.RMSNorm(width, NORM_EPSILON)
 
     def forward(self, hidden: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
-        """float32[sequences, tokens, width] to the same."""
+        """Map float32[sequences, tokens, width] to the same shape."""
         shape = (*hidden.shape[:2], 3, self.heads, -1)
         query, key, value = self.qkv(self.attention_norm(hidden)).view(shape).permute(2, 0, 3, 1, 4)
         query, key = _rotated(query, cosine, sine), _rotated(key, cosine, sine)
@@ -36,7 +36,7 @@ class _Layer(nn.Module):
 
 
 class LeanLlama(nn.Module):
-    """`forward` gives the mean loss itself; products of one input are one product."""
+    """A Llama whose `forward` returns the mean loss; matrix products with one input are joined into one."""
 
     def __init__(self, spec: ModelSpec, context_tokens: int) -> None:
         super().__init__()
@@ -51,7 +51,7 @@ class LeanLlama(nn.Module):
 
     @torch.no_grad()
     def take(self, named: dict[str, Tensor]) -> None:
-        """The values of `peer.model.build.initial_parameters`."""
+        """Take over the values of `peer.model.build.initial_parameters`."""
         self.embedding.weight.copy_(named["model.embed_tokens.weight"])
         self.norm.weight.copy_(named["model.norm.weight"])
         for index, layer in enumerate(self.layers):
@@ -64,7 +64,7 @@ class LeanLlama(nn.Module):
             layer.inner_norm.weight.copy_(named[f"{one}post_attention_layernorm.weight"])
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """Mean cross entropy in nats; int64[sequences, context_tokens + 1]."""
+        """Return the mean cross entropy in nats of int64[sequences, context_tokens + 1]."""
         hidden = self.embedding(tokens[:, :-1])
         for layer in self.layers:
             hidden = layer(hidden, self.cosine, self.sine)

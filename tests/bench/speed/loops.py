@@ -1,4 +1,4 @@
-"""The loops that are compared: each makes one step of one model on the same batches and tells its loss."""
+"""The loops that are compared: each makes a step of one model on the same batches and returns its loss."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ class Windows:
 
 
 def muster(config: RunConfig, device: str, compiled: bool) -> Loop:
-    """What a peer's learner process does between two commands."""
+    """Return the loop of a peer's learner process between two commands."""
     learner = make_learner(config, Windows(config), Placement(device, compiled=compiled))
     return lambda: learner.step().loss
 
 
 def plain(config: RunConfig, device: str, compiled: bool) -> Loop:
-    """What most people write: the model of `transformers`, `clip_grad_norm_`, an optimizer, and the loss printed."""
+    """Return the loop that most people write: `transformers` model, `clip_grad_norm_`, optimizer, the loss printed."""
     model = build_model(config.model, config.data.context_tokens, config.seed).to(device).train()
     optimizer = make_optimizer(model.parameters(), config.inner)
     forward = torch.compile(model) if compiled else model
@@ -53,7 +53,7 @@ def plain(config: RunConfig, device: str, compiled: bool) -> Loop:
 
 
 def leanest(config: RunConfig, device: str, compiled: bool) -> Loop:
-    """The same model in fewer and larger operations, with torch's fused optimizer where the run's is AdamW."""
+    """Return a loop of the same model in fewer and larger operations, with torch's fused optimizer for AdamW."""
     lean = LeanLlama(config.model, config.data.context_tokens)
     lean.take(initial_parameters(config.model, config.seed))
     lean = lean.to(device).train()

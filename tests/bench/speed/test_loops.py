@@ -17,7 +17,7 @@ CONFIG = RunConfig(
 
 
 def test_all_loops_train_the_same_model() -> None:
-    """The first losses are of the same values; the next ones differ by the learner's slow start."""
+    """The first losses are of the same parameters; the next ones differ by the learner's warm-up."""
     loops = {name: make(CONFIG, "cpu", False) for name, make in LOOPS.items()}
     first = {name: loop() for name, loop in loops.items()}
     assert first == {name: pytest.approx(first["plain"], rel=1e-5) for name in LOOPS}
