@@ -73,7 +73,7 @@ class PeerAddress:
 
     @property
     def over_tcp(self) -> bool:
-        """Whether it is dialled over TCP, as every peer that listens the way Muster does."""
+        """Whether it is dialled over TCP, which is how Muster listens."""
         return self._parts()[1][0] == "tcp"
 
     @property
@@ -154,7 +154,10 @@ def network_of(host: str) -> bytes | None:
 
 
 def is_of_private_network(host: str) -> bool:
-    """Whether an IP address is in a private network, such as a home's; loopback is not, every machine has it."""
+    """Whether an IP address is in a private network, such as a home's.
+
+    Loopback does not count, since every machine has it.
+    """
     address = ip_of(host)
     return address is not None and address.is_private and not address.is_loopback
 

@@ -48,7 +48,7 @@ class Grant(Wire):
 
 
 class SignedGrant(Wire):
-    """A signed grant. A co-organiser adds itself as `issuer`, and `delegation`, by which the organiser appointed it."""
+    """A signed grant. A co-organiser adds its id as `issuer`, and the organiser's signature that appoints it."""
 
     OMITS_NONE: ClassVar[bool] = True
 

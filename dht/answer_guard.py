@@ -3,7 +3,7 @@
 An answer names its sender's node id, and the answer to a search also names neighbours. hivemind turns each neighbour's
 peer id into base58 in quadratic time: an id of 60 kB blocks this process for seconds. A node id of the wrong length
 ends the task that sent a ping. A peer that names another node id in every answer fills our routing table with entries
-that lead to it, and is handed our records for each of them.
+that lead to it. It is also handed our records for each of them.
 """
 
 from __future__ import annotations

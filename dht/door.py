@@ -49,7 +49,7 @@ class AdmissionPolicy(Protocol):
 
 
 class Door:
-    """One peer's door. `show` returns the pass of a key of ours: the peer's own, or a short-lived one's."""
+    """One peer's door. `show` returns the pass of a key of ours: the peer's own, or that of a short-lived caller."""
 
     def __init__(self, show: Show = lambda _: b"") -> None:
         self.show = show

@@ -29,7 +29,7 @@ from dht.table import ENTRIES_PER_KEY_MAX
 
 STORE_BYTES_MAX = 2 << 20  # a handover (`dht.hivemind_storage.HANDOVER_BYTES_MAX`) and hivemind's packing
 CALL_BYTES_MAX = 512 + PASS_BYTES_MAX  # a ping, or a search
-KEYS_PER_SEARCH_MAX = 1  # `dht.hivemind_store` searches for one at a time, and hivemind does on its way
+KEYS_PER_SEARCH_MAX = 1  # `dht.hivemind_store` searches for one at a time, and so does hivemind itself
 CALLS_AT_ONCE = 512
 CALLS_PER_SECOND = 32.0  # an honest peer makes a few, and a few dozen while it joins
 BYTES_AT_ONCE = 4 << 20

@@ -199,7 +199,7 @@ class HivemindStore:
                 client_mode=self._daemon.client_only,
                 record_validator=self._validator,
             )
-            # one storage for both: with a separate cache, one late record put there would hide everybody else's
+            # one storage for both: with a separate cache, one late record put there would hide all others
             self._protocol.storage = self._protocol.cache = self._storage
             guard_handlers(
                 self._daemon.p2p._client.control.unary_handlers, self._guard, asyncio.get_running_loop().time
@@ -331,7 +331,7 @@ class HivemindStore:
                 break
             await self._bootstrap()
         if not peers and self._met(place):
-            raise NetworkError("no other peer answers")  # hivemind avoids peers for a while that did not answer
+            raise NetworkError("no other peer answers")  # for a while, hivemind avoids peers that did not answer
         return peers
 
     async def _leave(self) -> None:

@@ -91,7 +91,7 @@ class RuntimeDirectory:
 
     def _take(self, root: Path) -> None:
         gate = FileLock(root / _LOCK_NAME)
-        gate.acquire(wait=True)  # held for milliseconds: nobody may sweep between making a directory and locking it
+        gate.acquire(wait=True)  # held for milliseconds: no process may sweep between making a directory and locking it
         try:
             _sweep(root)
             self.path = Path(tempfile.mkdtemp(prefix="", dir=root))

@@ -64,7 +64,7 @@ class RecordKey:
 
 
 def presence_key(run_id: bytes, shard: int = 0) -> RecordKey:
-    """Return the key of the records of peers that are there. Large swarms spread them over shards (design §10)."""
+    """Return the key of presence records. Large swarms spread them over shards (design §10)."""
     return RecordKey(run_id, "presence", shard=shard)
 
 

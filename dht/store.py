@@ -69,7 +69,7 @@ class RecordWriter:
     def _next_issue(self, now_unix_milliseconds: int) -> int:
         """Return an issue time later than the last one.
 
-        If the last one was so far ahead that every peer refused it, our clock was wrong, and the time is now.
+        If the last one was so far ahead that every peer refused it, our clock was wrong: return the present time.
         """
         last = self._issued_unix_milliseconds
         if last <= now_unix_milliseconds + CLOCK_TOLERANCE_SECONDS * 1000:

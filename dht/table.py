@@ -1,7 +1,7 @@
 """A table of records: the newest of each peer at each place, until it expires. Pure and bounded.
 
-It replaces hivemind's `TimedStorage`, which has no limits. That one also refuses a peer's older record but drops the
-newer one when the older would have expired.
+It replaces hivemind's `TimedStorage`, which has no limits. That one also loses a record when an older one of the same
+peer, which it has refused, would have expired.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Checks that decide which records are believed. Pure functions: None means yes, else the reason why not.
 
-Checks that need the clock are kept apart. hivemind drops a replica's whole answer if one entry in it is refused, so
-that must not depend on a record that is live by one clock and expired by another.
+Checks that need the clock are kept apart. hivemind drops a replica's whole answer if one entry in it is refused. A
+record that is live by one clock and expired by another must not cause that.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Canonical encoding of everything that is signed, stored or sent.
 
 A `Wire` model is encoded as the msgpack array of its fields in order of declaration, models and tuples inside it
-likewise; there are no maps, no pickles and no NaN. One value therefore has exactly one encoding. A newer minor version
+likewise. There are no maps, no pickles and no NaN. One value therefore has exactly one encoding. A newer minor version
 may append fields: an older reader ignores the fields it does not know, and a newer one fills in defaults.
 
 A model that a reader encodes anew to hash or compare it may not grow like that, because an older reader would get other

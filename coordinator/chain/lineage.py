@@ -101,8 +101,8 @@ def horizon(chain: Chain) -> int:
 def known_digests(chain: Chain) -> tuple[bytes, ...]:
     """Return the digests by which another peer finds where its chain forks from ours, newest first.
 
-    They are all those down to the horizon. If it lies deep, they are the newest, and older ones a page apart, so that
-    a page of the answer after any of them reaches the next.
+    They are all those down to the horizon. If it lies deep, they are the newest, and older ones a page apart. A page of
+    the answer after any of them then reaches the next.
     """
     oldest = horizon(chain)
     versions: Iterable[int] = range(chain.version, oldest - 1, -1)

@@ -1,7 +1,7 @@
 """Deals windows of text to peers in a run that reads in passes, `data.order = "passes"` (docs/how-to/data.md). Pure.
 
 A text is cut into windows that do not overlap, and every pass puts all of them in an order of its own. The places in
-that order are dealt out by what peers agree on anyway: a version of fragment 0 has a block of places, and each
+that order are dealt out by what peers agree on anyway. A version of fragment 0 has a block of places, and each
 contributor to that version has a lane of the block. So two peers have different lanes of one block, or different
 blocks. At the end of its lane a peer goes on with the same lane of a further pass. A guest, whose work is in no version
 yet, reads the few places that no version has. Its key and the version draw where it starts.
@@ -39,7 +39,7 @@ class ReadingLane:
 
     @classmethod
     def of(cls, window: int) -> Self:
-        """Return the lane of a window. Numbers just below a lane's first belong to it, too: no lane has them."""
+        """Return the lane of a window. Numbers just below a lane's first count as its own: no other lane has them."""
         fields = (window + INDICES // 2) // INDICES
         fields, lanes = divmod(fields, RANKS)
         fields, rank = divmod(fields, RANKS)

@@ -11,7 +11,7 @@ from dht.wire import Wire
 
 TENSORS_MAX = 4096
 SETTINGS_CHARACTERS_MAX = 1 << 16
-LINE = r"^[^\p{C}\p{Zl}\p{Zp}]*$"  # one line without control characters, for texts that people are shown
+LINE = r"^[^\p{C}\p{Zl}\p{Zp}]*$"  # one line, nothing in which controls a terminal, for texts that people are shown
 OWN = "own"  # marks a model or data that every peer brings itself
 WRITTEN_BY = "written_by"
 BY_HOST: dict[str, JsonValue] = {WRITTEN_BY: "host"}  # marks fields that no run file holds

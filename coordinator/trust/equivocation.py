@@ -1,8 +1,9 @@
 """Finds equivocation: a peer that makes two different statements in one slot (design §9).
 
 Every peer keeps the first valid statement for each slot of the newest two versions of a fragment. A second one that
-differs is evidence. A sender may also tell half of a group one thing and the rest another. To find that, a peer sends a
-few members of the group the digests of what it heard after each round, and they ask for the statements that differ.
+differs is evidence. A sender may also tell half of a group one thing and the rest another. To find that, peers compare:
+after each round a peer sends a few members of the group the digests of what it heard. They ask for the statements that
+differ.
 """
 
 from __future__ import annotations
@@ -88,7 +89,7 @@ class Equivocations:
             return []
         if not statement.verify(self.verifier):
             return []
-        if held is not None:  # what is too large for one message convicts nobody
+        if held is not None:  # evidence that is too large for one message convicts nobody
             fits = len(held.body) + len(statement.body) <= BODIES_BYTES_MAX
             return [contradiction(held, statement)] if fits else []
         quota = _quota_key(statement, ours)

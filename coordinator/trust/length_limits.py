@@ -1,7 +1,7 @@
 """Limits on the length of statements: every peer refuses a longer one by its bytes alone.
 
-Bodies may end in fields that we do not know (`dht.wire`). With room for any number of bytes, a leader could make two
-contradicting statements that are both acted on, and both too long to be kept or to fit into evidence
+Bodies may end in fields that we do not know (`dht.wire`). Without a limit, a leader could make two contradicting
+statements that peers act on, but that are too long to be kept or to fit into evidence
 (`coordinator.trust.equivocation`).
 """
 

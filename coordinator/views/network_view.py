@@ -50,7 +50,7 @@ PhaseName = Literal["join", "grace", "encode", "commit", "scatter", "reduce", "c
 PHASES: tuple[PhaseName, ...] = ("join", "grace", "encode", "commit", "scatter", "reduce", "check", "vote", "adopt")
 """The phases in the order of a round (design §6.2): waiting for the quorum, grace window, …"""
 PHASE_WORDS = {"join": "joining round", "grace": "joining round", "reduce": "reducing", "vote": "voting"}
-"""A member's state in the phases in which it does not just train."""
+"""Words for a member's state in the phases in which it does not just train."""
 
 Trust = Literal["in good standing", "probation", "banned"]
 

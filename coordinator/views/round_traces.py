@@ -1,7 +1,7 @@
 """The last rounds of a peer, phase by phase, for people to look at (design §6.2).
 
-The traces are taken from the protocol core after each event, by what has changed in it. The core does not know of them,
-and nothing is decided by them.
+After each event, the traces note what has changed in the protocol core. The core does not know of them, and nothing is
+decided by them.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ Four things prove a false leaf, without a witness:
 1. the leader's signed *bundle*: it holds every contributor's signed commitment, and so the part roots;
 2. the reducer's signed *result* statement over that input set: its root, the inputs included, their coefficients;
 3. a `Refutation`: the leaf's index, for each included input, in order, its leaves and their proof (`OpenedInput`),
-   and the result's own leaf with its proof, all hanging together as `is_opened` checks;
+   and the result's own leaf with its proof, which all fit together as `is_opened` checks;
 4. the recomputation of that leaf from 3 with the coefficients of 2 and the norms and weights of 1. Any peer with the
    run's layout can repeat it bit for bit (`peer.rounds.spot_checks`), and it gives other bytes than the result's leaf.
 

@@ -78,7 +78,7 @@ class Sighting:
     presence: Presence
     seen_seconds: float
     since_seconds: float
-    counted: bool = False  # in the number of peers that train
+    counted: bool = False  # included in the number of training peers
 
 
 @dataclass(slots=True)
@@ -91,7 +91,7 @@ class PresenceTable:
     unheard: set[PeerId] = field(default_factory=set)  # of `sightings`: sent us nothing in a group, nor since
     spoken: set[PeerId] = field(default_factory=set)  # of `sightings`: sent us a message, not only records
     shunned: set[PeerId] = field(default_factory=set)  # banned: they are not live for us
-    sampled_share: float = 1.0  # of all peers, whose records we read; in large swarms only a part (design §10)
+    sampled_share: float = 1.0  # of all peers, those whose records we read; fewer in large swarms (design §10)
     revision: int = 0  # grows with every change, so that results computed from the table know when they are stale
 
     _population: tuple[tuple[int, int], int] | None = field(init=False, default=None)

@@ -67,7 +67,7 @@ class Caller:
         return True
 
     async def can_find(self, peer_id: PeerId) -> bool:
-        """Return whether the peers we have met lead us to this one; retries while our routing table is empty."""
+        """Return whether the peers we have met lead us to `peer_id`; retries while our routing table is empty."""
         with suppress(TimeoutError):
             async with asyncio.timeout(FIND_SECONDS_MAX):
                 while True:
