@@ -1,4 +1,4 @@
-"""A few peers with keys, and everything that they could say in a round, made by hand: material for the tests here."""
+"""A few peers with keys, and builders of all statements that they could make in a round."""
 
 from __future__ import annotations
 
@@ -37,22 +37,22 @@ CODEC = "int8"
 
 
 def digest(name: object) -> bytes:
-    """A digest that stands for `name`."""
+    """Return a digest that stands for `name`."""
     return digest_of(str(name).encode())
 
 
 def nonce(number: int, phase: int = 0) -> bytes:
-    """What peer `number` reveals in its check."""
+    """Return the nonce that peer `number` reveals in its check of this phase."""
     return digest(("nonce", number, phase))[:NONCE_BYTES]
 
 
 def boot(number: int, life: int = 0) -> bytes:
-    """Names a life of peer `number`."""
+    """Return the boot nonce of peer `number` in one of its lives."""
     return digest(("boot", number, life))[:NONCE_BYTES]
 
 
 def presence(number: int = 0, beat: int = 0, **changes: Any) -> Presence:
-    """What a peer says of itself."""
+    """Make a presence record."""
     values: dict[str, Any] = {
         "boot": boot(number),
         "state": "training",
@@ -70,7 +70,7 @@ def presence(number: int = 0, beat: int = 0, **changes: Any) -> Presence:
 
 @dataclass(frozen=True)
 class Club:
-    """The peers of a run. Everything is named by a peer's number."""
+    """The peers of a run, each named by its number."""
 
     signers: Sequence[Signer]
     verifier: Verifier
@@ -106,7 +106,7 @@ class Club:
         return Rules.of(self.manifest, self.verifier)
 
     def core(self, number: int, **changes: Any) -> Core:
-        """A protocol core for peer `number`; unix time is `now` here."""
+        """Make a protocol core for peer `number`; unix time is `now` here."""
         source = random.Random(number).randbytes
         return Core(self.manifest, self.signers[number], self.verifier, source, unix_offset_seconds=0.0, **changes)
 
@@ -116,7 +116,7 @@ class Club:
     # -- certificates
 
     def outcome(self, chain: Chain, roster: Sequence[int], **changes: Any) -> Outcome:
-        """What a round of these members at the end of `chain` decides: one partition, everybody's work is in it."""
+        """Make the outcome of a round at the end of `chain`: one partition that holds all members' work."""
         members = tuple(self.ids[number] for number in roster)
         active = chain.active_set()
         name = (chain.digest, tuple(roster))
@@ -140,21 +140,21 @@ class Club:
         return Outcome(**{**values, **changes})
 
     def vote(self, number: int, outcome: Outcome, state: bytes, **context: Any) -> Statement:
-        """Peer `number` signs this outcome and state."""
+        """Make the vote of peer `number` for this outcome and state."""
         place = {"fragment": outcome.fragment, "version": outcome.version - 1, "group": outcome.roster_id, **context}
         return self.say(number, "vote", Vote(outcome=outcome.digest, state=state), **place)
 
     def certify(
         self, chain: Chain, roster: Sequence[int], voters: Collection[int] | None = None, **changes: Any
     ) -> Certificate:
-        """The certificate of such a round, with the votes of `voters` (default: all of the roster)."""
+        """Make the certificate of such a round, with the votes of `voters` (default: the whole roster)."""
         outcome = self.outcome(chain, roster, **changes)
         state = digest(("state", outcome.digest))
         votes = tuple(self.vote(number, outcome, state) for number in (roster if voters is None else voters))
         return Certificate(outcome=outcome, state=state, votes=votes)
 
     def grow(self, chain: Chain, *rosters: Sequence[int]) -> Chain:
-        """The chain with one more version per roster; the certificates are valid."""
+        """Append one valid version per roster to the chain, and return it."""
         for roster in rosters:
             certificate = self.certify(chain, roster)
             assert chain.refusal(certificate) is None
@@ -165,20 +165,20 @@ class Club:
 
     @cached_property
     def run_id(self) -> bytes:
-        """The manifest's, hashed once for all statements."""
+        """The manifest's run id, hashed once for all statements."""
         return self.manifest.run_id
 
     def say(self, number: int, kind: str, body: Wire, **context: Any) -> Statement:
-        """A signed statement; where it may be said is given by `fragment`, `version` and `group`."""
+        """Sign a statement; `fragment`, `version` and `group` give its context."""
         place = {"run_id": self.run_id, "fragment": 0, "version": 0, "group": b"", **context}
         return make_statement(self.signers[number], Context(kind=kind, **place), body)
 
     def at(self, chain: Chain) -> dict[str, Any]:
-        """The context of what is said about the base at the end of `chain`."""
+        """Return the context of statements about the base at the end of `chain`."""
         return {"fragment": chain.fragment, "version": chain.version, "group": chain.digest}
 
     def join(self, number: int, chain: Chain, attempt: int = 0, **changes: Any) -> Statement:
-        """Peer `number` asks into an attempt."""
+        """Make peer `number`'s join for an attempt."""
         values: dict[str, Any] = {
             "attempt": attempt,
             "leader": leader_of(chain, attempt),
@@ -190,7 +190,7 @@ class Club:
         return self.say(number, "join", Join(**{**values, **changes}), **self.at(chain))
 
     def roster(self, chain: Chain, joins: Sequence[Statement], attempt: int = 0, revision: int = 0) -> Statement:
-        """The leader of the attempt fixes its members."""
+        """Make the leader's roster of an attempt."""
         leader = self.number(leader_of(chain, attempt))
         body = Roster(attempt=attempt, revision=revision, joins=tuple(joins))
         return self.say(leader, "roster", body, **self.at(chain))
@@ -204,13 +204,13 @@ class Club:
         revision: int = 0,
         witnesses: Iterable[int] = (),
     ) -> Group:
-        """A group of these members; `witnesses` bring no outer gradient."""
+        """Make a group of these members; `witnesses` contribute no outer gradient."""
         silent = set(witnesses)
         joins = [self.join(one, chain, attempt, contributes=one not in silent) for one in members]
         return read_group(self.roster(chain, joins, attempt, revision), chain, NOW)
 
     def commit(self, number: int, group: Group, **changes: Any) -> Statement:
-        """Peer `number` commits to a contribution."""
+        """Make peer `number`'s commitment to a contribution."""
         values: dict[str, Any] = {
             "tokens": 100,
             "steps": 10,
@@ -224,22 +224,22 @@ class Club:
         return self.say(number, "commit", Commit(**{**values, **changes}), **self.in_group(group))
 
     def in_group(self, group: Group, name: bytes | None = None) -> dict[str, Any]:
-        """The context of what is said in a group; `name` is the input set's digest once there is one."""
+        """Return the context of statements in a group; `name` is the input set's digest once there is one."""
         named = group.key.roster_id if name is None else name
         return {"fragment": group.key.fragment, "version": group.key.version, "group": named}
 
     def bundle(self, group: Group, commits: Sequence[Statement]) -> Statement:
-        """The leader fixes the input set."""
+        """Make the leader's bundle, which fixes the input set."""
         body = Bundle(commits=tuple(commits), members=len(group.members))
         return self.say(self.number(group.leader), "bundle", body, **self.in_group(group))
 
     def inputs(self, chain: Chain, group: Group) -> InputSet:
-        """The input set that holds everybody's contribution."""
+        """Make the input set with all contributions."""
         commits = [self.commit(self.number(peer), group) for peer in group.members if peer in group.contributors]
         return read_input_set(self.bundle(group, commits), group, CODEC, chain)
 
     def result(self, group: Group, inputs: InputSet, partition: int, turn: int = 0, **changes: Any) -> Statement:
-        """The reducer of this turn returns a merged partition."""
+        """Make the result of this turn's reducer for a partition."""
         values: dict[str, Any] = {
             "partition": partition,
             "turn": turn,
@@ -255,7 +255,7 @@ class Club:
     def check_statement(
         self, number: int, group: Group, inputs: InputSet, results: Sequence[bytes | None], **changes: Any
     ) -> Statement:
-        """Peer `number` says which results it holds; it complains of those that it lacks."""
+        """Make peer `number`'s check of the results that it holds, with complaints about missing ones."""
         missing = tuple(partition for partition, result in enumerate(results) if result is None)
         phase = changes.get("phase", 0)
         brings = self.ids[number] in inputs.peers
@@ -270,10 +270,10 @@ class Club:
     def check(
         self, number: int, group: Group, inputs: InputSet, results: Sequence[bytes | None], **changes: Any
     ) -> Checked:
-        """The same, read as a valid check."""
+        """Make such a check, read as a valid one."""
         return read_check(self.check_statement(number, group, inputs, results, **changes), group, inputs, self.verifier)
 
 
 def forged(statement: Statement) -> Statement:
-    """The same statement with a signature that nobody made."""
+    """Return the same statement with a false signature."""
     return statement.model_copy(update={"signature": bytes(len(statement.signature))})

@@ -1,19 +1,19 @@
 """Models to which no field may be appended, and the fields that they have (CONTRIBUTING.md, Changing what is sent).
 
-Somebody encodes a value of each of them anew after reading it, and hashes or compares the bytes. A peer of an earlier
-minor version would leave out what it does not know and come to others:
+Peers encode values of these models again after reading them, and hash or compare the bytes. A peer of an earlier minor
+version would leave out fields that it does not know, and get other bytes:
 
-* of a `Manifest`, and of whatever is in it, the run id;
-* of an `Outcome` and of what is in it, what voters sign; each of them computes it for itself;
-* of a `Conviction`, the trust table that an outcome names; of a `CellYield`, the name of the cell;
-* of an `Order` and a `Delegation`, what a peer is shown out by: one with something unknown in it is refused;
-* of a `Pass`, what it proves: one with something unknown in it is refused;
-* of `Evidence`, its exhibits and the statements in it, the one encoding that convicts (`Evidence.parse`);
-* of a `Proof` and the certificates in it, the file of an export (`peer.export.verifier`). Certificates are also handed
-  on by peers that have read them.
+* `Manifest` and all models in it give the run id;
+* `Outcome` and the models in it are what voters sign, each computing it for itself;
+* `Conviction` gives the trust table that an outcome names; `CellYield` the name of a cell;
+* `Order` and `Delegation` remove peers: one with an unknown field is refused;
+* `Pass` proves admission: one with an unknown field is refused;
+* `Evidence`, its exhibits and the statements in it have only one encoding that convicts (`Evidence.parse`);
+* `Proof` and the certificates in it make the file of an export (`peer.export.verifier`). Peers also pass on
+  certificates that they have read.
 
-What travels as the bytes that were signed, the body of a statement, is not here, and neither are notes, records and
-files that only their reader looks into.
+Bodies of statements are not here, as they travel as the signed bytes. Nor are notes, records and files that only their
+reader uses.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Signed things for unit tests of the round core, with keyed hashes instead of Ed25519."""
+"""Signed statements for unit tests of the round core, with keyed hashes instead of Ed25519."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def manifest(founders: Sequence[PeerId] = PEERS[:5], pace: PaceSpec = PACE) -> M
 
 
 def core(me: int = 0, founders: Sequence[PeerId] = PEERS[:5], pace: PaceSpec = PACE, boot: int | None = None) -> Core:
-    """A core that makes the same "random" bytes every time; `boot` sets its boot nonce."""
+    """Make a core with the same "random" bytes every time; `boot` sets its boot nonce."""
     fill = me if boot is None else boot
     return Core(manifest(founders, pace), SIGNERS[me], VERIFIER, lambda count: bytes([fill]) * count, UNIX_SECONDS)
 
@@ -63,7 +63,7 @@ def decided(
     salt: bytes = b"",
     changes: Mapping[str, object] | None = None,
 ) -> Outcome:
-    """What this roster decides about the next version of `chain`."""
+    """Make this roster's outcome for the next version of `chain`."""
     active = chain.active_set()
     fields: dict[str, object] = {
         "fragment": chain.fragment,
@@ -87,7 +87,7 @@ def decided(
 
 
 def certified(run_id: bytes, outcome: Outcome, signers: Iterable[Signer], salt: bytes = b"") -> Certificate:
-    """The outcome with the votes of `signers`."""
+    """Make the certificate of an outcome with the votes of `signers`."""
     state = digest_of(b"state", salt, outcome.digest)
     vote = Vote(outcome=outcome.digest, state=state)
     context = Context(
@@ -105,13 +105,13 @@ def certificate(
     salt: bytes = b"",
     changes: dict[str, object] | None = None,
 ) -> Certificate:
-    """A certificate for the next version of `chain`, signed by `voters` (all of the roster unless said otherwise)."""
+    """Make a certificate for the next version of `chain`, signed by `voters` (default: the whole roster)."""
     signers = [BY_ID[voter] for voter in (roster if voters is None else voters)]
     return certified(chain.rules.run_id, decided(chain, roster, tokens, salt, changes), signers, salt)
 
 
 def grown(chain: Chain, versions: int, roster: Sequence[PeerId], salt: bytes = b"", tokens: int = 100) -> Chain:
-    """A copy of `chain` with this many more versions, all by the same roster."""
+    """Return a copy of `chain` with this many more versions, all by the same roster."""
     copy = chain.truncated(chain.version)
     for _ in range(versions):
         copy.append(certificate(copy, roster, salt=salt, tokens=tokens))
@@ -143,7 +143,7 @@ def group_of(chain: Chain, members: Sequence[PeerId], attempt: int = 0) -> Group
 def commit_body(
     group: Group, sender: PeerId, tokens: int = 100, steps: int = 1, windows: int | None = None, probation: bool = False
 ) -> Commit:
-    """What a member may commit to; there are no bytes behind it."""
+    """Make a member's valid commitment; there are no bytes behind it."""
     return Commit(
         tokens=tokens,
         steps=steps,
@@ -234,5 +234,5 @@ def presence(
 def outcome_of(
     group: Group, inputs: InputSet, checks: Sequence[Checked], results: Mapping[bytes, tuple[PeerId, Result]]
 ) -> Outcome:
-    """What these checks lead to if nothing is refuted."""
+    """Return the outcome of these checks if nothing is refuted."""
     return build_outcome(group, inputs, checks, agreed_results(group, checks), results)

@@ -12,7 +12,7 @@ from dht.identity import PeerId
 
 
 class TracedWorld(World):
-    """Every peer's rounds are traced."""
+    """A world that traces every peer's rounds."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -1,4 +1,4 @@
-"""Hypothesis strategies for wire models, read off their fields: whatever a model allows, they draw."""
+"""Hypothesis strategies for wire models, derived from their fields: they draw any value that a model allows."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from pydantic.fields import FieldInfo
 from dht.wire import Wire
 from tests.coordinator.builders import Club
 
-ITEMS_MAX = 3  # of any tuple: enough to have none, one and several
+ITEMS_MAX = 3  # items in a tuple: enough for none, one and several
 INTEGER_MAX = 2**63
 PEER_IDS = Club.of(4).ids
 
 
 @cache
 def values_of(model: type[Wire]) -> st.SearchStrategy[Any]:
-    """Instances of a model with every field drawn from its whole range (long tuples and texts excepted)."""
+    """Return a strategy for a model's instances, with fields from their whole range (except long tuples and texts)."""
     return st.builds(
         model, **{name: _field(field.annotation, field.metadata) for name, field in model.model_fields.items()}
     )

@@ -1,4 +1,4 @@
-"""Who brings its work through whom, and whose work is in what: pure rules, for any wards and any lies."""
+"""Assignment of wards to heads and cells, and proofs of work in them: pure rules, for any wards and any lies."""
 
 from __future__ import annotations
 
@@ -118,14 +118,14 @@ def test_no_minority_takes_the_weight_of_its_cell_or_multiplies_its_tokens(
     lies = [Contributor(peer=NAMES[0], tokens=min(one, 64 * steps), steps=steps) for one, steps in claims]
     (tokens, steps), (all_tokens, all_steps) = total(lines), total([*lines, *lies])
     assert (tokens, steps) == (64 * sum(honest), sum(honest))
-    assert all_tokens**2 * (steps + 1) >= tokens**2 * all_steps  # T²/S, but for one step by which S is rounded up
+    assert all_tokens**2 * (steps + 1) >= tokens**2 * all_steps  # T²/S, except for one step by which S is rounded up
     assert all_tokens <= tokens + len(lies) * CREDITED * 64 * max(honest)
     assert 0 < all_tokens <= 64 * all_steps  # a plausible commitment
 
 
 @pytest.mark.parametrize("as_if", [None, LOWER, CellYield(contributors=(line(6, 5), line(5, 4)))])
 def test_a_leader_that_names_others_has_not_brought_our_work(as_if: CellYield | None) -> None:
-    """Even with the same sums: as its own work, as that of another cell, or of somebody else."""
+    """The sums are the same, but listed as its own work, another cell's, or another peer's."""
     assert not is_included(line(5, 2), (NAMES[9],), (UPPER,), (line(9, 9, as_if), line(8, 30)))
 
 

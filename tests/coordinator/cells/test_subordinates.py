@@ -1,4 +1,4 @@
-"""What a head keeps of those who ask it, and how it deals them out, where one network must not have too much of it."""
+"""A head's wards, and how it deals them out to cells, with a limit on each network's share."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from tests.coordinator.builders import Club, boot
 
 NAMES = [virtual_peer_id(number, 1) for number in range(WARDS_MAX + 40)]
 HEAD = virtual_peer_id(0, 2)
-CROWD, OTHERS = 300, 40  # so many keys of one network beside those that have one each
+CROWD, OTHERS = 300, 40  # keys of one network, and keys with a network each
 CLUB = Club.of(4 + CROWD + OTHERS, founders=4, trust=TrustSpec(network_share=0.25))
 CHAIN = CLUB.chain(0, [CLUB.certify(CLUB.chain(), range(4))])
 ONE, FIRST, OTHER = b"one network", range(4, 4 + CROWD), range(4 + CROWD, 4 + CROWD + OTHERS)
 
 
 def cells_of(dealt: CellAssignment) -> Iterable[tuple[PeerId, ...]]:
-    """Members of each cell, but for the head of the uppermost."""
+    """Yield the members of each cell, without the head of the uppermost."""
     yield dealt.own
     yield from ((leader, *wards) for leader, wards in dealt.below.items())
 
@@ -40,7 +40,7 @@ def cells_of(dealt: CellAssignment) -> Iterable[tuple[PeerId, ...]]:
     st.integers(0, 6),
 )
 def test_no_cell_has_more_than_its_share_of_one_network(networks: list[int], share: float, of_head: int) -> None:
-    """0 stands for no public network, which nothing bounds."""
+    """0 stands for no public network, which has no limit."""
     order = NAMES[: len(networks)]
     known = {peer: frozenset({bytes([one])} if one else ()) for peer, one in zip(order, networks, strict=True)}
     known[HEAD] = frozenset({bytes([of_head])} if of_head else ())
@@ -60,7 +60,7 @@ def test_without_a_bound_everybody_is_dealt_a_cell(count: int) -> None:
 
 
 def wards_of(*numbers: int) -> Subordinates:
-    """Head 0, asked by these in order."""
+    """Make the wards of head 0, asked by these peers in order."""
     core = CLUB.core(0)
     core.origins = dict.fromkeys(CLUB.peers(FIRST), ONE) | {peer: peer.encode() for peer in CLUB.peers(OTHER)}
     wards = Subordinates(core, CHAIN)
@@ -95,7 +95,7 @@ def test_cells_are_for_runs_in_which_nobody_has_to_know_who_is_new_or_whose_work
 
 
 def test_whether_a_run_has_cells_is_not_for_its_file_to_say() -> None:
-    """But it stays in the bytes of those that said so, and so in their ids."""
+    """The setting stays in the bytes of runs that have it, and so in their ids."""
     said = RunConfig.parse("[pace]\ncells = true", "run.toml")
     assert said.uses_cells
     assert said.to_wire() != RunConfig().to_wire()

@@ -1,4 +1,4 @@
-"""What makes a version exist (design §6.3)."""
+"""Certificates: the conditions for a version to exist (design §6.3)."""
 
 from __future__ import annotations
 

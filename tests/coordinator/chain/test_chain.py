@@ -1,4 +1,4 @@
-"""What follows from a chain of certificates alone (design §6.1)."""
+"""Facts that follow from a chain of certificates alone (design §6.1)."""
 
 from __future__ import annotations
 

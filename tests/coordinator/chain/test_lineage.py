@@ -1,4 +1,4 @@
-"""Comparing lineages (design §8): two honest peers with the same copies agree on which one wins."""
+"""Comparison of lineages (design §8): two honest peers with the same copies agree on the winner."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_of_two_lineages_exactly_one_wins(
 
 
 def stems_of_two() -> list[Chain]:
-    """Two fragments of which three keys are active in both, and two in each alone."""
+    """Make chains of two fragments, with three keys active in both and two in each alone."""
     own = core(founders=PEERS[:7], pace=PACE.model_copy(update={"fragments": 2}))
     return [grown(chain_of(own, index), 4, PEERS[2 * index : 2 * index + 5]) for index in range(2)]
 
@@ -63,7 +63,7 @@ Pieces = list[tuple[int, tuple[PeerId, ...]]]
 
 
 def pieces(versions: list[int], peers: tuple[PeerId, ...]) -> st.SearchStrategy[Pieces]:
-    """How a fragment grows: so many versions by these, and then perhaps by others."""
+    """Draw the growth of a fragment: versions by one roster, and then perhaps by another."""
     rosters = st.lists(st.sampled_from(peers), min_size=1, max_size=5, unique=True).map(tuple)
     return st.lists(st.tuples(st.sampled_from(versions), rosters), min_size=1, max_size=2)
 
@@ -77,12 +77,12 @@ def lineage(grows: tuple[Pieces, ...], salt: bytes) -> dict[int, Chain]:
 
 
 def seen(theirs: dict[int, Chain]) -> dict[int, tuple[int, Chain]]:
-    """What others know of it who have heard it to its end."""
+    """Return the forks as peers know them that have heard the branch to its end."""
     return {index: (4, chain) for index, chain in theirs.items()}
 
 
 def heard(ours: Chain, theirs: Chain) -> tuple[int, Chain] | None:
-    """What whoever asks for all of it knows of a fork; None if it lies too deep, or is none."""
+    """Return the fork as a peer knows it that asks for all of it; None if it lies too deep, or there is none."""
     shared = ancestor(theirs, known_digests(ours))
     found = None if shared is None else continuation(ours, theirs.after(shared, CHAIN_PAGE_MAX))
     if found is None:
@@ -93,7 +93,7 @@ def heard(ours: Chain, theirs: Chain) -> tuple[int, Chain] | None:
 
 
 def left_over(first: dict[int, Chain], second: dict[int, Chain], banned: tuple[PeerId, ...]) -> set[int]:
-    """Fragments that still differ when each side has looked at the other twice."""
+    """Return the fragments that still differ after each side has looked at the other twice."""
     for _ in range(2):
         for ours, theirs in (first, second), (second, first):
             forks = {index: heard(ours[index], chain) for index, chain in theirs.items()}
@@ -110,7 +110,7 @@ BANNED = st.sampled_from([(), PEERS[2:3], PEERS[3:5]])
 def test_each_fragment_goes_to_exactly_one_of_two_lineages(
     one: tuple[Pieces, ...], other: tuple[Pieces, ...], banned: tuple[PeerId, ...]
 ) -> None:
-    """Though other keys are active in each fragment, and some sign on both sides."""
+    """This holds although each fragment has other active keys, and some sign on both sides."""
     first, second = lineage(one, b"one"), lineage(other, b"other")
     wins, loses = fragments_won(first, seen(second), banned), fragments_won(second, seen(first), banned)
     assert sorted([*wins, *loses]) == [0, 1]
@@ -119,7 +119,7 @@ def test_each_fragment_goes_to_exactly_one_of_two_lineages(
 
 @given(st.tuples(ANY, ANY), st.tuples(ANY, ANY))
 def test_nobody_is_kept_changing_over_by_what_is_shown(one: tuple[Pieces, ...], other: tuple[Pieces, ...]) -> None:
-    """Of two lineages, now one fragment and now the other, now both."""
+    """It is shown two lineages again and again: one fragment, the other, or both."""
     own, both = lineage(one, b"one"), [lineage(one, b"one"), lineage(other, b"other")]
     for _ in range(4):
         before = {index: chain.digest for index, chain in own.items()}
@@ -133,7 +133,7 @@ def test_nobody_is_kept_changing_over_by_what_is_shown(one: tuple[Pieces, ...], 
 
 
 def side(peers: tuple[PeerId, ...]) -> st.SearchStrategy[Pieces]:
-    """How a fragment grows on one side of a partition, to which others may come later."""
+    """Draw a fragment's growth on one side of a network partition, to which others may come later."""
     few = st.integers(1, len(peers) - 1).flatmap(lambda first: st.sampled_from([peers[:first], peers[-first:]]))
     lengths = st.tuples(st.sampled_from([1, 2, 40, 70]), st.sampled_from([0, 1, 40]))
     return st.tuples(lengths, few).map(lambda drawn: [(drawn[0][0], drawn[1]), (drawn[0][1], peers)])
@@ -148,7 +148,7 @@ def test_two_honest_sides_never_refuse_each_other_for_good(one: tuple[Pieces, ..
 
 
 def test_what_most_signed_after_long_stays() -> None:
-    """Four of ten were cut off for long, and then went on with the three that were not; three more are hostile."""
+    """Four of ten were cut off for long, then went on with three that were not; three more are hostile."""
     ten = PEERS[:10]
     base = grown(chain_of(core(founders=ten)), 2, ten)
     gone_on = branch(branch(base, 40, ten[:3], b"three"), 20, ten[:7], b"seven")
@@ -158,7 +158,7 @@ def test_what_most_signed_after_long_stays() -> None:
 
 
 def test_who_was_led_to_a_great_height_for_a_moment_does_not_count_there() -> None:
-    """Two of seven made 300 versions at once; one after the other of three more signed there, and went back."""
+    """Two of seven made 300 versions at once; three more signed there one after another, and went back."""
     seven = PEERS[:7]
     base = grown(chain_of(core(founders=seven)), 2, seven)
     high = branch(base, 300, seven[:2], b"high", 10**9)
@@ -193,7 +193,7 @@ def test_signers_count_once_and_only_if_they_were_active_at_the_fork() -> None:
 
 
 def test_what_most_signed_later_wins_however_many_signed_the_other_before() -> None:
-    """Four of five voted for a certificate that was withheld from them, and went on when their locks had run out."""
+    """Four of five voted for a certificate that was withheld from them, and went on after their locks ran out."""
     base = stem()
     withheld, gone_on = branch(base, 1, FIVE, b"withheld", 10**9), branch(base, 2, FIVE[:3], b"on")
     assert not fragments_won({0: gone_on}, {0: (2, withheld)})
@@ -205,7 +205,7 @@ def test_what_most_signed_later_wins_however_many_signed_the_other_before() -> N
 
 
 def test_versions_of_few_at_the_end_neither_help_a_lineage_to_win_nor_are_taken_over() -> None:
-    """Two of seven withheld their votes from one, signed what came after, and then made versions by themselves."""
+    """Two of seven withheld their votes from a version, signed the next one, and then made versions by themselves."""
     seven, hostile = PEERS[:7], PEERS[5:7]
     base = grown(chain_of(core(founders=seven)), 2, seven)
     withheld = branch(base, 1, (*PEERS[:4], *hostile), b"withheld")
@@ -242,7 +242,7 @@ def test_one_members_claim_of_tokens_cannot_outweigh_the_others() -> None:
 
 
 def test_long_branches_are_compared_over_as_many_versions_as_one_answer_holds() -> None:
-    """Each side knows all of its own versions and one page of the other's: beyond it they would disagree."""
+    """Each side knows all its own versions but only one page of the other's: beyond a page they would disagree."""
     base = stem()
     long, longer = branch(base, 40, FIVE[:2], b"p"), branch(base, 60, FIVE[3:], b"q")
     page = CHAIN_PAGE_MAX
@@ -271,9 +271,9 @@ def test_who_supersedes_in_one_fragment_alone_wins_in_all() -> None:
 
 
 def test_what_most_signed_is_not_undone_because_of_another_fragment() -> None:
-    """Four of five went back to an earlier attempt in one, and have gone on for long in the other.
+    """Four of five went back to an earlier attempt in one fragment, and have gone on for long in the other.
 
-    There they are shown what was withheld, or what one key made by itself, in no time.
+    There they are shown a withheld version, or versions that one key made by itself in no time.
     """
     five = PEERS[2:7]
     again = STEMS[0].truncated(4)
@@ -294,7 +294,7 @@ def test_each_half_of_a_swarm_keeps_the_fragments_of_which_it_is_most(versions: 
 
 
 def test_however_much_less_than_a_third_made_undoes_no_fresh_version() -> None:
-    """Copies of it may have few honest votes: the first that sufficed."""
+    """Copies of the fresh version may have few honest votes: just the first ones that were enough."""
     many, hostile = PEERS[:13], PEERS[:4]
     base = grown(chain_of(core(founders=many)), 2, many)
     fresh, newest = base.truncated(2), certificate(base, PEERS[:10], voters=PEERS[:7])
@@ -347,14 +347,14 @@ def test_what_does_not_hold_together_is_ignored() -> None:
 
 @pytest.mark.parametrize(("depth", "found"), [(LINEAGE_DEPTH_MAX, True), (LINEAGE_DEPTH_MAX + 1, False)])
 def test_forks_deeper_than_the_horizon_never_count(depth: int, found: bool) -> None:
-    """Whoever held most keys long ago must not rewrite what came since."""
+    """Peers that held most keys long ago must not rewrite later versions."""
     base = stem(1)
     ours, theirs = branch(base, depth, FIVE[:3], b"o"), branch(base, 3, FIVE, b"t")
     assert (continuation(ours, theirs.after(1, 3)) is not None) == found
 
 
 def test_no_depth_protects_what_few_made() -> None:
-    """Else a single key of the active set, followed once, would have made too many versions for any way back."""
+    """Else a single active key, once followed, could make so many versions that there is no way back."""
     base = stem(20)
     ours, theirs = branch(base, 200, FIVE[:1], b"o"), branch(base, 3, FIVE[1:], b"t")
     shared = ancestor(theirs, known_digests(ours))
@@ -368,7 +368,7 @@ def test_no_depth_protects_what_few_made() -> None:
 
 
 def test_what_fewer_signed_last_undoes_no_long_work_of_few() -> None:
-    """One of four withheld its vote for a version, one was away, and two went on for long with others."""
+    """One of four withheld its vote, one was away, and two went on for long with others."""
     four = PEERS[:4]
     base = grown(chain_of(core(founders=four)), 20, four)
     withheld = branch(base, 1, (*four[:2], four[3]), b"withheld")
@@ -380,7 +380,7 @@ def test_what_fewer_signed_last_undoes_no_long_work_of_few() -> None:
 
 
 def test_a_fork_is_found_however_many_others_lie_between() -> None:
-    """Three left for good, long ago, so the horizon is there; what happens after it is found as before."""
+    """Three left for good long ago, so the horizon lies there; forks after it are found as before."""
     base = branch(branch(stem(20), 1, FIVE[:2], b"m"), 60, (*FIVE[:2], *PEERS[5:8]), b"new")
     led_away = branch(base, 200, PEERS[5:6], b"o"), branch(base, 3, (*FIVE[:2], *PEERS[6:8]), b"t")
     parted = branch(base, 60, PEERS[6:8], b"o"), branch(base, 60, (*FIVE[:2], PEERS[5]), b"t")
@@ -394,14 +394,14 @@ def test_a_fork_is_found_however_many_others_lie_between() -> None:
 
 
 def test_what_few_made_long_ago_is_settled() -> None:
-    """Credit is summed up by then, and invites may point there."""
+    """Credit for it is summed up by then, and invites may point there."""
     few = branch(stem(2), UNSETTLED_VERSIONS + 1, FIVE[:2], b"few")
     assert few.truncated(UNSETTLED_VERSIONS).minority_since == 2
     assert few.minority_since is None
 
 
 def test_all_versions_are_named_down_to_an_ordinary_horizon() -> None:
-    """So that a page of the answer begins at the fork."""
+    """So a page of the answer begins at the fork."""
     chain = stem(100)
     assert known_digests(chain) == tuple(chain.digest_at(version) for version in range(100, 35, -1))
 

@@ -1,4 +1,4 @@
-"""How much of a group strangers may make up, and peers of one network (design §9)."""
+"""Limits on the share of strangers, and of one network, in a group (design §9)."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_without_bounds_everybody_is_admitted(order: list[PeerId]) -> None:
 
 
 def gathering(numbers: range, networks: Mapping[int, bytes] | None = None) -> RosterBuilder:
-    """The leader's, with the joins of these peers."""
+    """Make the leader's roster builder with the joins of these peers."""
     own = CLUB.core(LEADER)
     own.boot = boot(LEADER)
     gathered = RosterBuilder(own, CHAIN, attempt=0)
@@ -95,13 +95,13 @@ def test_sybils_of_one_leader_take_a_quarter_of_its_roster() -> None:
     group = read_group(issued(gathered)[0].message, CHAIN, NOW)  # type: ignore[arg-type]
     assert len(group.members) == 10
     assert CLUB.peers(range(8)) <= set(group.members)
-    assert gathered.lacking(frozenset(group.members), frozenset()) == []  # those who have to wait are not asked for
+    assert gathered.lacking(frozenset(group.members), frozenset()) == []  # peers that have to wait are not asked for
 
 
 def test_who_has_to_wait_is_not_waited_for() -> None:
     gathered = gathering(range(24))
     assert gathered.due_at() > NOW
-    assert issued(gathered)  # everyone live has joined, as far as there is room
+    assert issued(gathered)  # all live peers that have room have joined
 
 
 def test_peers_of_one_network_take_a_quarter_at_most() -> None:
@@ -111,7 +111,7 @@ def test_peers_of_one_network_take_a_quarter_at_most() -> None:
 
 
 def stuffed(count: int) -> tuple[Joining, Group]:
-    """A member, and the group of a leader that admits whomever it likes."""
+    """Return a member, and the group of a leader that admits `count` newcomers without limits."""
     member = next(number for number in range(8) if number != LEADER)
     return Joining(CLUB.core(member), CHAIN, 0), CLUB.group(CHAIN, range(8 + count))
 
@@ -137,7 +137,7 @@ def test_a_member_counts_a_peer_where_it_sees_it_call() -> None:
 
 
 def test_a_member_asks_for_nobody_for_whom_the_roster_has_no_room() -> None:
-    """It counts those of the roster whose joins it has not heard."""
+    """It counts roster members even if it has not received their joins."""
     group = CLUB.group(CHAIN, range(10))
     joining, _ = stuffed(0)
     for number in range(10, 24):

@@ -1,4 +1,4 @@
-"""What a chain keeps reads like a list, whether or not it is packed."""
+"""A chain's certificates read like a list, packed or not."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ GROWN: list[Certificate] = []
 
 
 def certificates(count: int) -> list[Certificate]:
-    """The first so many of one chain."""
+    """Return the first `count` certificates of one chain."""
     if len(GROWN) < count:
         chain = CLUB.chain(0, GROWN)
         CLUB.grow(chain, *[(0, 1, 2)] * (count - len(GROWN)))

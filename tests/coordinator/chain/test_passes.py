@@ -1,4 +1,4 @@
-"""Windows dealt out in passes: none to two peers, all of them to somebody, whoever comes, goes or is behind."""
+"""Windows dealt out in passes: each to exactly one peer, even if peers come, go or fall behind."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_before_anything_is_said_a_peer_is_a_guest_of_version_0() -> None:
     assert ReadingLane.of(0) == ReadingLane(0)
 
 
-# -- whose lane
+# -- the owner of a lane
 
 
 def test_lanes_are_those_of_the_newest_version_s_contributors() -> None:
@@ -117,7 +117,7 @@ def test_a_guest_goes_wherever_the_newest_version_has_it(held: ReadingLane, made
 
 @given(st.integers(0, 10**9), st.integers(WINDOWS_MIN, 3000), st.integers(1, 60), st.integers(1, 5))
 def test_no_window_is_given_twice_in_a_pass(seed: int, windows: int, versions: int, sequences: int) -> None:
-    """Any history of who is in which version: peers come and go, some are behind, some are much faster than others."""
+    """The history of rosters is random: peers come and go, some are behind, some are much faster than others."""
     draw = random.Random(seed)
     peers = [f"peer {number}" for number in range(draw.randint(1, 12))]
     deals = {peer: deal(windows, versions, sequences, peer) for peer in peers}
@@ -128,7 +128,7 @@ def test_no_window_is_given_twice_in_a_pass(seed: int, windows: int, versions: i
     held = dict.fromkeys(peers, -1)
     for _ in range(draw.randint(1, 8)):
         rosters.append(sorted(draw.sample(peers, draw.randint(1, len(peers)))))
-        for peer in draw.sample(peers, draw.randint(0, len(peers))):  # the others are away, or have not heard yet
+        for peer in draw.sample(peers, draw.randint(0, len(peers))):  # the others are away, or do not know yet
             held[peer] = draw.randint(max(0, held[peer]), len(rosters) - 1)
             roster = rosters[held[peer]]
             lane = (
@@ -148,7 +148,7 @@ def test_no_window_is_given_twice_in_a_pass(seed: int, windows: int, versions: i
 
 @given(st.integers(WINDOWS_MIN, 1500), st.integers(1, 60), st.integers(0, 10**9))
 def test_everything_is_dealt_out_in_every_pass(windows: int, versions: int, seed: int) -> None:
-    """To the members of all versions that share a pass, however many each has; a 64th or little more to guests."""
+    """The members of all versions in a pass get it, whatever their number; guests get a 64th or little more."""
     draw, dealt = random.Random(seed), deal(windows, versions, 1)
     turn, lap = draw.randint(0, 3), draw.randint(1, 3)
     found: list[int] = []
@@ -194,7 +194,7 @@ def test_runs_differ_and_so_do_guests() -> None:
 
 
 def test_peers_of_two_versions_deal_alike() -> None:
-    """Written down once: whoever changes this has two peers read the same windows."""
+    """The values are fixed: a change would make two peers of different versions read the same windows."""
     one = deal(10_000)
     assert [one.sequence(ReadingLane(version, 1, 3).first + at, 1) for version, at in ((0, 0), (7, 5), (30, 200))] == [
         ((0, 0), 7982),

@@ -1,4 +1,4 @@
-"""A few certificates stand for a long chain, as long as groups change slowly; nobody else's do."""
+"""A few certificates prove a long chain if groups change slowly; certificates of other peers prove nothing."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ def grown(*rosters: tuple[int, ...]) -> list[Certificate]:
 
 
 def turning(versions: int, stay: int = 4) -> list[tuple[int, ...]]:
-    """Rosters of four of eight peers, of whom one leaves every `stay` versions."""
+    """Return rosters of four of eight peers, in which one peer is replaced every `stay` versions."""
     return [tuple((version // stay + place) % 8 for place in range(4)) for version in range(versions)]
 
 
 def check(certificates: list[Certificate]) -> int:
-    """How many certificates were shown; raises PeerError."""
+    """Return how many certificates were shown; raises PeerError if they prove nothing."""
     found = check_fragment(CLUB.manifest, 0, certificates, certificates[-1].state, CLUB.verifier)
     assert found.from_founders
     return found.shown
@@ -118,7 +118,7 @@ def test_another_parent_next_to_one_that_is_shown_is_refused() -> None:
 
 
 def test_where_a_group_is_replaced_at_once_all_certificates_are_shown() -> None:
-    """And nothing is lost: a whole chain back to the founders is checked as peers check it."""
+    """Nothing is lost: a whole chain back to the founders is checked as peers check it."""
     rosters = [(0, 1, 2, 3, 4, 5)] * 3 + [(0, 1, 2, 3, 6, 7)] * 3
     every = grown(*rosters)
     apart = [every[0], every[-1].model_copy()]
@@ -137,7 +137,7 @@ def test_whoever_came_later_shows_the_newest_ones() -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(900)  # eight hundred thousand signatures
 def test_a_hundred_thousand_versions_are_proven_by_less_than_a_megabyte_in_five_seconds() -> None:
-    """Eight at a time of twenty-four peers, one of whom goes every two hundred versions on average."""
+    """The roster has eight of twenty-four peers, and one leaves every two hundred versions on average."""
     club, rng = Club.of(24, founders=8, real_keys=True), random.Random(3)
     roster, chain = list(range(8)), club.chain()
     passed: list[Certificate] = []

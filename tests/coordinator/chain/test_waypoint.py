@@ -1,4 +1,4 @@
-"""Where an invite has a newcomer begin, and what proves it (design §8: the invite's heads)."""
+"""The waypoint at which an invite has a newcomer begin, and its proof (design §8: the invite's heads)."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ assert WAYPOINT is not None
 
 
 def chains_at(version: int) -> list[Chain]:
-    """As a newcomer builds them from the tails that end there."""
+    """Build chains like a newcomer, from the tails that end at this version."""
     heads = heads_at(LONG, version)
     assert heads is not None
     found = zip(LONG, heads, strict=True)
     return [chain_of_tail(empty(one.fragment), version, head, tail(one, version)) for one, head in found]
 
 
-# -- which version
+# -- the version
 
 
 def test_an_invite_points_before_what_few_made_however_much_that_is() -> None:
@@ -82,7 +82,7 @@ def test_a_fragment_left_far_behind_leaves_no_common_version() -> None:
 
 
 def test_a_waypoint_lies_before_a_branch_that_may_be_left() -> None:
-    """A branch of a partition's smaller side begins with a minor version."""
+    """The branch of a network partition's smaller side begins with a minor version."""
     chain = CLUB.grow(empty(), *[EVERYONE] * 9, (0, 1), (0, 1), (0, 1), (0, 1), (0, 1), (0, 1), (0, 1))
     assert chain.certificates[-7].outcome.minor
     found = newest_waypoint([chain])
@@ -173,7 +173,7 @@ def engine(own: list[Chain] | None = None) -> Engine:
 
 
 def answer(ask: AskChainNote) -> ChainNote:
-    """What a peer with the long chains says."""
+    """Return the answer of a peer with the long chains."""
     served = Engine(CLUB.core(1), LONG, [40, 40], NOW)
     [sent] = served.handle(Received(CLUB.ids[0], ask), NOW)
     note = sent.message  # type: ignore[union-attr]
@@ -182,7 +182,7 @@ def answer(ask: AskChainNote) -> ChainNote:
 
 
 def catch_up(newcomer: Engine, seconds: float) -> list[object]:
-    """Show it that somebody is ahead, and answer its questions; returns everything else that it does."""
+    """Show a newcomer a peer that is ahead, and answer its questions; return all its other actions."""
     versions = tuple(chain.version for chain in LONG)
     seen = presence(1, versions=versions, heads=tuple(chain.digest[:HEAD_BYTES] for chain in LONG))
     actions = newcomer.handle(PresenceSeen(GUIDE, seen), NOW + seconds)

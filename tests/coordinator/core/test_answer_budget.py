@@ -1,4 +1,4 @@
-"""How many bytes of answers one peer may have from us, whatever it asks."""
+"""The limit on the bytes of answers to one peer, whatever it asks."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def engine_with(answering: AnswerBudget | None = None) -> Engine:
 
 
 def given(engine: Engine, asker: PeerId, message: Message, now: float = NOW) -> int:
-    """How many bytes this peer gets in answer."""
+    """Return how many bytes this peer gets in answer."""
     actions = engine.handle(Received(asker, message), now)
     return sum(len(one.message.to_wire()) for one in actions if isinstance(one, Send) and one.to == asker)
 
@@ -56,7 +56,7 @@ def test_the_askers_remembered_are_bounded() -> None:
 
 @pytest.mark.parametrize("question", [ASK, OLD_JOIN], ids=["chain", "old version"])
 def test_whoever_asks_without_end_gets_what_is_everybodys_and_nobody_else_waits(question: Message) -> None:
-    """50 questions a second for two minutes, after all that may go at once."""
+    """It asks 50 questions a second for two minutes, after it has used up its allowance at once."""
     engine, seconds = engine_with(), 120
     page = given(engine, FRIEND, question)
     assert page > 1000

@@ -1,4 +1,4 @@
-"""What all parts of a peer's protocol core share."""
+"""The context that all parts of a peer's protocol core share."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a peer remembers of who let it wait in vain, and for how long that makes it less patient (docs/adr/0043)."""
+"""A peer's memory of late members, and how long it waits only briefly for them (docs/adr/0043)."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def test_who_has_not_committed_has_a_moment_too_but_we_ourselves_and_whoever_com
 
 
 def test_parts_have_all_their_time_whatever_else_was_late() -> None:
-    """A part that does not come in time is work that does not count."""
+    """A part that does not come in time is lost work."""
     lateness = Lateness()
     lateness.miss([SLOW], RESULT)
     waits = Waits(PEERS[0], lateness, GROUP_OF_ROUND_ONE)

@@ -1,4 +1,4 @@
-"""What a peer that changes over to another branch may bring again: its own work that only the branch left holds."""
+"""Own work after a change of branch: a peer may contribute again what only the branch that it left holds."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ FIVE = PEERS[:5]
 LOSERS, WINNERS = FIVE[:2], FIVE[2:]
 ME = FIVE[0]
 STEM = grown(chain_of(core()), 2, FIVE, b"stem")
-TOKENS = 100  # of everybody in every version; each has one step
+TOKENS = 100  # tokens of each peer in every version; each has one step
 
 
 def counted(chain: Chain, me: PeerId = ME) -> OwnWork:
-    """Of a peer that has adopted every version of this chain with the snapshot that is in it."""
+    """Return the own work of a peer that adopted every version of this chain with its own snapshot."""
     own_work = OwnWork(me)
     for steps, one in enumerate(chain.certificates, 1):
         if any(one.outcome.included_in(me)):
@@ -63,14 +63,14 @@ def test_whoever_brought_nothing_takes_nothing_back() -> None:
 
 
 def test_work_of_which_we_kept_no_snapshot_ends_what_can_be_taken_back() -> None:
-    """What was dropped cannot be brought; what came before it may have gone with it."""
+    """Dropped work cannot be contributed again, and earlier work may have gone with it."""
     own_work = counted(grown(STEM, 3, LOSERS, b"ours"))
     own_work.count_all(9)
     assert own_work.take_back(rival(2)) is None
 
 
 def test_work_that_came_through_a_cell_is_not_taken_back() -> None:
-    """The certificate has it under the name of the cell's head, summed up with that of others."""
+    """The certificate has it under the name of the cell's head, summed up with other peers' work."""
     ours = grown(STEM, 2, LOSERS, b"ours")
     own_work = counted(ours)
     own_work.note_contribution(b"cell", 4)
@@ -79,7 +79,7 @@ def test_work_that_came_through_a_cell_is_not_taken_back() -> None:
 
 
 def test_a_branch_that_holds_some_of_our_work_lets_nothing_be_taken_back() -> None:
-    """We gave 5 steps to a round of theirs that we gave up, and 9, which include them, are counted in ours."""
+    """We gave 5 steps to a round of theirs and left it; our branch counts 9 steps, which include them."""
     own_work = counted(STEM)
     theirs, ours = (certificate(STEM, FIVE, salt=salt).outcome for salt in (b"theirs", b"ours"))
     own_work.note_contribution(theirs.roster_id, 5)
@@ -98,7 +98,7 @@ def test_what_can_be_taken_back_is_bounded() -> None:
 
 
 def holding(versions: int) -> FragmentMachine:
-    """A peer of a side that has certified this many versions by itself, all with work of ours."""
+    """Make our machine on a side that has certified this many versions by itself, all with our work."""
     own = core(0)
     machine = FragmentMachine(own, grown(STEM, versions, LOSERS, b"ours"), held=2 + versions, now=0.0)
     machine.own_work = counted(machine.chain)
@@ -106,7 +106,7 @@ def holding(versions: int) -> FragmentMachine:
 
 
 def changed_over(machine: FragmentMachine, to: Chain, now: float) -> Adopt:
-    """It leaves for this chain, and gets its state."""
+    """Change to this chain and fetch its state; return the adoption."""
     fork = max(one for one in range(to.version) if to.digest_at(one) == machine.chain.digest_at(one))
     machine.switch(to, fork, now)
     adopt, *told = machine.fetched(to.digest, now)
@@ -123,7 +123,7 @@ def test_who_changes_over_brings_its_branch_along() -> None:
 
 
 def test_who_comes_back_to_the_branch_that_it_left_brings_nothing_of_it() -> None:
-    """It may have brought it to the other one by then; so what it holds gives way to what is certified."""
+    """It may have contributed it to the other branch meanwhile, so its learner begins at the certified state."""
     machine, later = holding(3), grown(grown(STEM, 3, LOSERS, b"ours"), 4, LOSERS, b"later")
     changed_over(machine, rival(2), 5.0)
     adopt = changed_over(machine, later, 9.0)
@@ -131,7 +131,7 @@ def test_who_comes_back_to_the_branch_that_it_left_brings_nothing_of_it() -> Non
 
 
 def test_who_only_passed_by_another_branch_brings_what_it_held() -> None:
-    """Two changes before any state has come: what counts is what we hold, and where we end."""
+    """It changes twice before any state comes: only the state that it holds and the final branch count."""
     machine = holding(3)
     machine.switch(rival(2), 2, 5.0)
     assert changed_over(machine, rival(1, 4, salt=b"other"), 6.0).ours == Returned(4, 4 * TOKENS)
@@ -159,16 +159,16 @@ def test_a_core_that_does_not_carry_leaves_it_all_behind() -> None:
 
 @dataclass
 class Life:
-    """What a peer is at one moment, apart from what its core remembers: as much as a checkpoint holds."""
+    """A peer's state at one moment as in a checkpoint, without its core's memory."""
 
     chain: Chain
     steps: int = 0
     counted: int = 0
-    births: tuple[tuple[int, int], ...] = ()  # first step, life
+    births: tuple[tuple[int, int], ...] = ()  # (first step, life) pairs
 
 
 class History:
-    """One peer among others that certify without it, on as many branches as there are."""
+    """One peer among others that certify without it on several branches."""
 
     def __init__(self) -> None:
         self.chains = [STEM]
@@ -179,7 +179,7 @@ class History:
         self.restart()
 
     def restart(self) -> None:
-        """It comes back with its checkpoint; what came after that it does anew."""
+        """Restart the peer from its checkpoint; it repeats the work since then."""
         self.lives += 1
         self.life = replace(self.saved, births=(*self.saved.births, (self.saved.steps, self.lives)))
         chain = self.life.chain
@@ -193,13 +193,13 @@ class History:
         self.life.steps += steps
 
     def others(self, which: int, back: int) -> None:
-        """Others make a version, perhaps beside one that is there already."""
+        """Let others make a version, perhaps beside an existing one."""
         base = self.chains[which % len(self.chains)]
         base = base.truncated(max(STEM.version, base.version - back))
         self.chains.append(grown(base, 1, WINNERS, b"others %d" % len(self.chains)))
 
     def bring(self, heard: bool) -> None:
-        """It brings all that it has to a round, which certifies; perhaps it does not hear of that."""
+        """Let it contribute all its new work to a round that certifies; perhaps it does not learn of that."""
         new = self.life.steps - self.life.counted
         if new <= 0:
             return
@@ -220,7 +220,7 @@ class History:
             self.machine.chain.append(made)
 
     def meet(self, which: int, at_once: bool) -> None:
-        """It changes over to another chain, or follows one that continues its own; the state may come later."""
+        """Let it change to another chain, or follow one that continues its own; the state may come later."""
         machine, to = self.machine, self.chains[which % len(self.chains)]
         machine.core.steps = self.life.steps
         fork = max(one for one in range(to.version + 1) if to.digest_at(one) == machine.chain.digest_at(one))

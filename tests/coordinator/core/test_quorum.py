@@ -1,4 +1,4 @@
-"""When a roster is closed, and why not yet (design §6.2 step 3, DiLoCo 2604.21428 §3.2)."""
+"""Closing a roster, with the reason or the obstacle (design §6.2 step 3, DiLoCo 2604.21428 §3.2)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which certified state a peer holds and how it comes by the newest (design §8, catch-up)."""
+"""The certified state that a peer holds, and how it fetches the newest (design §8, catch-up)."""
 
 from __future__ import annotations
 
@@ -49,11 +49,11 @@ def test_the_live_are_asked_first_and_signers_before_others():
     assert isinstance(fetch, FetchState)
     assert fetch.certificate == NEWEST
     assert fetch.holders[:2] == (CLUB.ids[2], CLUB.ids[5])
-    assert set(fetch.holders) == CLUB.peers((1, 2, 3, 5))  # never ourselves, nor who has another head
+    assert set(fetch.holders) == CLUB.peers((1, 2, 3, 5))  # never ourselves, nor peers with another head
 
 
 def test_peers_ask_in_different_orders_and_each_time_in_another():
-    """Else one hostile signer would be the first that a peer asks, again and again."""
+    """Else a peer could ask the same hostile signer first, again and again."""
     signers, (one, other) = (
         CLUB.peers((0, 1, 2, 3)),
         ([state_sync.fetch(CHAIN, NOW)[0].holders for _ in range(32)] for state_sync in map(behind, (4, 5))),
@@ -64,7 +64,7 @@ def test_peers_ask_in_different_orders_and_each_time_in_another():
 
 
 def test_keys_that_only_say_that_they_have_it_do_not_keep_others_from_being_asked():
-    """Signers that are away may have gone a moment ago; of the others each has its turn (docs/adr/0042)."""
+    """Signers that seem away may have left just now; all others get their turn (docs/adr/0042)."""
     state_sync, keys = behind(), Club.of(200, seed=1).ids
     for number, key in enumerate(keys):
         head = presence(number, versions=(3,), heads=(CHAIN.digest[:HEAD_BYTES],))
@@ -77,7 +77,7 @@ def test_keys_that_only_say_that_they_have_it_do_not_keep_others_from_being_aske
 
 
 def test_where_enough_signers_are_there_nobody_else_is_looked_at(monkeypatch):
-    """In a large swarm that would be everybody whose presence we read, with every version."""
+    """In a large swarm that would mean all peers whose presence we read, with every version."""
     club = Club.of(HOLDERS_MAX + 2)
     chain = club.grow(club.chain(), range(HOLDERS_MAX + 1))
     state_sync = StateSync(club.core(HOLDERS_MAX + 1))
@@ -136,7 +136,7 @@ def test_a_version_that_nobody_serves_counts_as_not_existing_after_four_interval
     assert state_sync.failed(CHAIN, INTERVAL, NOW + patience)
     absence = UNSERVED_INTERVALS * INTERVAL
     assert state_sync.is_unserved(CHAIN.digest, NOW + patience + absence - 0.1)
-    assert not state_sync.is_unserved(CHAIN.digest, NOW + patience + absence)  # somebody may serve it by then
+    assert not state_sync.is_unserved(CHAIN.digest, NOW + patience + absence)  # a peer may serve it by then
 
 
 def test_each_time_that_a_version_is_not_served_it_does_not_exist_for_twice_as_long():

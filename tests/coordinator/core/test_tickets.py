@@ -30,7 +30,7 @@ def test_seats_are_filled_and_keep_their_order(version, old, new) -> None:
 
 
 def test_a_full_roster_can_always_certify_and_still_turns_over() -> None:
-    """Rosters drawn by tickets and seats, version after version: never a minor one, and everybody's turn comes."""
+    """Rosters drawn by tickets and seats, version after version, are never minor, and every peer gets its turn."""
     rosters = [frozenset(PEERS[:PEERS_PER_GROUP_MAX])]
     swarm, served = PEERS[:200], set(PEERS[:PEERS_PER_GROUP_MAX])
     for version in range(400):
@@ -39,7 +39,7 @@ def test_a_full_roster_can_always_certify_and_still_turns_over() -> None:
         roster = frozenset(seated(beacon_order(beacon(version), asking), rosters[-1]))
         assert is_full(roster)
         assert more_than_share(len(roster & active), len(active), 0.5)
-        # with as many silent as two thirds of the roster allow, it still is more than half of the active set
+        # with as many silent members as two thirds of the roster allow, it still has most of the active set
         assert votes_needed(len(roster)) - NEW_SEATS > len(active) * 0.4
         rosters.append(roster)
         served |= roster

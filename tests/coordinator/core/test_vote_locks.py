@@ -1,4 +1,4 @@
-"""What binds a peer at its bases, and what it knows of its own work (design §6.2 step 9)."""
+"""A peer's vote locks at its bases, and its knowledge of its own work (design §6.2 step 9)."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_the_bases_remembered_are_bounded_and_the_newest():
     kept.extend(BASE, 1, 0.0)
     for number in range(BASES_MAX - 1):
         kept.extend(digest(number), number + 1, 0.0)
-    kept.extend(BASE, 2, 0.0)  # used again, so it is a new one
+    kept.extend(BASE, 2, 0.0)  # used again, so it counts as new
     kept.extend(digest("one more"), 1, 0.0)
     kept.extend(digest("where we said nothing"), 0, 0.0)
     assert len(kept.known) == BASES_MAX
@@ -78,7 +78,7 @@ def test_a_peer_brings_steps_that_no_version_holds():
     assert not ledger.has_new_steps(0)
     assert ledger.has_new_steps(1)
     ledger.note_contribution(OUTCOME.roster_id, 7)
-    assert ledger.has_new_steps(7)  # given is not certified
+    assert ledger.has_new_steps(7)  # given, but not certified
     ledger.count(OUTCOME.roster_id, OUTCOME)
     assert not ledger.has_new_steps(7)
     assert ledger.has_new_steps(8)
@@ -98,7 +98,7 @@ def test_a_round_of_an_earlier_life_is_not_known():
     assert not ledger.knows(OUTCOME)  # it holds work of ours, and we cannot say how much
     assert ledger.knows(WITHOUT_ME)
     ledger.note_contribution(OUTCOME.roster_id, 7)
-    assert not ledger.knows(OUTCOME)  # given, but not counted yet: we would bring it again
+    assert not ledger.knows(OUTCOME)  # given, but not counted yet: we would contribute it again
     ledger.count(OUTCOME.roster_id, OUTCOME)
     assert ledger.knows(OUTCOME)
 

@@ -1,4 +1,4 @@
-"""Who asks for what in an audit, and what it comes to (design §9)."""
+"""The requests of an audit, and its result (design §9)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ENDS_AT = NOW + PATIENCE_DEADLINES * PACE.round_seconds
 
 
 class Stand:
-    """An auditor, number 0 by beacon order, that looks into the result of the last partition."""
+    """An auditor, number 0 in beacon order, that audits the result of the last partition."""
 
     def __init__(self) -> None:
         self.chain = CLUB.chain()
@@ -45,7 +45,7 @@ class Stand:
         self.auditor.audit = Audit(self.exchange, self.held, set(self.others), NOW, ENDS_AT)
 
     def part(self, member: int, **changes: object) -> list[Action]:
-        """A contributor sends what it committed."""
+        """Let a contributor send its committed part."""
         values = {"group": self.group.key.roster_id, "partition": self.partition, "turn": 0, **changes}
         root = values.pop("root", self.inputs.commits[member].part_roots[self.partition])
         return self.auditor.receive(self.inputs.peers[member], PartNote(**values), root)  # type: ignore[arg-type]
@@ -165,7 +165,7 @@ BORNE = 4  # hostile members of thirteen
 
 
 def give_everybody(stand: Stand) -> list[bool]:
-    """Everybody in a large group asks for the same part, one after the other: who gets it."""
+    """Let all members of a large group ask for the same part in turn; return whether each gets it."""
     stand.exchange.group = replace(stand.group, members=tuple(LARGE.ids))
     need = NeedNote(what="part", group=stand.group.key.roster_id, partition=0, turn=0)
     return [bool(stand.auditor.receive(asker, need, None)) for asker in LARGE.ids]
@@ -177,7 +177,7 @@ def test_only_a_few_members_get_one() -> None:
 
 
 def test_as_many_hostile_members_as_a_group_bears_take_nobodys_place() -> None:
-    """They ask first, after every round: whoever audits would else get nothing, and name contributors for it."""
+    """They ask first, after every round: else an honest auditor would get nothing, and blame contributors for it."""
     stand, _ = served()
     assert all(give_everybody(stand)[: BORNE + ASKERS_SPARE])
     assert len(LARGE.ids) - stand.exchange.group.votes_needed == BORNE

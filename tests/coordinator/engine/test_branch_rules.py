@@ -1,4 +1,4 @@
-"""What probes find, and which branch follows from it; looking changes nothing."""
+"""The choice of a branch from what probes find; the choice itself changes nothing."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ SEVEN, FEW, NOW = PEERS[:7], PEERS[:3], 50.0
 
 
 def machine_of(*rosters: tuple[str, ...]) -> FragmentMachine:
-    """Of somebody who signed nothing: a common version by all, then one by each of these rosters."""
+    """Make the machine of a peer that signed nothing: one version by all, then one by each of these rosters."""
     own = core(7)
     return FragmentMachine(own, branch(chain_of(own), SEVEN, *rosters), held=0, now=0.0)
 

@@ -1,4 +1,4 @@
-"""How a peer comes by evidence, what it does with it, and what it costs to send it what proves nothing."""
+"""Evidence at a peer: how it gets it, acts on it, and treats peers that send false evidence."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ PROOF = contradiction(vote(CULPRIT), vote(CULPRIT, "another"))
 
 
 def engine(number: int = ME) -> Engine:
-    """A founder at version 0 that sees everybody."""
+    """Make the engine of a founder at version 0 that sees all others."""
     core = CLUB.core(number)
     made = Engine(core, [CLUB.chain(fragment) for fragment in range(2)], [0, 0], NOW)
     for other, peer in enumerate(CLUB.ids):
@@ -115,7 +115,7 @@ def test_a_restart_is_no_contradiction() -> None:
 
 
 def test_what_two_peers_heard_is_compared() -> None:
-    """Each was told one thing; neither knows more than its half until they compare."""
+    """Each got a different vote; neither knows of the other one until they compare."""
     first, second = engine(ME), engine(OTHER)
     receive(first, CULPRIT, vote(CULPRIT))
     receive(second, CULPRIT, vote(CULPRIT, "another"))
@@ -124,7 +124,7 @@ def test_what_two_peers_heard_is_compared() -> None:
     (question,) = sent(receive(second, ME, summary), AskHeardNote)
     (answer,) = sent(receive(first, OTHER, question.message), Statement)
     assert kept(receive(second, ME, answer.message)) == [CLUB.ids[CULPRIT]]
-    assert sent(receive(first, OTHER, question.message), Statement) == []  # asked again at once
+    assert sent(receive(first, OTHER, question.message), Statement) == []  # not again at once
 
 
 def test_strangers_compare_nothing_with_us() -> None:
@@ -155,7 +155,7 @@ def test_what_is_remembered_is_bounded_and_kept_for_those_we_know() -> None:
 @pytest.mark.parametrize("size", [0, STATEMENT_QUOTAS["bundle"][1] // 3])
 @pytest.mark.parametrize("is_ours", [True, False])
 def test_one_key_does_not_fill_what_is_remembered(size: int, is_ours: bool) -> None:
-    """Not even one that we know: else an accomplice could tell everybody something else."""
+    """Not even a known one does: else its accomplice could contradict itself unnoticed."""
     equivocations, active = Equivocations(CLUB.verifier), CLUB.peers(range(5))
     groups = [digest(number) for number in range(2 * SENDERS_MIN)]
     for group in groups:
@@ -200,7 +200,7 @@ def vote_in(group: Group, state: str) -> Statement:
 
 
 def fillers(what: str) -> list[Statement]:
-    """The culprit's, as many as one key once had room for."""
+    """Make as many of the culprit's statements as one key once had room for."""
     numbers = range(STATEMENTS_KEPT // SENDERS_MIN)
     if what == "joins":
         return [CLUB.join(CULPRIT, CHAIN, attempt=one % 8, boot=boot(CULPRIT, one + 1)) for one in numbers]
@@ -221,7 +221,7 @@ def test_evidence_is_asked_for_given_and_verified() -> None:
     (question,) = sent(receive(newcomer, ME, news.message), AskEvidenceNote)
     (answer,) = sent(receive(holder, OTHER, question.message), EvidenceNote)
     assert kept(receive(newcomer, ME, answer.message)) == [CLUB.ids[CULPRIT]]
-    assert sent(receive(newcomer, ME, news.message), AskEvidenceNote) == []  # one piece for each key is enough
+    assert sent(receive(newcomer, ME, news.message), AskEvidenceNote) == []  # one piece of evidence per key is enough
 
 
 def test_a_peer_is_told_once_in_each_life_and_again_after_a_while() -> None:
@@ -297,7 +297,7 @@ def test_false_evidence_costs_its_sender_our_ear() -> None:
     false = contradiction(vote(CULPRIT), forged(vote(CULPRIT, "another")))
     (told,) = [one for one in receive(made, OTHER, EvidenceNote(evidence=false.to_wire())) if isinstance(one, Tell)]
     assert (told.event, told.details["peer"]) == ("false_evidence", CLUB.ids[OTHER])
-    assert receive(made, OTHER, EvidenceNote(evidence=PROOF.to_wire())) == []  # not even what is true
+    assert receive(made, OTHER, EvidenceNote(evidence=PROOF.to_wire())) == []  # not even true evidence
     assert kept(receive(made, THIRD, EvidenceNote(evidence=PROOF.to_wire()))) == [CLUB.ids[CULPRIT]]
 
 
@@ -333,7 +333,7 @@ def test_a_banned_peer_gets_into_no_group() -> None:
 
 
 def roster_with_me(made: Engine, others: list[int], **changes: object) -> Statement:
-    """A roster of the first attempt's leader, at an engine that asks into it."""
+    """Make a roster of the first attempt's leader for an engine that asks into it."""
     joins = [CLUB.join(ME, CHAIN, boot=made.core.boot), *(CLUB.join(one, CHAIN) for one in others)]
     body = Roster(attempt=0, revision=0, joins=tuple(joins), **changes)  # type: ignore[arg-type]
     return CLUB.say(LEADER, "roster", body, **CLUB.at(CHAIN))

@@ -1,4 +1,4 @@
-"""What the engine makes of messages that do not fit where it stands: refused with a reason, or an occasion to learn."""
+"""Messages that do not fit the engine's state: it refuses them with a reason, or learns from them."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def stem(*rosters, fragment=0):
 
 
 def engine_at(*rosters, number=0):
-    """Peer `number`, which holds the first version of fragment 0, and what `rosters` made after it."""
+    """Make the engine of peer `number`; fragment 0 has its first version and one more per roster."""
     chain = stem(*rosters)
     return Engine(CLUB.core(number), [chain, CLUB.chain(1)], [chain.version, 0], NOW)
 
@@ -78,7 +78,7 @@ def test_it_is_refused_and_said_why(message, reason):
 
 @pytest.mark.parametrize("kind", [*SIGNED_BODIES, "gossip"])
 def test_what_its_sender_did_not_sign_is_refused_whatever_it_is(kind):
-    """Before anybody looks into it: behind this entrance nobody asks again who signed a vote, say."""
+    """The engine checks it first: nothing behind this entrance checks a signature again."""
     statement = forged(CLUB.say(1, kind, Abstain(attempt=0), **CLUB.at(stem())))
     actions = engine_at().handle(Received(FRIEND, statement, digest("bytes")), NOW)
     assert refusals(actions) == ["is not signed by its sender"]
@@ -115,7 +115,7 @@ def test_whoever_speaks_about_an_old_version_is_shown_the_certificate_that_ended
 
 
 def test_in_a_crowd_whoever_speaks_about_an_old_version_is_asked_about_it_but_not_all_the_time(monkeypatch):
-    """What it says there reaches a whole group, and 32 certificates would come back; a liar may say any number."""
+    """Its statement reaches a whole group there, and 32 certificates would come back; a liar may name any version."""
     monkeypatch.setattr(gossip, "TOLD_BY_LEADER_MAX", 1)
     engine = engine_at(EVERYONE)
     for number, peer in enumerate(CLUB.ids):
@@ -198,7 +198,7 @@ def test_known_versions_are_no_news():
 
 
 def test_a_minor_version_is_not_taken_over_by_catch_up():
-    """A few peers alone cannot lead anybody away: the sender is asked, and its lineage compared."""
+    """A few peers alone cannot lead others away: the engine asks the sender, and compares its lineage."""
     engine = engine_at()
     minor = CLUB.certify(stem(), (1, 2))
     assert minor.outcome.minor
@@ -228,7 +228,7 @@ def test_a_branch_of_those_whom_another_fragment_knows_is_followed_once_nothing_
 
 
 def test_those_who_could_make_a_full_version_are_waited_for_and_not_for_ever():
-    """One of four made a version alone; the others are here, say that they train, and make none."""
+    """One of four made a version alone; the others are live and say that they train, but make none."""
     engine = engine_at()
     machine, core, lifetime = engine.machines[0], engine.core, engine.core.presence.lifetime_seconds
     branch = CLUB.grow(stem(), (1,)).after(1, 9)
@@ -261,7 +261,7 @@ def test_a_chain_that_nobody_asked_for_counts_for_nothing():
     engine = engine_at()
     note = ChainNote(fragment=0, certificates=stem(EVERYONE, EVERYONE).after(1, 9))
     assert engine.handle(Received(FRIEND, note), NOW) == []
-    engine.handle(Received(FRIEND, CLUB.join(1, stem(EVERYONE, EVERYONE))), NOW)  # now it is asked
+    engine.handle(Received(FRIEND, CLUB.join(1, stem(EVERYONE, EVERYONE))), NOW)  # now the engine asks it
     engine.handle(Received(FRIEND, note), NOW)
     assert engine.machines[0].chain.version == 3
 
@@ -282,7 +282,7 @@ def test_an_asker_gets_what_follows_the_newest_version_of_both():
 
 
 def test_a_better_lineage_is_changed_over_to_once_all_fragments_are_known_and_seen_twice():
-    """Ours was certified by two after the fork, theirs by the other two and more work (design §8)."""
+    """After the fork two certified ours, but three, with more work, theirs (design §8)."""
     engine, theirs = engine_at((0, 1)), stem((1, 2, 3))
     rival = CLUB.ids[3]
     (asked,) = sent(engine.handle(Received(rival, CLUB.join(3, CLUB.grow(stem((1, 2, 3)), (1, 2, 3)))), NOW))
@@ -292,13 +292,13 @@ def test_a_better_lineage_is_changed_over_to_once_all_fragments_are_known_and_se
     assert engine.machines[0].chain.version == 2  # not yet
     actions = engine.handle(Received(rival, ChainNote(fragment=1, certificates=())), NOW)
     fragments = [message.fragment for _, message in sent(actions)]  # type: ignore[attr-defined]
-    assert fragments == [0, 1]  # once more: it may just have changed over
+    assert fragments == [0, 1]  # once more: it may just have changed its branch
     engine.handle(Received(rival, ChainNote(fragment=0, certificates=theirs.after(1, 9))), NOW)
     assert engine.machines[0].chain.version == 2
     actions = engine.handle(Received(rival, ChainNote(fragment=1, certificates=())), NOW)
     assert [action.event for action in actions if isinstance(action, Tell)] == ["lineage_changed"]
     assert engine.machines[0].chain.digest == theirs.digest
-    assert engine.machines[0].held_chain.certificates[-1].outcome.minor  # what we hold is still our own
+    assert engine.machines[0].held_chain.certificates[-1].outcome.minor  # we still hold our own state
 
 
 def test_a_weaker_lineage_is_not_changed_over_to():

@@ -1,7 +1,7 @@
 """A peer that is alone certifies versions with itself: the protocol of design §6.2, step by step, in one place.
 
-With one member every threshold is one, so each step follows from a single answer of the shell. What the tests of
-larger swarms check by simulation can be read here line by line.
+With one member every threshold is one, so each step follows from a single answer of the shell. The tests of larger
+swarms check by simulation what can be read here line by line.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def alone() -> Engine:
 
 
 def only(actions: list[Action], kind: type[Action]) -> Action:
-    """The one action of this kind; the engine keeps what it says to itself, so nothing is ever sent here."""
+    """Return the only action of this kind; as the engine delivers its messages to itself, it sends nothing here."""
     assert not [action for action in actions if isinstance(action, Send)]
     (found,) = [action for action in actions if isinstance(action, kind)]
     return found
@@ -50,7 +50,7 @@ def encoded(action: Encode, tokens: int = 800, steps: int = 4) -> Encoded:
 
 
 def make_version(engine: Engine, begun: list[Action], now: float, state: bytes) -> list[Action]:
-    """Answer everything from `Encode` to the vote; returns what the vote leads to."""
+    """Answer all actions from `Encode` to the vote; return the actions after the vote."""
     reduce = only(engine.handle(encoded(only(begun, Encode)), now), Reduce)
     merged = Reduced(reduce.key, reduce.partition, reduce.turn, digest("merged"), (0,))
     apply = only(engine.handle(merged, now), Apply)
@@ -127,7 +127,7 @@ def test_without_an_answer_the_round_is_void_and_another_attempt_follows():
     assert only(actions, RoundVoided) == RoundVoided(told.fragment, told.version, "no certificate in time")
     assert engine.machines[0].chain.version == 0
     later, again = NOW + PACE.round_seconds, []
-    while not again:  # after a moment in which other fragments may pass
+    while not again:  # after a moment in which other fragments go first
         assert later < NOW + 2 * PACE.round_seconds
         later = engine.next_deadline(later)
         again = [one for one in engine.handle(Tick(), later) if isinstance(one, Encode) and one.key.fragment == 0]
@@ -137,7 +137,7 @@ def test_without_an_answer_the_round_is_void_and_another_attempt_follows():
 
 
 def test_who_has_voted_does_not_abstain():
-    """The vote may be on disk already: until three deadlines have passed no other attempt, and no word against it."""
+    """The vote may be on disk already: for three deadlines there is no other attempt, and no abstention."""
     engine = alone()
     begun = engine.handle(Progress(4, 1.0), NOW)
     reduce = only(engine.handle(encoded(only(begun, Encode)), NOW), Reduce)

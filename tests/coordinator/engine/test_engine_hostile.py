@@ -1,7 +1,7 @@
-"""Whatever comes in, from strangers or from one member: the engine does not fail and nothing certified changes.
+"""Arbitrary messages from strangers or one member: the engine does not fail, and nothing certified changes.
 
-Peers of a simulated swarm are copied in the middle of rounds; everything that was said so far is the material that
-Hypothesis bends, forges and replays out of place. One of four members is hostile: it signs whatever it likes.
+The tests copy peers of a simulated swarm in the middle of rounds. Hypothesis alters, forges and misplaces the messages
+sent so far. One of four members is hostile: it signs anything.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ MOMENTS = ("at rest", "joining", "in a group", "with inputs", "with a proposal",
 
 @dataclass(frozen=True)
 class Scene:
-    """One peer at one moment, and what everybody has said until then."""
+    """One peer at one moment, and all messages sent until then."""
 
     engine: Engine
     now: float
@@ -60,7 +60,7 @@ class Scene:
 
 
 def moment(peer: VirtualPeer) -> str:
-    """How far the peer has come in the newest round of fragment 0."""
+    """Return the peer's stage in the newest round of fragment 0."""
     assert peer.engine is not None
     machine = peer.engine.machines[0]
     attempt = machine.attempt
@@ -75,7 +75,7 @@ def moment(peer: VirtualPeer) -> str:
 
 @cache
 def scenes() -> dict[str, Scene]:
-    """A swarm of four with some history, caught once at each moment of a later round."""
+    """Run a swarm of four with some history, and copy a peer at each stage of a later round."""
     world = World(PACE, rates=[2.0] * 5, founders=range(4), seed=3)
     said: list[Message] = []
 
@@ -100,7 +100,7 @@ def scenes() -> dict[str, Scene]:
 
 
 def situation(engine: Engine) -> list[tuple[object, ...]]:
-    """What no single peer may change."""
+    """Return the state that no single peer may change."""
     return [
         (machine.chain.digest, machine.chain.version, machine.held, machine.ready, dict(machine.vote_locks.known))
         for machine in engine.machines
@@ -118,7 +118,7 @@ SOURCES = {
 
 
 def digests_in(scene: Scene) -> st.SearchStrategy[bytes]:
-    """Names that mean something there: groups, input sets, bases, results."""
+    """Draw digests that mean something in the scene: groups, input sets, bases, results."""
     groups = {one.context.group for one in scene.said if isinstance(one, Statement)}
     names = {one.digest for one in scene.said if isinstance(one, Statement)}
     heads = {machine.chain.digest for machine in scene.engine.machines}
@@ -127,7 +127,7 @@ def digests_in(scene: Scene) -> st.SearchStrategy[bytes]:
 
 @st.composite
 def contexts(draw: Callable[..., Any], scene: Scene, kinds: st.SearchStrategy[str]) -> Context:
-    """A place to speak: mostly where the peer stands."""
+    """Draw a statement's context: mostly the peer's current one."""
     index = draw(st.sampled_from([0, 0, 0, 1, 2, 0xFFFF]))
     at = scene.engine.machines[index].chain.version if index < 2 else 0
     return Context(
@@ -141,7 +141,7 @@ def contexts(draw: Callable[..., Any], scene: Scene, kinds: st.SearchStrategy[st
 
 @st.composite
 def insider(draw: Callable[..., Any], scene: Scene) -> Statement:
-    """Anything, well-formed and properly signed by one member (or by a stranger)."""
+    """Draw any well-formed statement, properly signed by one member (or by a stranger)."""
     kind = draw(st.sampled_from([*SIGNED_BODIES, "gossip"]))
     body: Wire = draw(values_of(SIGNED_BODIES.get(kind, Vote)))
     if kind in SOURCES:  # its inner statements are real ones
@@ -158,7 +158,7 @@ def insider(draw: Callable[..., Any], scene: Scene) -> Statement:
 
 @st.composite
 def forgery(draw: Callable[..., Any], scene: Scene) -> Statement:
-    """Something that was said, bent in one place, so that its signature is false."""
+    """Draw a real statement changed in one place, so that its signature is false."""
     real = draw(st.sampled_from([one for one in scene.said if isinstance(one, Statement)]))
     what = draw(st.sampled_from(["context", "sender", "body", "other body", "signature"]))
     if what == "context":
@@ -178,7 +178,7 @@ def forgery(draw: Callable[..., Any], scene: Scene) -> Statement:
 
 @st.composite
 def false_certificate(draw: Callable[..., Any], scene: Scene) -> Certificate:
-    """A certificate that was made, with something else in it."""
+    """Draw a real certificate with a change in it."""
     real = draw(st.sampled_from(scene.engine.machines[0].chain.certificates))
     what = draw(st.sampled_from(["outcome", "state", "votes", "any"]))
     if what == "any":
@@ -213,7 +213,7 @@ def notes(scene: Scene) -> st.SearchStrategy[Message]:
 
 
 def hostile_events(scene: Scene) -> st.SearchStrategy[Any]:
-    """Messages under any name and with any bytes beside them, odd presence, and peers that seem lost."""
+    """Draw messages by any sender with any payload, odd presence records, and lost peers."""
     peers = st.sampled_from([one.peer_id for one in scene.signers])
     payload = st.none() | digests_in(scene).filter(bool)
     received = st.builds(Received, peers, insider(scene) | forgery(scene) | notes(scene), payload)
@@ -237,7 +237,7 @@ def test_nothing_hostile_makes_the_engine_fail_or_changes_what_is_certified(name
 
 @pytest.mark.parametrize("name", MOMENTS)
 def test_everything_that_was_ever_said_may_be_said_again(name):
-    """Replays, by a stranger and in the wrong order, are refused or known already."""
+    """A stranger replays all messages in the wrong order: they are refused or known already."""
     scene = scenes()[name]
     engine = copy.deepcopy(scene.engine)
     before = situation(engine)
@@ -247,7 +247,7 @@ def test_everything_that_was_ever_said_may_be_said_again(name):
 
 
 def newer(engine: Engine, scene: Scene) -> bool:
-    """Real votes may have come in early; then the chain grew by valid versions only."""
+    """Return whether the chains grew by valid versions only, as real votes may have come early."""
     old = [machine.chain for machine in scene.engine.machines]
     new = [machine.chain for machine in engine.machines]
     return all(

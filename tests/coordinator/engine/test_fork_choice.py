@@ -1,4 +1,4 @@
-"""Whom a peer asks what follows its versions, because their presence says that they are ahead."""
+"""A peer's questions to others whose presence says that they are ahead."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from coordinator.wire.messages import AskChainNote
 from dht.identity import PeerId
 from tests.coordinator.builders import Club, presence
 
-LOOK_SECONDS = 3.0  # between two looks at the record store, which gives everybody's record in the order of their keys
+LOOK_SECONDS = 3.0  # between two reads of the record store, which returns all records in the order of their keys
 AHEAD = {"versions": (9, 9), "heads": (b"h" * 8,) * 2}
 
 
 def asked(club: Club, ahead: Callable[[PeerId], bool], looks: int) -> Counter[PeerId]:
-    """How often a peer at version 0 asks whom, of whom nobody answers."""
+    """Count how often a peer at version 0 asks each of the others, none of which answers."""
     engine, others = Engine(club.core(0), [club.chain(0), club.chain(1)], [0, 0], 0.0), sorted(club.ids[1:])
     count: Counter[PeerId] = Counter()
     for look in range(looks):

@@ -1,4 +1,4 @@
-"""Who tells whom of a version: all by the leader in a small swarm, a few by everybody in a large one."""
+"""News of a version: in a small swarm the leader tells all, in a large one each peer tells a few."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_the_leader_of_a_small_swarm_tells_all_who_were_not_there(monkeypatch: p
 
 
 def test_in_a_crowd_the_leader_tells_the_active_set_and_rumour_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those whom everybody knows would else be told by everybody."""
+    """Else every peer would tell the active set, which all know."""
     own, chain = scene(crowded=True, monkeypatch=monkeypatch)
     certificate = chain.certificates[-1]
     assert told(announce(own, chain, certificate, 1.0)) == set(LEFT)

@@ -1,4 +1,4 @@
-"""What a peer remembers of a fragment: vote locks, its state, its own work; and whom it believes to be there."""
+"""A peer's memory of a fragment: vote locks, its state, its own work; and the peers that seem live."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_a_vote_of_an_earlier_life_binds_at_its_base_whenever_we_get_there() -> 
 
 
 def test_a_vote_of_a_late_attempt_binds_longer() -> None:
-    """Deadlines double after void attempts, and so does the promise."""
+    """Deadlines double after void attempts, and so does the time for which a vote binds."""
     vote_locks = VoteLocks(core())
     vote_locks.restore(record(attempt=2), now=0.0)
     assert vote_locks.at(BASE).until == LOCK_DEADLINES * 4 * PACE.round_seconds
@@ -70,7 +70,7 @@ def test_only_bases_that_can_become_ours_again_are_remembered() -> None:
 
 
 def behind() -> tuple[StateSync, FragmentMachine]:
-    """A peer that holds version 2 and knows version 4."""
+    """Make a peer that holds version 2 and knows version 4."""
     own = core(5)
     machine = FragmentMachine(own, grown(chain_of(own), 4, FIVE), held=2, now=0.0)
     return machine.state_sync, machine
@@ -118,7 +118,7 @@ def test_a_fetched_state_is_adopted_and_an_outdated_one_is_not() -> None:
 
 def test_a_version_that_nobody_serves_is_turned_back_from() -> None:
     state_sync, machine = behind()
-    interval = PACE.round_seconds  # nobody is known to move
+    interval = PACE.round_seconds  # no peer is known to make steps
     lost = machine.chain.digest
     assert machine.fetch_failed(lost, 5.0) == []
     assert state_sync.again_at == 5.0 + FETCH_RETRY_SECONDS
@@ -146,7 +146,7 @@ def test_unserved_versions_are_bounded() -> None:
 
 
 def contributed(machine: FragmentMachine, version: int) -> Adopt:
-    """As if work of ours were in this version, of which we still have the snapshot."""
+    """Make the adoption of this version as if it held our work, with the snapshot still here."""
     outcome = machine.chain.certificates[version - 1]
     return Adopt(outcome, None, Included(key_of(machine.chain, b"snapshot"), (True, False)), frozen=(False, True))
 
@@ -183,7 +183,7 @@ def test_a_change_of_branch_drops_what_only_the_other_branch_counted(fork: int, 
 
 
 def test_after_a_change_of_branch_the_held_chain_is_still_the_old_one() -> None:
-    """A checkpoint written in between must hold the certificates of the state that it holds."""
+    """A checkpoint written in between must have the certificates of its own state."""
     own = core(5)
     machine = FragmentMachine(own, grown(chain_of(own), 4, FIVE), held=4, now=0.0)
     old = machine.chain.digest
@@ -218,7 +218,7 @@ def test_work_of_an_earlier_life_is_not_brought_again() -> None:
 
 
 def test_work_that_both_branches_hold_is_known() -> None:
-    """We gave 5 steps to a round of the rival's, and 9, which include them, are counted in ours."""
+    """We gave 5 steps to a round of the rival's; our branch counts 9 steps, which include them."""
     ledger = OwnWork(FIVE[0])
     chain = chain_of(core())
     theirs, ours = (certificate(chain, FIVE, salt=salt).outcome for salt in (b"theirs", b"ours"))

@@ -1,4 +1,4 @@
-"""Whose work has weight follows from the newest certificates alone (design §9, docs/adr/0017)."""
+"""Probation follows from the newest certificates alone (design §9, docs/adr/0017)."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_who_was_away_for_long_begins_again() -> None:
 
 
 def test_where_nobody_is_left_who_counts_the_newest_do() -> None:
-    """No certificate that is accepted has such a roster; but nothing may depend on an active set that is empty."""
+    """No accepted certificate has such a roster, but no rule may rest on an empty active set."""
     newcomers = chain()
     for _ in range(2):
         newcomers.append(CLUB.certify(newcomers, (4, 5, 6)))
@@ -95,7 +95,7 @@ def test_without_probation_nobody_is() -> None:
 
 @given(st.lists(st.sets(st.integers(4, 7)), min_size=1, max_size=24), st.integers(1, ROUNDS))
 def test_the_newest_certificates_decide(guests: list[set[int]], rounds: int) -> None:
-    """So a peer that begins at a waypoint, or has forgotten what is old, agrees with those that know everything."""
+    """So a peer that begins at a waypoint, or has forgotten old versions, agrees with peers that know all."""
     rules = replace(CLUB.rules, trust=TRUST.model_copy(update={"probation_rounds": rounds}))
     whole = Chain(rules, 0, CLUB.manifest.genesis[0])
     for own in guests:
@@ -147,7 +147,7 @@ def test_its_work_has_no_weight_and_is_not_credited() -> None:
 
 
 def test_it_does_not_vote() -> None:
-    """So one hostile founder of four and a key on probation, which say nothing, are not two of five voters."""
+    """So a silent hostile founder of four and a silent key on probation are not two of five voters."""
     group = CLUB.group(CLUB.chain(), ALL)
     assert group.voters == CLUB.peers(FOUNDERS)
     assert not group.certifies(CLUB.peers((0, 1, 4)))
@@ -170,7 +170,7 @@ def test_what_it_says_instead_is_not_counted() -> None:
 
 @pytest.mark.parametrize(("voters", "refused"), [((0, 1, 2), None), ((0, 1, 4), "has too few votes")])
 def test_a_certificate_needs_two_thirds_of_those_who_vote(voters: tuple[int, ...], refused: str | None) -> None:
-    """With the chain before it, which says who that is."""
+    """The chain before it determines the voters."""
     assert CLUB.chain().refusal(CLUB.certify(CLUB.chain(), ALL, voters)) == refused
 
 
@@ -191,7 +191,7 @@ def test_a_commitment_that_lies_about_it_is_refused(number: int, says: bool) -> 
 
 
 def test_keys_on_probation_are_newcomers_to_every_group() -> None:
-    """Also those that were in the last one: so they are never more than a quarter."""
+    """Even keys that were in the last group count as newcomers, so they are never more than a quarter."""
     grown = chain((*FOUNDERS, 4), (*FOUNDERS, 5))
     limits = limits_at(CLUB.core(0), grown, 0, dict.fromkeys(CLUB.ids, frozenset[bytes]()))
     assert len(limits.admitted(CLUB.ids)) == 5

@@ -1,4 +1,4 @@
-"""What a new version changes is found before anything changes, and then applied."""
+"""The changes of a new version: computed before any is made, then applied."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FIVE, NOW = PEERS[:5], 7.0
 
 
 def machine_of(me: int) -> FragmentMachine:
-    """At version 2, made by the first five."""
+    """Make a machine at version 2, made by the first five."""
     own = core(me)
     return FragmentMachine(own, grown(chain_of(own), 2, FIVE), held=2, now=0.0)
 

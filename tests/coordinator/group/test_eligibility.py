@@ -1,4 +1,4 @@
-"""Whether a peer may take part in the next version, and what it is told where it may not."""
+"""Whether a peer may take part in the next version, and the reason in words if not."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def situation(own: Core, chain: Chain) -> OwnSituation:
 
 
 def member(contributes: bool = True) -> OwnSituation:
-    """Of the active set of version 1, with all others there."""
+    """Return the situation of an active member at version 1, with all others live."""
     own = core(0)
     own.contributes = contributes
     for peer in PEERS[1:]:
@@ -41,7 +41,7 @@ def member(contributes: bool = True) -> OwnSituation:
 
 
 def stranger_in_a_crowd() -> OwnSituation:
-    """Its turn has not come: the draw takes a few of very many."""
+    """Return the situation of a stranger without a ticket: the draw takes a few of very many."""
     for number in range(len(PEERS)):
         own = core(number)
         for peer in CROWD:
@@ -113,7 +113,7 @@ def test_a_disk_is_tried_again_and_a_swarm_without_versions_takes_everybody() ->
 
 
 def test_who_lacks_a_turn_does_not_look_when_a_first_version_is_due(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In a crowd it takes a look at all who train, and anew with each word of one of them."""
+    """In a crowd that needs the presence of all trainers, and again with every new record."""
     looked: set[PeerId] = set()
 
     def look(own: Core, chain: Chain, counted_from: float, now: float) -> Pacing:

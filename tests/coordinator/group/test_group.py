@@ -1,4 +1,4 @@
-"""Joins, rosters, commitments: what is accepted into a group, and the words with which the rest is refused."""
+"""Joins, rosters, commitments: the accepted ones, and the reasons why others are refused."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def test_a_roster_makes_a_group(chain: Chain) -> None:
 def test_what_is_redone_goes_round_those_whose_own_partition_stands(
     chain: Chain, redone: set[int], by: list[int]
 ) -> None:
-    """From the next in order on; were it always the next, two in a row who return nothing would void a partition."""
+    """They take turns from the next in order: if it were always the next, two silent ones in a row would void it."""
     group = group_of(chain, PEERS[:6])
     assert [group.reducer(partition, redone) for partition in sorted(redone)] == [group.reducers[one] for one in by]
     stands = set(range(6)) - redone
@@ -177,7 +177,7 @@ def test_a_bundle_fixes_the_input_set(chain: Chain) -> None:
 
 
 def test_a_hostile_leader_needs_the_work_of_more_honest_members_than_there_are_hostile(chain: Chain) -> None:
-    """Fewer than a third of whoever asked never bring half of an input set, or of what a partition merges."""
+    """Fewer than a third of the askers never make half of an input set, or of a partition's inputs."""
     for asked in range(1, len(PEERS) + 1):
         for seated in range(1, asked + 1):
             group = group_of(chain, PEERS[:seated])
@@ -283,7 +283,7 @@ def test_the_roster_comes_when_everyone_live_has_joined(chain: Chain) -> None:
 
 
 def test_without_a_quorum_the_grace_window_starts_all_the_same(chain: Chain) -> None:
-    """A live peer that does not join must not stop a swarm in which K cannot be reached without it."""
+    """A live peer that does not join must not stop a swarm that cannot reach K without it."""
     gathered = gathering(chain, leader_of(chain, 0))
     pace = PACE.model_copy(update={"quorum": 5})
     gathered.core.manifest = core(0, pace=pace).manifest

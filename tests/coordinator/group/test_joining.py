@@ -1,4 +1,4 @@
-"""Getting into a group: attempts, their leaders, and what must never be said twice (design §6.2 step 2)."""
+"""Joining a group: attempts, their leaders, and statements that must never be contradicted (design §6.2 step 2)."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def joins(actions: list[Action]) -> list[tuple[PeerId, Join]]:
 
 
 def test_a_join_goes_to_everybody_who_may_be_in_the_group() -> None:
-    """So that they know whom the leader leaves out (docs/adr/0038)."""
+    """So they see which peers the leader leaves out (docs/adr/0038)."""
     asking = joining()
     said = joins(asking.open(True, 0.0))
     assert {to for to, _ in said} == {*asking.chain.leaders(), PEERS[5]}
@@ -66,7 +66,7 @@ def test_what_others_find_who_call_us_is_said_from_the_next_attempt_on() -> None
     asking = joining()
     assert all(body.dialable for _, body in joins(asking.open(True, 0.0)))
     asking.core.note(ReachSeen(dialable=False), 1.0)
-    assert all(body.dialable for _, body in joins(asking.ask(True, 1.0)))  # nothing is said twice in other words
+    assert all(body.dialable for _, body in joins(asking.ask(True, 1.0)))  # a join never changes once it is sent
     asking.void(2.0)
     assert not any(body.dialable for _, body in joins(asking.ask(True, 3.0)))
 
@@ -95,7 +95,7 @@ def test_a_leader_that_was_silent_towards_us_is_skipped_until_it_speaks() -> Non
 def test_a_leader_that_did_not_lead_or_return_its_results_is_skipped_until_all_try_it_again(
     stage: Stage, skipped: bool
 ) -> None:
-    for versions in range(1, 5):  # the fourth is one in which it is tried
+    for versions in range(1, 5):  # in the fourth it is tried
         own = core(5)
         for peer in FIVE:
             own.presence.see(peer, presence(), 0.0)
@@ -156,7 +156,7 @@ def test_a_leader_does_not_wait_for_the_join_of_whoever_was_silent() -> None:
 
 
 def test_a_leader_waits_a_moment_for_strangers_and_longer_for_those_whom_the_chain_knows() -> None:
-    """Who only says to train may never have been anywhere; if it asks it is seated."""
+    """A peer that only claims to train may never come; if it asks, it gets a seat."""
     for absent, waits in ((PEERS[9], False), (FIVE[0], True)):
         leads = joining(me=PEERS.index(chain_of(core()).leaders()[0]), live=(*FIVE, PEERS[8], PEERS[9]))
         for peer in {*FIVE, PEERS[8], PEERS[9]} - {absent}:
@@ -174,7 +174,7 @@ def test_a_leader_waits_a_moment_for_strangers_and_longer_for_those_whom_the_cha
 
 
 def test_a_leader_calls_a_few_strangers_in_each_attempt_and_others_in_the_next() -> None:
-    """Whom it writes to it has to dial: keys that only publish presence cost nothing."""
+    """It has to dial each peer that it calls, and keys that only publish presence cost nothing."""
     own = core(0)
     chain = chain_of(own)
     chain.append(certificate(chain, FIVE[1:], voters=FIVE[1:]))
@@ -221,7 +221,7 @@ def test_where_groups_are_full_the_whole_active_set_asks_and_ghosts_only_thin_ou
 def test_founders_who_asked_before_their_first_step_go_on_to_the_next_attempt(
     versions: int, waits_in_vain: bool
 ) -> None:
-    """Both waited half a round for an attempt without contributors. Later on, a member brings its vote at least."""
+    """Once both waited half a round for an attempt without contributors. Later on a member has a vote at least."""
     own = core(0)
     asking = Joining(own, grown(chain_of(own), versions, PEERS), 0)
     for _, body in joins(asking.open(False, 0.0))[:1]:
@@ -254,7 +254,7 @@ def test_a_void_attempt_leads_to_the_next_with_more_leaders_told() -> None:
 
 
 def test_after_many_attempts_that_came_to_nothing_the_first_is_tried_again() -> None:
-    """Whoever is bound by a vote meanwhile comes back at the number at which it voted."""
+    """Peers that a vote binds meanwhile come back at the attempt in which they voted."""
     asking = joining()
     tried = []
     for number in range(3 * ATTEMPTS_TRIED):
@@ -266,7 +266,7 @@ def test_after_many_attempts_that_came_to_nothing_the_first_is_tried_again() -> 
 
 
 def test_nobody_comes_back_to_what_is_used_up() -> None:
-    """Its group could not be entered any more, and the turn would be wasted."""
+    """They could not enter its group any more, and would waste the turn."""
     asking = joining()
     for number in range(ATTEMPTS_TRIED):
         asking.open(True, 5.0 * number)
@@ -292,7 +292,7 @@ def test_an_attempt_in_which_we_have_spoken_is_not_tried_again() -> None:
 
 
 def test_a_join_that_has_expired_is_not_said_again_nor_contradicted() -> None:
-    """Not even where an attempt before it, to which we came back later, is still good."""
+    """This holds even if our join for an earlier attempt, made later, is still valid."""
     asking = joining()
     asking.attempt_number = 3
     asking.ask(True, 0.0)
@@ -311,12 +311,12 @@ def test_a_join_that_has_expired_is_not_said_again_nor_contradicted() -> None:
     [
         (0, None, 5, 0),
         (2, None, 5, 2),
-        (2, 0, 5, 0),  # the leader's count is everybody's
-        (0, 2, 5, 0),  # but for those who have seen nothing fail: an early attempt may have a late number
+        (2, 0, 5, 0),  # the leader's count holds for all
+        (0, 2, 5, 0),  # except peers that have seen nothing fail: an early attempt may have a high number
         (2, 1, 5, 1),
         (9, 3, 5, 3),
         (1000, 1000, 1000, 3),  # a leader that lies gains no more than this bound
-        (1000, 1000, 1, 1),  # nor more than so early an attempt can have seen: a restarted voter counts on it
+        (1000, 1000, 1, 1),  # nor more than so early an attempt can have seen: a restarted voter relies on it
         (5, 5, 0, 0),
     ],
 )
@@ -330,7 +330,7 @@ def test_the_leaders_void_groups_double_the_deadline_of_all(
 
 
 def test_only_a_group_that_was_void_doubles_the_deadline() -> None:
-    """Whoever was alone for long would else begin again with deadlines, and bonds by votes, eight times as long."""
+    """Else a peer that was alone for long would begin again with deadlines and vote locks eight times as long."""
     asking = joining()
     asking.open(True, 0.0)
     asking.void(5.0)
@@ -363,7 +363,7 @@ def test_whoever_drifted_apart_meets_where_most_are() -> None:
 
 
 def test_two_halves_that_drifted_apart_meet_at_the_later_attempt() -> None:
-    """The leader of the earlier one may be silent towards those who are at the later one."""
+    """The leader of the earlier attempt may be silent towards peers at the later one."""
     for own in (0, 1):
         asking = joining(me=0, first_attempt=own)
         for attempt, peer in zip((own, 1 - own, 1 - own), FIVE[1:], strict=False):
@@ -374,7 +374,7 @@ def test_two_halves_that_drifted_apart_meet_at_the_later_attempt() -> None:
 
 
 def test_nobody_meets_in_an_attempt_whose_roster_it_has_spoken_under() -> None:
-    """All of them would ask where no roster can have them, because all the others do."""
+    """Else all would ask where no roster can have them, because all the others do."""
     asking = joining()
     asking.open(True, 0.0)
     asking.enter(group_of(asking.chain, FIVE))
@@ -387,7 +387,7 @@ def test_nobody_meets_in_an_attempt_whose_roster_it_has_spoken_under() -> None:
 
 
 def test_attempts_that_went_by_while_we_caught_up_count_for_the_deadline() -> None:
-    """Who asked in vain in the first attempt, and met the others in the third, waits as long as they."""
+    """A peer that asked in vain in the first attempt and met the others in the third waits as long as they do."""
     asking = joining()
     asking.open(True, 0.0)
     for peer in FIVE:
@@ -414,7 +414,7 @@ def test_an_attempt_far_away_is_refused() -> None:
 
 
 def test_after_the_last_attempt_nobody_asks_any_more() -> None:
-    """A hostile one of two can drag the other there, 256 at a time."""
+    """A hostile peer of two can drag the other there, 256 attempts at a time."""
     asking = joining(first_attempt=ATTEMPT_MAX)
     assert joins(asking.open(True, 0.0)) != []
     asking.own.use_up(ATTEMPT_MAX)
@@ -437,7 +437,7 @@ def words(asking: Joining) -> dict[int, bytes]:
 
 
 def test_nothing_is_ever_said_twice_in_other_words() -> None:
-    """Whatever is forgotten, by number or by age, cannot be entered any more."""
+    """Attempts forgotten by number or by age cannot be entered any more."""
     asking, said = joining(), dict[int, bytes]()
     now = 0.0
     for number in range(80):
@@ -455,7 +455,7 @@ def test_nothing_is_ever_said_twice_in_other_words() -> None:
 
 
 def test_an_attempt_whose_join_has_expired_is_left_behind() -> None:
-    """Else everybody would go back there again and again, and be refused."""
+    """Else all would go back there again and again, and be refused."""
     asking = joining()
     asking.open(True, 0.0)
     asking.ask(True, 10_000.0)
@@ -470,7 +470,7 @@ def test_gatherings_are_bounded_and_stay_near() -> None:
 
 
 def test_a_leader_of_many_void_attempts_can_lead_another() -> None:
-    """Rosters that it issued are not forgotten lightly, but they must not stop it for good."""
+    """It keeps the rosters that it issued, but they must not stop it for good."""
     asking = joining(me=0)
     for attempt in range(3 * GATHERINGS_MAX):
         asking.attempt_number = attempt
@@ -510,8 +510,8 @@ def test_enough_others_make_a_leader_follow() -> None:
     [
         (5, (0, 1), True),  # two of five: one of them is honest
         (5, (0,), False),
-        (5, (0, 6, 7, 8, 9), False),  # keys that nobody knows prove nothing
-        (4, (0, 1, 2, 3), False),  # who was in the newest version knows when the next is due
+        (5, (0, 6, 7, 8, 9), False),  # unknown keys prove nothing
+        (4, (0, 1, 2, 3), False),  # a member of the newest version knows when the next is due
     ],
 )
 def test_who_has_no_part_in_the_newest_version_follows_those_who_have(
@@ -537,7 +537,7 @@ def test_a_leader_shows_newcomers_once_who_asks() -> None:
         own.presence.see(peer, presence(), 0.0)
     attempt = next(number for number in range(5) if leading.leads(number))
     shown = []
-    for number in (0, 6, 1, 2):  # of the newest version are 0 to 4, and 5 does not ask
+    for number in (0, 6, 1, 2):  # 0 to 4 are in the newest version, and 5 does not ask
         gathering = leading.hear(join(chain, PEERS[number], attempt), 0.0)
         assert gathering is not None
         shown.append(joined(leading.close(gathering, frozenset(), False, 0.0)))
@@ -547,7 +547,7 @@ def test_a_leader_shows_newcomers_once_who_asks() -> None:
 
 
 def joined(actions: list[Action]) -> list[tuple[PeerId, PeerId]]:
-    """Whose join is sent to whom."""
+    """Return the receiver and the author of each sent join."""
     sent = [action for action in actions if isinstance(action, Send)]
     return [(one.to, PeerId(one.message.sender)) for one in sent if isinstance(one.message, Statement)]
 

@@ -1,4 +1,4 @@
-"""Whose speed counts for a fragment, and when a minority may go on alone (design §6.2 step 1, §6.3)."""
+"""The voters' speeds that count for a fragment, and when a minority may go on alone (design §6.2 step 1, §6.3)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ EVERYONE = (0, 1, 2, 3)
 
 
 def core_that_sees(rates, steps=0, **changes):
-    """Peer 0, training at 2 steps per second, sees the others at these rates."""
+    """Make the core of peer 0, which trains at 2 steps per second and sees the others at these rates."""
     core = CLUB.core(0, **changes)
     core.steps, core.steps_per_second, core.steps_seen = steps, 2.0, NOW
     for number, rate in rates.items():
@@ -29,7 +29,7 @@ def rates_of(core, chain, now=NOW):
 def test_at_version_zero_everyone_who_trains_counts():
     core = core_that_sees({1: 1.0, 4: 4.0}, steps=7)
     found = voter_paces(core, CLUB.chain(), NOW, NOW)
-    assert sorted(pace.steps_per_second for pace in found) == [1.0, 2.0, 4.0]  # 4 is no founder
+    assert sorted(pace.steps_per_second for pace in found) == [1.0, 2.0, 4.0]  # the one with rate 4 is no founder
     assert {pace.steps for pace in found} == {7}  # all steps count, not those since some version
 
 
@@ -57,7 +57,7 @@ def test_who_has_no_vote_counts_itself_only_where_few_are_there(monkeypatch):
     assert CLUB.ids[0] not in chain.active_set()
     assert rates_of(seen, chain) == [1.0, 2.0, 3.0]
     monkeypatch.setattr(core_module, "PEERS_PER_GROUP_MAX", 1)
-    assert rates_of(seen, chain) == [1.0, 2.0, 3.0]  # who only says to be there makes no crowd of a small group
+    assert rates_of(seen, chain) == [1.0, 2.0, 3.0]  # peers that only publish presence make no crowd
     monkeypatch.setattr(tickets, "PEERS_PER_GROUP_MAX", 1)
     assert rates_of(seen, chain) == [1.0, 3.0]
     assert rates_of(nobody, chain) == [2.0]
@@ -85,7 +85,7 @@ def test_the_first_version_of_a_fragment_comes_with_its_share_of_the_first_cycle
 
 @pytest.mark.parametrize("crawl", [0.0, 1e-6])
 def test_a_first_version_waits_three_of_our_own_intervals_at_most(crawl):
-    """Whoever says to train counts there; so any number of keys could say to hardly move."""
+    """All peers that claim to train count there, so any number of keys could claim to hardly move."""
     tempo = Tempo(core_that_sees({1: 2.0, 2: 2.0, 3: crawl, 4: crawl, 5: crawl, 6: crawl}), NOW, NOW)
     pacing = tempo.pacing(CLUB.chain(), NOW)
     assert pacing.due_at == NOW + 3 * PACE.steps_per_version / 2.0

@@ -1,4 +1,4 @@
-"""How a leader gathers joins, and how members hold it to them (design §6.2 steps 2–3)."""
+"""A leader gathers joins, and members make it include them (design §6.2 steps 2–3)."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ OTHERS = tuple(number for number in EVERYONE if number != LEADER)
 
 def gathering(club: Club = CLUB, leader: int = LEADER) -> RosterBuilder:
     own = club.core(leader)
-    own.boot = boot(leader)  # of the joins that a club makes
+    own.boot = boot(leader)  # as in the joins that a club makes
     return RosterBuilder(own, club.chain(), attempt=0)
 
 
@@ -65,7 +65,7 @@ def test_a_join_is_news_once_per_life():
 
 
 def test_our_own_join_of_an_earlier_life_is_not_ours():
-    """A roster with it would be said by that life, which may have issued another one."""
+    """A roster with it would speak for that life, which may have issued another one."""
     gathered = gathering()
     assert not hear(gathered, CLUB.join(LEADER, CHAIN, boot=boot(LEADER, life=2)))
     assert hear(gathered, CLUB.join(LEADER, CHAIN))
@@ -110,11 +110,11 @@ def test_where_the_quorum_does_not_come_it_is_not_waited_for_all_the_time():
     assert gathered.due_at() == NOW + patience + gathered.core.grace_seconds()
     for number in (2, 3):
         hear(gathered, CLUB.join(number, CHAIN), NOW + 2 * patience)
-    assert gathered.due_at() == NOW + patience + gathered.core.grace_seconds()  # a late quorum does not begin anew
+    assert gathered.due_at() == NOW + patience + gathered.core.grace_seconds()  # a late quorum does not restart it
 
 
 def test_the_grace_window_ends_before_members_stop_waiting_for_a_roster():
-    """Leader and members go by the same deadline, however slow the learners are."""
+    """Leader and members use the same deadline, however slow the learners are."""
     core = CLUB.core(LEADER)
     core.steps_per_second = 1e-3
     gathered = RosterBuilder(core, CLUB.chain(), attempt=0)
@@ -176,7 +176,7 @@ def test_of_too_many_the_newest_roster_keeps_most_seats():
     assert set(staying) < group.voters
     assert group.members == seated(order, chain.newest_roster())
     assert not group.minor
-    assert gathered.lacking(group.voters, frozenset()) == []  # no place left, so nobody is lacking
+    assert gathered.lacking(group.voters, frozenset()) == []  # no seat is left, so no join is lacking
 
 
 def test_whoever_was_silent_is_left_out_if_the_others_are_enough():
@@ -198,7 +198,7 @@ def test_whoever_was_silent_is_taken_if_without_it_there_is_no_group():
 
 
 def joined(number: int) -> tuple[Engine, Statement]:
-    """A founder that asks into attempt 0 of fragment 0, and its join."""
+    """Return a founder that asks into attempt 0 of fragment 0, and its join."""
     engine = Engine(CLUB.core(number), [CLUB.chain(0), CLUB.chain(1)], [0, 0], NOW)
     actions = engine.handle(Progress(0, 1.0), NOW)
     for other in EVERYONE:
@@ -249,7 +249,7 @@ def test_a_join_that_has_expired_is_in_no_roster() -> None:
     assert members(close(gathered, EVERYONE, now=NOW + 30)) == set(EVERYONE) - {OTHERS[0]}
 
 
-# -- what a peer hears of attempts
+# -- joins that a peer receives
 
 
 def joining() -> Joining:

@@ -119,7 +119,7 @@ def test_later_only_the_active_set_counts_and_its_steps_since_the_last_version()
 
 @pytest.mark.parametrize("rate", [0.01, 1.0])
 def test_a_slow_peer_expects_the_interval_of_the_median(rate: float) -> None:
-    """Else it would refuse, for very long, the minor group that the others may form (design §6.3)."""
+    """Else it would long refuse the minor group that the others may form (design §6.3)."""
     own, chain = core(), chain_of(core())
     chain.append(certificate(chain, PEERS[:4]))
     own.steps_per_second = rate

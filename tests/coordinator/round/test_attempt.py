@@ -1,4 +1,4 @@
-"""One member in one group: what it does early, late, without its leader, and after it has given up."""
+"""One member in one group: early and late messages, a lost leader, and after it has given up."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ FIVE = PEERS[:5]
 
 
 class Member:
-    """An attempt at one of five, with the words of the others at hand."""
+    """The attempt of one of five members, with the others' statements at hand."""
 
     def __init__(self, place: int) -> None:
         self.chain: Chain = chain_of(core())
@@ -41,13 +41,13 @@ class Member:
 
     @property
     def order(self) -> tuple[PeerId, ...]:
-        """The leader first, then the others in beacon order."""
+        """Members: the leader first, then the others in beacon order."""
         rest = tuple(member for member in self.group.members if member != self.group.leader)
         return (self.group.leader, *rest)
 
     @property
     def partition(self) -> int:
-        """The one that this member reduces."""
+        """The partition that this member reduces."""
         return self.group.reducers.index(self.me)
 
     def _result(self, partition: int, turn: int) -> Statement:
@@ -80,7 +80,7 @@ class Member:
     def look_into(
         self, asked: list[Action], finding: Finding = Finding.CONFIRMED, refutation: Refutation | None = None
     ) -> list[Action]:
-        """Every reducer opens what it was asked for, and every recomputation comes to this."""
+        """Let every reducer open the requested leaves, and every recomputation give this finding."""
         actions: list[Action] = []
         for send in [one for one in asked if isinstance(one, Send)]:
             if isinstance(send.message, OpenNote):
@@ -137,7 +137,7 @@ def test_a_member_encodes_commits_scatters_checks_and_votes() -> None:
         (member.group.reducer(j), digest_of(member.me.encode(), bytes([j]))) for j in range(5)
     ]
     asked = member.hear_results()
-    assert sent(asked, "check") == []  # not before it has looked into them
+    assert sent(asked, "check") == []  # not before it has inspected them
     checks = sent(member.look_into(asked), "check")
     assert [to for to, _ in checks] == [member.group.leader]
     assert checks[0][1].read(Check).complaints == ()
@@ -222,7 +222,7 @@ def test_parts_of_a_second_turn_that_overtake_its_order_are_kept() -> None:
 
 
 def test_results_of_a_second_turn_that_overtake_its_order_are_kept() -> None:
-    """Only the order says who reduces again: here all but one have failed, and this one does all their work."""
+    """Only the redo says who reduces again: here all but one have failed, and this one does all their work."""
     member = Member(2)
     member.hear_bundle()
     standing = (member.partition + 1) % 5
@@ -243,7 +243,7 @@ def test_results_of_a_second_turn_that_overtake_its_order_are_kept() -> None:
 def test_who_has_not_heard_of_a_redo_applies_what_a_proposal_says_came_of_it(
     result_first: bool, abstained: bool
 ) -> None:
-    """Its leader may have died, or not have told everybody: those who have the proposal hand it on."""
+    """Its leader may have died, or not have told all: members with the proposal pass it on."""
     member = Member(2)
     member.hear_bundle()
     for partition in (0, 2, 3, 4):
@@ -270,7 +270,7 @@ def test_who_has_not_heard_of_a_redo_applies_what_a_proposal_says_came_of_it(
 
 
 def test_a_leader_orders_a_redo_once_so_many_have_checked_that_it_knows_all_that_is_missing() -> None:
-    """The first two who complain may have got what the others lack."""
+    """The first two that complain may hold a result that the others lack."""
     leader = Member(0)
     leader.hear_bundle()
     lacking = {1: (1,), 2: (1,), 3: (1, 3), 4: (1, 3)}
@@ -284,7 +284,7 @@ def test_a_leader_orders_a_redo_once_so_many_have_checked_that_it_knows_all_that
 
 
 def test_a_leader_does_not_propose_while_its_own_order_is_on_its_way_to_it() -> None:
-    """It proposed the checks from before: who was to reduce again did so for nothing, and the partition was frozen."""
+    """Once it proposed old checks: reducers reduced again for nothing, and the partition was frozen."""
     leader = Member(0)
     leader.hear_bundle()
     digests = [None, *(one.digest for one in leader.results[1:])]
@@ -309,7 +309,7 @@ def test_a_redo_needs_the_complaints_that_justify_it() -> None:
 
 
 def test_a_reducer_does_not_wait_for_the_part_of_a_member_that_is_gone() -> None:
-    """Lost before there was anything to wait for: the duty begins without it."""
+    """It was lost before the duty began, so the duty begins without it."""
     member = Member(2)
     member.attempt.lose(member.order[4], 0.5)
     member.hear_bundle()
@@ -331,7 +331,7 @@ def test_who_is_heard_of_again_is_not_gone() -> None:
 
 
 def test_whoever_was_silent_in_the_group_before_is_not_waited_for() -> None:
-    """The leader fixes the input set without it, at once; with it, should it have committed until then."""
+    """The leader fixes the input set at once, without it, or with it if it has committed by then."""
     for silent_speaks in (False, True):
         member = Member(0)
         silent = member.order[4]
@@ -417,7 +417,7 @@ def test_missing_results_are_asked_of_reducers_then_of_who_proposed_and_who_vote
 
 
 def test_a_result_that_others_show_does_not_say_that_its_reducer_comes() -> None:
-    """Or one that gives its results to half of the members would be waited for to the end again and again."""
+    """Else members would wait to the end, again and again, for a reducer that gives its results to half of them."""
     member = Member(2)
     member.hear_bundle()
     shown, given = (member.group.reducer(partition) for partition in range(2))
@@ -425,7 +425,7 @@ def test_a_result_that_others_show_does_not_say_that_its_reducer_comes() -> None
     member.attempt.exchange.waits.note_result_sender(given, member.results[1].digest)
     member.hear_results(range(2))
     assert member.core.lateness.hurried({shown, given}, RESULT, 1) == {shown}
-    member.attempt.exchange.waits.note_result_sender(shown, member.results[0].digest)  # it comes after all
+    member.attempt.exchange.waits.note_result_sender(shown, member.results[0].digest)  # now it is the sender
     member.hear_results(range(1))
     assert not member.core.lateness.hurried({shown, given}, RESULT, 1)
 
@@ -453,7 +453,7 @@ def test_a_proposal_is_handed_on_while_its_proposer_has_not_voted() -> None:
 
 
 def test_nobody_is_reminded_of_what_came_a_moment_ago() -> None:
-    """All members tick at about one time: each would send the proposal to all whose votes are on their way."""
+    """All members tick at about the same time: each would send the proposal to all whose votes are on their way."""
     member = Member(2)
     member.hear_bundle()
     member.hear_results()
@@ -465,7 +465,7 @@ def test_nobody_is_reminded_of_what_came_a_moment_ago() -> None:
 
 
 def test_who_accepted_the_leaders_proposal_does_not_propose_as_well() -> None:
-    """The second in order would split the votes."""
+    """A second proposal would split the votes."""
     second = Member(1)
     second.hear_bundle()
     second.hear_results()
@@ -528,7 +528,7 @@ def test_results_that_are_false_are_refused() -> None:
 
 
 def test_a_check_from_before_the_redo_says_nothing_after_it() -> None:
-    """Messages overtake each other; the newest phase counts."""
+    """Messages may overtake each other; the newest phase counts."""
     leader = Member(0)
     leader_role = leader.attempt.leader_role
     first, second = leader.checks()[1], leader.checks(phase=1)[1]
@@ -546,7 +546,7 @@ def test_the_leader_bundles_what_came_by_its_time() -> None:
     for peer in leader.order[1:4]:
         actions += leader.hear(commit(leader.chain, leader.group, peer), 0.5)
     assert sent(actions, "bundle") == []
-    assert sent(leader.attempt.tick(2.0), "bundle") == []  # three of five are no more than two thirds
+    assert sent(leader.attempt.tick(2.0), "bundle") == []  # three of five are not more than two thirds
     bundles = sent(leader.hear(commit(leader.chain, leader.group, leader.order[4]), 2.1), "bundle")
     assert {to for to, _ in bundles} == set(FIVE)
     assert {one.sender for one in bundles[0][1].read(Bundle).commits} == set(leader.order[1:])
@@ -554,7 +554,7 @@ def test_the_leader_bundles_what_came_by_its_time() -> None:
 
 @pytest.mark.parametrize(("left_out", "enough"), [(0, 4), (1, 5)])
 def test_a_group_whose_leader_leaves_too_many_out_is_given_up(left_out: int, enough: int) -> None:
-    """Else a hostile leader could have the others certify what the hostile alone have brought (docs/adr/0038)."""
+    """Else a hostile leader could make the others certify only hostile contributions (docs/adr/0038)."""
     for count in (enough - 1, enough):
         member = Member(2)
         member.attempt.exchange.left_out = left_out

@@ -1,4 +1,4 @@
-"""Votes, abstentions, and when nothing can come of a group any more (design §6.2 step 9)."""
+"""Votes, abstentions, and when a group can make no certificate any more (design §6.2 step 9)."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def test_two_abstentions_of_five_end_it() -> None:
 
 
 def test_two_proposals_that_share_the_votes_end_it() -> None:
-    """Nobody abstained, all have voted: without this they would stay locked for three deadlines."""
+    """No member abstained, all voted: else they would stay locked for three deadlines."""
     counted = ballot()
     for number, voter in enumerate(FIVE[:4]):
         counted.add_vote(vote(voter, state=number % 2))
@@ -127,7 +127,7 @@ moves = st.lists(st.tuples(st.sampled_from(FIVE), st.sampled_from(["abstain", 0,
 def test_what_is_hopeless_stays_so_among_honest_voters(
     first: list[tuple[PeerId, object]], more: list[tuple[PeerId, object]]
 ) -> None:
-    """Honest voters vote once, or abstain and then never vote."""
+    """Honest voters vote only once, or abstain and then never vote."""
     counted, done, was_hopeless = ballot(), set[PeerId](), False
     for voter, move in [*first, *more]:
         if voter in done:
@@ -143,7 +143,7 @@ def test_what_is_hopeless_stays_so_among_honest_voters(
 
 
 def test_a_vote_outweighs_an_abstention_of_the_same_key() -> None:
-    """Its owner contradicts itself; that must free nobody whose vote may still be in a certificate."""
+    """The key contradicts itself; that must not free voters whose votes may still make a certificate."""
     counted = ballot()
     for voter in FIVE[:3]:
         counted.add_vote(vote(voter))
@@ -152,7 +152,7 @@ def test_a_vote_outweighs_an_abstention_of_the_same_key() -> None:
 
 
 def test_the_active_share_can_make_a_group_hopeless() -> None:
-    """Two thirds of the roster are not enough where these are too few of the active set."""
+    """Two thirds of the roster are not enough if they are too few of the active set."""
     chain = chain_of(core())
     chain.append(certificate(chain, FIVE))
     group = group_of(chain, (*FIVE[:3], *PEERS[5:9]))

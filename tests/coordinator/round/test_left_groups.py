@@ -1,7 +1,7 @@
-"""A group that was left, or declined, is not entered any more, whoever shows its roster and however late that comes.
+"""A member never enters a group again that it left or declined, however often and late its roster is shown.
 
-There we may have committed, voted or abstained; what we said in it a second time would be said in other words, and two
-different statements in one place are what bans a key (`coordinator.trust.statement_slots`).
+It may have committed, voted or abstained there. A second time its statements would differ, and two different statements
+in one slot ban a key (`coordinator.trust.statement_slots`).
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ CHAIN = CLUB.chain()
 ORDER = CHAIN.leaders()
 ME = CLUB.number(ORDER[4])  # leads none of the attempts here
 DEADLINE = PACE.round_seconds
-ROSTERS = 40  # more than anybody should remember one by one
+ROSTERS = 40  # more than a peer should remember one by one
 
 
 class Member:
-    """One peer's engine on a clock, with everything that it said."""
+    """One peer's engine on a clock, with all statements that it sent."""
 
     def __init__(self) -> None:
         self.engine = Engine(CLUB.core(ME), [CLUB.chain(0), CLUB.chain(1)], [0, 0], NOW)
@@ -39,14 +39,14 @@ class Member:
         return actions
 
     def ask_into(self, attempt: int) -> Statement:
-        """Let time pass, without answers, until it asks into this attempt of fragment 0."""
+        """Let time pass without answers until it asks into this attempt of fragment 0; return its join."""
         while (found := self.join(attempt)) is None:
             assert self.now < NOW + 1000 * DEADLINE
             self.wait(min(self.engine.next_deadline(self.now) - self.now, 1.0))
         return found
 
     def wait(self, seconds: float) -> None:
-        """Everybody trains on."""
+        """Let time pass while all peers train."""
         self.now += seconds
         steps = int(self.now)
         for peer in ORDER[:4]:
@@ -62,18 +62,18 @@ class Member:
         return self.handle(Received(by or PeerId(roster.sender), roster))
 
     def words(self, roster: Statement) -> list[str]:
-        """The kinds of what it said in this group, each statement once."""
+        """Return the kinds of its statements in this group, each statement once."""
         found = {one.digest: one.context.kind for one in self.said if one.context.group == roster.digest}
         return sorted(found.values())
 
     def commit(self, entered: list[Action]) -> None:
-        """Its contribution is ready."""
+        """Hand it its encoded contribution."""
         (encode,) = [one for one in entered if isinstance(one, Encode)]
         roots = tuple(digest(("part", self.now, partition)) for partition in range(encode.partitions))
         self.handle(Encoded(encode.key, 800, 8, 0, 8, roots, (1.0,)))
 
     def leave(self) -> None:
-        """Wait until the group that it is in has come to nothing."""
+        """Wait until the group that it is in has failed."""
         attempt = self.engine.machines[0].attempt
         assert attempt is not None
         self.wait(attempt.timeline.end - self.now)
@@ -81,7 +81,7 @@ class Member:
 
 
 def roster(own: Statement, attempt: int, revision: int = 0, voids: int = 0) -> Statement:
-    """A roster of this attempt with us in it; its leader is not, so that nothing convicts it of signing many."""
+    """Make a roster of this attempt with us in it, but without its leader, so that several do not convict it."""
     leader = ORDER[attempt % 5]
     others = [CLUB.number(peer) for peer in ORDER[:4] if peer != leader]
     joins = [own, *(CLUB.join(other, CHAIN, attempt, expires_unix_seconds=int(NOW) + 100_000) for other in others)]
@@ -90,7 +90,7 @@ def roster(own: Statement, attempt: int, revision: int = 0, voids: int = 0) -> S
 
 
 def test_a_group_that_was_declined_is_not_entered_later() -> None:
-    """It has said there that it abstains. That was kept for some dozens of rosters only, and a leader can sign more."""
+    """It has abstained there. Once it remembered that for some dozens of rosters only, and a leader can sign more."""
     member = Member()
     first, second = member.ask_into(0), member.ask_into(1)
     member.commit(member.shown(roster(second, 1)))
@@ -120,7 +120,7 @@ def test_a_group_that_came_to_nothing_is_not_entered_again(revision: int, by: in
 
 
 def test_an_earlier_revision_is_passed_by_for_good() -> None:
-    """A draft that was revised is not gone back to, neither while we are in the later one nor after it."""
+    """A member never goes back to a revised draft, neither while it is in the later one nor after that."""
     member = Member()
     own = member.ask_into(0)
     draft, revised = roster(own, 0), roster(own, 0, revision=1)

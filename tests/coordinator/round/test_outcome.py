@@ -1,4 +1,4 @@
-"""From checks to an outcome, the same for everybody (design §6.2 steps 8–9)."""
+"""Outcomes from checks, the same for all members (design §6.2 steps 8–9)."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def world() -> tuple[Chain, Group, InputSet]:
 
 
 def checks_of(world: tuple[Chain, Group, InputSet], held: Sequence[Sequence[bool]], phase: int = 0) -> list[Checked]:
-    """One check per row; True where that member holds a partition's result."""
+    """Make one check per row; True if that member holds a partition's result."""
     chain, group, inputs = world
     digests = [result_of(group, partition, phase)[0] for partition in range(5)]
     return [
@@ -71,7 +71,7 @@ def test_the_order_of_checks_makes_no_difference(held: list[list[bool]], shuffle
 
 @given(st.lists(st.lists(st.sampled_from(["sure", "doubts", "lacks"]), min_size=5, max_size=5), min_size=1, max_size=5))
 def test_agreed_is_what_two_thirds_are_sure_of_and_redone_what_a_third_lacks_or_doubts(said: list[list[str]]) -> None:
-    """Counted apart, a few that lack it and as many that doubt it leave too few who vote for it."""
+    """If they were counted apart, a few that lack it and as many that doubt it would leave too few voters."""
     chain = chain_of(core())
     group = group_of(chain, FIVE)
     inputs, checks = inputs_of(chain, group), []

@@ -1,4 +1,4 @@
-"""A reducer's duty, and the weights of what it merges (design §6.2 step 6)."""
+"""A reducer's duty, and the weights of its inputs (design §6.2 step 6)."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_it_waits_for_nobody_whose_part_cannot_come() -> None:
 
 
 def test_it_waits_only_a_moment_for_the_part_of_somebody_on_probation() -> None:
-    """Who has committed and sends nothing cannot hold the others up (docs/adr/0030)."""
+    """A member that commits but sends nothing cannot delay the others (docs/adr/0030)."""
     reducing = duty(2, INPUTS.peers[4])
     arrive(reducing, 0, 1, 2, 3)
     assert reducing.decide(1.0) is None
@@ -105,7 +105,7 @@ def test_strangers_are_lost_without_harm() -> None:
 
 
 def test_weights_are_quantity_times_quality() -> None:
-    """A weight of 100 tokens in 10 steps is 1000."""
+    """The weight of 100 tokens in 10 steps is 1000."""
     assert contribution_weight(100, 10) == 1000.0
     assert contribution_weight(300, 3) == 30000.0
     assert contribution_weight(300, 0) == 0.0
@@ -128,7 +128,7 @@ def test_nobody_weighs_more_than_half_as_much_again_as_the_median(given_counters
 
 @given(st.integers(1, 32), st.data())
 def test_fewer_than_a_third_of_a_group_never_weigh_half(members: int, data: st.DataObject) -> None:
-    """Whatever they claim, however little some of the honest do, and however many of these may be missing."""
+    """This holds whatever they claim, however little some honest peers do, and however many of these are missing."""
     hostile = most_hostile(members)
     merged = data.draw(st.integers((2 * members + 1) // 3, members))
     claims = st.lists(st.integers(1, 1000), min_size=merged, max_size=merged)
@@ -141,7 +141,7 @@ def test_fewer_than_a_third_of_a_group_never_weigh_half(members: int, data: st.D
 
 @given(counters, st.integers(1, 32))
 def test_a_claim_to_more_moves_nobody_elses_weight(given_counters: list[tuple[int, int]], members: int) -> None:
-    """Who is among the heaviest anyway says nothing about what the others weigh."""
+    """The claims of the heaviest do not affect the weights of the others."""
     places = range(len(given_counters))
     heaviest = max(places, key=lambda place: contribution_weight(*given_counters[place]))
     claiming = [

@@ -1,4 +1,4 @@
-"""Refutations that others send: each is judged by its own recomputation."""
+"""Refutations from others: each is judged by its own recomputation."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def held(partition: int) -> HeldResult:
 
 
 def test_what_an_earlier_claim_comes_to_says_nothing_about_the_next() -> None:
-    """One that somebody else has proven meanwhile is forgotten while it is still recomputed."""
+    """A claim that another member has proven meanwhile is forgotten while its recomputation still runs."""
     results = {one.statement.digest: one for one in map(held, range(2))}
     false, honest = results
     exchange: Any = SimpleNamespace(

@@ -1,4 +1,4 @@
-"""One member that looks into results: whom it asks, when it passes them over, and what it believes of others."""
+"""One member that inspects results: the peers it asks, when it passes them over, and when it relies on others."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_what_the_owners_open_is_recomputed_once_all_have() -> None:
     owners = [to for to, one in asked(answer(member, inspect, Finding.UNOPENED)) if one.own]
     for peer in owners:
         index = member.inputs.peers.index(peer)
-        stolen = OpenedInput(member=(index + 1) % 5, pieces=(), siblings=())  # nobody opens what is not its own
+        stolen = OpenedInput(member=(index + 1) % 5, pieces=(), siblings=())  # it may only open its own
         own = OpenedInput(member=index, pieces=(), siblings=())
         found = member.attempt.on_opening(peer, OpeningNote(**place, inputs=(stolen, own)), 1.0)
         assert [type(one) for one in found] == ([Inspect] if peer == owners[-1] else [])
@@ -107,7 +107,7 @@ def test_what_the_owners_open_is_recomputed_once_all_have() -> None:
 
 
 def passed_over() -> tuple[Member, int, OpenNote, list[PeerId]]:
-    """Our member, one partition whose reducer has not opened, our question, and the owners that it was asked of."""
+    """Return our member, a partition whose reducer has not opened, our request, and the owners that got it."""
     member, actions = ready()
     late = others(member)[0]
     member.look_into([one for one in actions if not (isinstance(one, Send) and _is_about(one, late))])
@@ -122,7 +122,7 @@ def shown(member: Member, note: OpenNote, peers: list[PeerId]) -> OpeningNote:
 
 
 def test_a_reducer_that_opens_late_is_believed_all_the_same() -> None:
-    """On slow lines an answer takes longer than the wait for it."""
+    """On slow links an answer takes longer than the wait for it."""
     member, late, note, owners = passed_over()
     member.attempt.tick(1.0 + 2 * OPEN_SECONDS)
     assert member.attempt.inspection.doubts == (late,)
@@ -142,12 +142,12 @@ def test_a_false_opening_of_a_reducer_does_not_end_what_the_owners_show() -> Non
         assert member.attempt.on_opening(peer, shown(member, note, [peer]), 3.0) == []  # the reducer's is recomputed
     [second] = [one for one in answer(member, first, Finding.UNOPENED) if isinstance(one, Inspect)]
     assert len(second.opened) == 4
-    assert member.attempt.on_opening(reducer, shown(member, note, owners), 3.0) == []  # once
+    assert member.attempt.on_opening(reducer, shown(member, note, owners), 3.0) == []  # only once
     assert told(answer(member, second, Finding.REFUTED)) == ["result_refuted"]
 
 
 def test_what_no_owner_shows_is_not_kept() -> None:
-    """It is kept until all have opened: thirty that send a megabyte each would fill the memory."""
+    """Leaves are kept until all owners have opened: thirty that send a megabyte each would fill the memory."""
     member, _, note, owners = passed_over()
     index = member.inputs.peers.index(owners[0])
     long = OpenedInput(member=index, pieces=(bytes(1024),) * 257, siblings=())
@@ -159,7 +159,7 @@ def test_what_no_owner_shows_is_not_kept() -> None:
 
 
 def due(late: int) -> tuple[Member, list[Action], Check]:
-    """A member that signs its check when it is due; of four results `late` have come only now."""
+    """Return a member that signs its check when it is due, though `late` of four results have only just come."""
     member = Member(2)
     member.hear_bundle()
     first, last = others(member)[late:], others(member)[:late]
@@ -176,7 +176,7 @@ def test_what_comes_later_than_most_and_is_not_looked_into_yet_is_doubted() -> N
 
 
 def test_what_all_were_late_with_is_looked_into_before_the_vote() -> None:
-    """Where links are slow a doubt would cost each version; unseen it may be false."""
+    """On slow links a doubt would cost every version, but an unchecked result may be false."""
     member, questions, signed = due(late=3)
     assert signed.doubts == ()
     assert not votes(propose(member))
@@ -195,7 +195,7 @@ def test_what_it_turns_out_not_to_be_gets_no_vote(finding: Finding) -> None:
 
 
 def propose(member: Member, doubters: tuple[PeerId, ...] = ()) -> list[Action]:
-    """The leader's proposal, in which these doubt every result, and the state that it leads to."""
+    """Send the leader's proposal, in which these doubt every result, and the state that it leads to."""
     whole, checks = member.proposal(), []
     for checked in member.checks():
         doubts = tuple(range(5)) if checked.sender in doubters else ()
@@ -219,7 +219,7 @@ def vote_of(member: Member, sender: PeerId) -> Statement:
 
 
 def test_who_had_no_result_to_check_looks_into_it_before_it_votes() -> None:
-    """Else a leader that hides a false one from some has their votes."""
+    """Else a leader could hide a false result from some members and get their votes."""
     member = Member(2)
     member.hear_bundle()
     member.attempt.tick(CHECK_SHARE * 8.0)
@@ -229,7 +229,7 @@ def test_who_had_no_result_to_check_looks_into_it_before_it_votes() -> None:
 
 
 def test_who_is_said_to_doubt_a_result_follows_more_than_a_third() -> None:
-    """By itself it votes for nothing: who shows each third other checks, in which these doubt, would have all votes."""
+    """It never votes alone: else a leader that shows each third checks in which it doubts would get all votes."""
     member, _, _ = due(late=3)
     first, second, *_ = [peer for peer in member.group.members if peer != member.me]
     assert not votes(propose(member, doubters=(member.me,)))
@@ -238,7 +238,7 @@ def test_who_is_said_to_doubt_a_result_follows_more_than_a_third() -> None:
 
 
 def test_who_cannot_find_out_follows_more_than_a_third() -> None:
-    """Among them is an honest one that knows: else whoever opens to all but one could lock all the others."""
+    """One of them is honest and knows: else a reducer that opens to all but one could lock all the others."""
     member, _, _ = due(late=3)
     first, second, *_ = [peer for peer in member.group.members if peer != member.me]
     found = propose(member) + member.hear(vote_of(member, first), 4.4)
@@ -248,7 +248,7 @@ def test_who_cannot_find_out_follows_more_than_a_third() -> None:
 
 
 def test_what_comes_when_both_nonces_are_known_convinces_nobody() -> None:
-    """A leader that orders one redo of some and another one of the rest learns first what they will draw."""
+    """A leader that sends different redos to two sets of members learns first which leaves they will draw."""
     member = Member(2)
     member.hear_bundle()
     member.attempt.tick(CHECK_SHARE * 8.0)
@@ -261,7 +261,7 @@ def test_what_comes_when_both_nonces_are_known_convinces_nobody() -> None:
 
 
 def test_who_still_looks_at_the_end_follows_more_than_a_third() -> None:
-    """It kept its vote from those who had voted, and a result that somebody gave it late locked them all."""
+    """Once it withheld its vote, so a result that it got late locked all members that had voted."""
     member = Member(2)
     member.hear_bundle()
     member.attempt.tick(CHECK_SHARE * 8.0)
@@ -335,7 +335,7 @@ def test_a_refutation_is_believed_once_it_has_been_repeated() -> None:
     assert member.attempt.refutations.partitions == frozenset()
     assert told(answer(member, inspect, Finding.REFUTED)) == ["result_refuted"]
     assert member.attempt.refutations.partitions == {wrong}
-    assert member.hear(refuted(member, wrong, member.order[3])) == []  # known by now
+    assert member.hear(refuted(member, wrong, member.order[3])) == []  # known already
 
 
 def test_who_refutes_falsely_is_not_heard_again() -> None:
@@ -379,7 +379,7 @@ def test_a_proven_result_gets_no_vote_and_a_redo_of_it_is_followed() -> None:
         Redo(partitions=(wrong,), checks=checks),
     )
     member.hear(redo)
-    assert not member.attempt.exchange.redone  # on the leader's word alone: not yet
+    assert not member.attempt.exchange.redone  # not yet: it does not rely on the leader's word alone
     answer(member, inspect, Finding.REFUTED)
     assert member.attempt.exchange.redone == {wrong}
     assert not any(isinstance(one, Apply) for one in member.hear(member.proposal()))
@@ -421,7 +421,7 @@ def test_a_proposal_may_leave_out_what_is_refuted_and_nothing_else() -> None:
 def test_a_member_left_out_has_a_partition_reduced_again(
     claimed: tuple[int, ...], left_out: tuple[int, ...], counts: bool
 ) -> None:
-    """If it was left out, and not everywhere: then it was slow."""
+    """Only if it was really left out, and not everywhere: then it was slow itself."""
     member = Member(0)
     index = member.inputs.peers.index(member.order[4])
     results = {}
@@ -458,7 +458,7 @@ def test_a_member_is_answered_for_one_seed_and_not_for_ever() -> None:
 
 
 def test_who_is_not_of_the_group_gets_nothing_that_a_single_member_brought() -> None:
-    """Observers have no seat in any (`AdmissionControl.seat_refusal`), so they see what all together have made."""
+    """Observers have no seat in any group (`AdmissionControl.seat_refusal`), so they see only merged results."""
     member, _ = ready()
     group, looks_on = member.group.key.roster_id, PEERS[9]
     parts = [NeedNote(what="part", group=group, partition=partition, turn=0) for partition in range(5)]

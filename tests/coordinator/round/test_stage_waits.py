@@ -1,4 +1,4 @@
-"""Stages of a round wait for everybody until they end, for whoever is on probation a moment more than the rest."""
+"""Waits of a round's stages: to the end for most members, only a moment longer for those on probation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""No way through the phases of a vote breaks its promise."""
+"""No path through the phases of a vote breaks its promise."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ STEPS = st.lists(st.sampled_from(VoteStep), max_size=24)
 
 
 def walk(steps: list[VoteStep]) -> list[VotePhase]:
-    """The phases, one after each step that leads somewhere, beginning with silence."""
+    """Return the phases after each step that has a transition, beginning with silence."""
     phases = [VotePhase.SILENT]
     for step in steps:
         after = TRANSITIONS.get((phases[-1], step))

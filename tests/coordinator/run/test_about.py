@@ -1,4 +1,4 @@
-"""What a run says of itself: one line each, shown before consent, and no part of the bytes of a run without it."""
+"""A run's description of itself: single lines shown before consent; a run without them has no bytes for them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Other minor versions: which models may grow, and what is said of a run that asks for more than this version has."""
+"""Other minor versions: the models that may grow, and the error for a run that needs a newer version."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_what_is_hashed_again_has_the_fields_that_it_had(model: type[Wire]) -> N
 
 
 def models_in(annotation: Any) -> set[type[Wire]]:
-    """Every model that a field's type names."""
+    """Return every model that a field's type names."""
     if isinstance(annotation, type) and issubclass(annotation, Wire):
         return {annotation}
     return {model for inner in get_args(annotation) for model in models_in(inner)}
@@ -77,7 +77,7 @@ def test_bytes_of_another_run_are_nobodys_manifest() -> None:
 )
 @pytest.mark.parametrize("known", [True, False], ids=["known words", "new words"])
 def test_a_run_that_is_beyond_us_is_told_in_a_sentence(changes: dict[str, int], sentence: str, known: bool) -> None:
-    """Also if the rest of its manifest makes no sense to us."""
+    """This holds even if the rest of its manifest makes no sense to us."""
     plain = list(msgpack.unpackb(MANIFEST.model_copy(update=changes).to_wire(), use_list=True))
     if not known:
         plain[0] = "described otherwise"
@@ -89,7 +89,7 @@ def test_a_run_that_is_beyond_us_is_told_in_a_sentence(changes: dict[str, int], 
 
 
 def test_a_manifest_that_says_more_than_we_know_is_not_half_obeyed() -> None:
-    """Its run id would not be that of the manifest that we read."""
+    """Its run id would differ from that of the manifest as we read it."""
     plain = msgpack.unpackb(MANIFEST.to_wire(), use_list=True)
     left_out = [None] * (len(RunConfig.model_fields) - len(plain[0]))
     for grown in ([*plain, 1], [[*plain[0], *left_out, 1], *plain[1:]]):
@@ -100,5 +100,5 @@ def test_a_manifest_that_says_more_than_we_know_is_not_half_obeyed() -> None:
 
 
 def test_a_run_asks_for_no_more_than_it_needs() -> None:
-    """A new run is open to all minor versions unless its manifest holds what some of them do not know."""
+    """A new run is open to all minor versions unless its manifest has fields that some of them do not know."""
     assert MANIFEST.protocol_minor_min == 0

@@ -1,4 +1,4 @@
-"""What a run is (design §8 protocol versions): errors that say what to do, and a name that covers everything."""
+"""Manifests (design §8 protocol versions): errors that say what to do, and a run id that covers every field."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_the_example_is_a_run():
 
 
 def test_the_example_names_every_key():
-    """It is what people copy, so whatever can be set is in it."""
+    """People copy it, so it has every key that can be set."""
 
     def keys(model: BaseModel) -> dict[str, object]:
         fields = type(model).model_fields.items()
@@ -61,7 +61,7 @@ def test_an_empty_file_is_a_run_of_defaults():
 
 
 def test_a_file_of_before_that_says_0_is_the_same_run():
-    """Its manifest has the value in its bytes, and so in its id: the golden manifest is of such a run."""
+    """The manifest has the value in its bytes, and so in its id: the golden manifest is of such a run."""
     assert RunConfig.parse("[trust]\nscore_share = 0.0", "run.toml").to_wire() == RunConfig().to_wire()
 
 
@@ -147,7 +147,7 @@ def test_a_config_cannot_be_changed():
 
 
 def leaves(model: BaseModel, path: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
-    """Where in a manifest a value can differ."""
+    """Return the paths of all values in a manifest."""
     found = []
     for name in type(model).model_fields:
         value = getattr(model, name)
@@ -156,7 +156,7 @@ def leaves(model: BaseModel, path: tuple[str, ...] = ()) -> list[tuple[str, ...]
 
 
 def changed(model: BaseModel, path: tuple[str, ...]) -> BaseModel:
-    """The model with another value in one place; nobody checks whether it is a valid one."""
+    """Return the model with another value at this path, valid or not."""
     name, rest = path[0], path[1:]
     value = getattr(model, name)
     if rest:

@@ -1,4 +1,4 @@
-"""Evidence: what convicts, offline and from bytes alone, and everything that must not (design §9)."""
+"""Evidence: what convicts, offline and from bytes alone, and what must not (design §9)."""
 
 from __future__ import annotations
 

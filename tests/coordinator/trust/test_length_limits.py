@@ -1,4 +1,4 @@
-"""How long statements may be: no padding keeps what a leader says from convicting it, and no member's spoils it."""
+"""Length limits of statements: neither a leader's own padding nor a member's keeps its lies from convicting it."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def joins(size: int = 0) -> tuple[Statement, ...]:
 
 
 def checks(size: int = 0) -> tuple[Statement, ...]:
-    """The longest that there are."""
+    """Make the longest possible checks, padded to `size` bytes if given."""
     about = {"complaints": ALL, "dropped": ALL, "doubts": ALL, "accused": ALL}
     body = Check(phase=1, results=DIGESTS, nonce=bytes(16), **about)
     said = [CLUB.say(number, "check", body, **CLUB.in_group(GROUP, digest("inputs"))) for number in range(32)]
@@ -53,7 +53,7 @@ def commits(segments: int, size: int = 0) -> tuple[Statement, ...]:
 
 
 def led(kind: str, listed: tuple[Statement, ...]) -> Statement:
-    """What the leader makes of what its members say, as long as it can be."""
+    """Make the longest statement in which the leader lists its members' statements."""
     if kind == "roster":
         convictions = tuple(Conviction(peer=one, evidence=digest(one)) for one in CLUB.ids)
         body = Roster(attempt=ATTEMPT_MAX, revision=8, joins=listed, convictions=convictions, voids=ATTEMPT_MAX)
@@ -105,7 +105,7 @@ def test_what_a_leader_pads_is_refused(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", LISTED)
 def test_two_that_are_padded_as_far_as_they_are_taken_convict(kind: str) -> None:
-    """With the commitments of accomplices as long as they may be, too."""
+    """They list accomplices' statements that are as long as possible, too."""
     accomplices = PADDED[kind]()[:10]
     said = led(kind, accomplices + LISTED[kind]()[10:] if kind != "bundle" else accomplices + commits(700)[10:])
     size = min(len(said.body) + 1024, BODY_BYTES_MAX.get(kind, MESSAGE_BYTES_MAX))

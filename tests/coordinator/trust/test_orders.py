@@ -1,4 +1,4 @@
-"""Who is shown out and let in again: a function of the set of orders, and of nothing else."""
+"""Removed and readmitted peers: a function of the set of orders, and of nothing else."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_neither_order_nor_repetition_matters(orders: list[Issued], random: obje
 
 @given(st.lists(ANY, max_size=5), st.lists(ANY, max_size=5))
 def test_two_sides_that_meet_come_to_the_same(left: list[Issued], right: list[Issued]) -> None:
-    """A revocation on each side of a partition, or two organisers who disagree."""
+    """There is a revocation on each side of a network partition, or two organisers disagree."""
     sides = [book(left), book(right)]
     assert merged(sides).latest == merged(sides[::-1]).latest == book([*left, *right]).latest
 
@@ -77,7 +77,7 @@ def test_of_co_organisers_the_later_one_is_heard() -> None:
     out, back = issued(DEPUTY, ANN, True, 1), issued(SECOND, ANN, False, 2)
     for orders in permutations((out, back)):
         assert not book(list(orders)).is_revoked(out.subject)
-    assert book([out, issued(SECOND, ANN, False, 1)]).is_revoked(out.subject)  # in doubt nobody comes in
+    assert book([out, issued(SECOND, ANN, False, 1)]).is_revoked(out.subject)  # in doubt a peer stays out
 
 
 def test_orders_of_a_co_organiser_who_was_shown_out_hold_no_more() -> None:
@@ -135,7 +135,7 @@ def about(number: int, issuer: object, serial: int = 1) -> Issued:
 
 
 def test_a_co_organiser_with_more_orders_than_its_share_loses_its_own_oldest_ones() -> None:
-    """And not the organiser its word, nor another co-organiser."""
+    """The organiser and other co-organisers lose none of theirs."""
     made = Orders()
     theirs = issued(SECOND, BOB, True, 1)
     assert made.add(theirs)
@@ -153,7 +153,7 @@ def test_a_co_organiser_with_more_orders_than_its_share_loses_its_own_oldest_one
 
 
 def kept_of(orders: list[Issued], each_max: int, deputies_max: int) -> dict[PeerId, dict[PeerId, Issued]]:
-    """What is kept of all these, said in another way than the code."""
+    """Return the orders that are kept of all these, computed in another way than the code does."""
     books: dict[PeerId, dict[PeerId, Issued]] = {}
     for one in sorted(orders, key=lambda one: one.rank):
         books.setdefault(one.issuer, {})[one.subject] = one

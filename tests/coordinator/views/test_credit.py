@@ -1,4 +1,4 @@
-"""Credit: the same sums from the same certificates, at every peer, however much each has already forgotten."""
+"""Credit: every peer gets the same sums from the same certificates, however many it has already forgotten."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ histories = st.lists(st.sampled_from([[0, 1, 2], [1, 2, 3], [2, 3, 4], [0, 1, 2,
 
 
 def grown(*fragments: Sequence[Sequence[int]]) -> list[Chain]:
-    """One chain per fragment, a version per roster; nothing is forgotten."""
+    """Make one chain per fragment with a version per roster; nothing is forgotten."""
     return [CLUB.grow(CLUB.chain(index), *each) for index, each in enumerate(fragments)]
 
 
 def tail(chain: Chain, kept: int) -> Chain:
-    """What is left of a chain when only so many certificates are kept."""
+    """Return the chain with only its newest `kept` certificates."""
     return Chain(chain.rules, chain.fragment, chain.genesis, PackedHistory(chain.certificates[-kept:]))
 
 
@@ -45,7 +45,7 @@ def ends(chains: Sequence[Chain]) -> list[int]:
 
 
 def certified(chains: Sequence[Chain]) -> dict[str, int]:
-    """The sums, added up from scratch: everybody's work is in its only partition."""
+    """Add up the sums from scratch; each version's only partition holds all members' work."""
     tokens: Counter[str] = Counter()
     for chain in chains:
         for one in chain.certificates:
@@ -138,7 +138,7 @@ def test_a_thousand_times_the_work_is_not_credited_at_any_peer() -> None:
 
 
 def test_sums_beyond_what_a_record_can_say_stay_at_its_most() -> None:
-    """Whoever is alone in versions claims what it likes, and bounds that compare say nothing."""
+    """A peer that is alone in versions may claim anything, as limits that compare peers do not apply."""
     chain = CLUB.grow(CLUB.chain(), *[[0, 1, 2]] * 3)
     huge = CreditRecord.empty(1).extended([chain], [2])
     most = (Contributed(peer=CLUB.ids[0], token_fragments=TOKEN_FRAGMENTS_MAX, versions=2), *huge.contributors[1:])

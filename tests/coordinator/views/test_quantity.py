@@ -1,4 +1,4 @@
-"""How far something is, drawn in one line, and how many there are."""
+"""Progress drawn in one line, and counts in words."""
 
 from __future__ import annotations
 

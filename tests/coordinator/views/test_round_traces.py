@@ -1,4 +1,4 @@
-"""What a peer remembers of its rounds: the simulator's peers live them, traces look on."""
+"""A peer's traces of its rounds, recorded from the simulator's peers."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from tests.coordinator.tracing import TracedWorld
 from tests.extra import extra
 
 PACE = PaceSpec(fragments=2, steps_per_version=8, quorum=2, min_group=2, round_seconds=8.0)
-UNIX = 1e9  # of a virtual peer's clock at 0
+UNIX = 1e9  # unix time of a virtual peer's clock at 0
 
 
 def world_of(count: int, pace: PaceSpec = PACE) -> TracedWorld:
-    """Peers that have started."""
+    """Return a traced world of peers that have started."""
     links = LinkFaults(delay_min_seconds=0.005, delay_max_seconds=0.03)
     world = TracedWorld(pace, [2.0] * count, list(range(count)), seed=3, faults=links)
     for peer in world.peers:
@@ -33,7 +33,7 @@ def world_of(count: int, pace: PaceSpec = PACE) -> TracedWorld:
 
 
 def check_phases(view: RoundView) -> None:
-    """Phases come in the order of a round, one after the other."""
+    """Check that phases come in the order of a round, without gaps."""
     names = [phase.name for phase in view.phases]
     assert names == [name for name in PHASES if name in names]
     for before, after in zip(view.phases, view.phases[1:], strict=False):
@@ -88,7 +88,7 @@ def _outcome(world: World, view: RoundView):
 
 
 def last_voids(world: TracedWorld) -> list[str]:
-    """What every peer says of every fragment, which is what its traces have of its next version."""
+    """Return `last_void` of every peer's fragments, after checking that it is the last reason in the traces."""
     said = []
     for peer in world.peers:
         assert peer.engine is not None
@@ -148,7 +148,7 @@ def test_only_the_newest_rounds_are_kept() -> None:
 
 @pytest.mark.parametrize("seed", [0, 1, *extra([2, 3, 4])])
 def test_whatever_happens_traces_stay_true(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
-    """Crashes, partitions and bad links: every round is told in order, and every version named was certified."""
+    """With crashes, partitions and bad links every round is traced in order, and every named version was certified."""
     print("seed", seed)
     monkeypatch.setattr(chaos, "World", TracedWorld)
     world, draw = draw_world(seed), random.Random(~seed)

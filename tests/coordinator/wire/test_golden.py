@@ -1,4 +1,4 @@
-"""Golden bytes of everything that peers say to each other: see `tests/dht/test_golden.py` for the rules.
+"""Golden bytes of all messages between peers; see `tests/dht/test_golden.py` for the rules.
 
 A format that changes on purpose needs a new `dht.wire.PROTOCOL_MAJOR`, or a field with a default at the end of its
 model; then write the files with
@@ -73,7 +73,7 @@ IDS = [signer.peer_id for signer in SIGNERS]
 DIGESTS = [bytes([number]) * 32 for number in range(16)]
 NONCE = bytes(range(16))
 MANIFEST_ID = "3fd38f040a704717b0418ce910cb6c76c282510f0752a3bb79a45a69c873a723"
-# of an older manifest, so that a field in the manifest changes one file and not all of them
+# the id of an older manifest, so that a new field in the manifest changes one file and not all of them
 RUN_ID = "8b3cdd203a2f50672f5881c6fcff79b372344e592769079306032be56b81c44b"
 OUTCOME = "17b48c5b8717dc34f735cddac720bd94f1e64d49d60a051b71bbb19f7e1c7412"
 VERSION = "366516af97a80014953da63567165685ac572be2e3a4a37d22c109e363b39db6"
@@ -189,13 +189,13 @@ CONVICTION = Conviction(peer=IDS[1], evidence=DIGESTS[5])
 
 
 def signed(number: int, kind: str, body: Wire) -> Statement:
-    """A statement of one of the signers."""
+    """Make a statement of one of the signers."""
     return make_statement(SIGNERS[number], Context(run_id=bytes.fromhex(RUN_ID), kind=kind, **PLACE), body)
 
 
 @cache
 def bodies() -> dict[str, Wire]:
-    """One body of every kind of statement."""
+    """Make one body of every kind of statement."""
     join = Join(
         attempt=1,
         leader=IDS[1],
@@ -266,7 +266,7 @@ def bodies() -> dict[str, Wire]:
 
 
 def certificate() -> Certificate:
-    """A first version: two partitions, one of them void, certified by both founders."""
+    """Make a first version: two partitions, one of them void, certified by both founders."""
     outcome = Outcome(
         fragment=0,
         version=1,
@@ -293,13 +293,13 @@ def certificate() -> Certificate:
 
 
 def evidence() -> Evidence:
-    """Two abstentions that contradict each other."""
+    """Make evidence of two abstentions that contradict each other."""
     first, second = (signed(1, "abstain", Abstain(attempt=attempt)) for attempt in (1, 2))
     return contradiction(first, second)
 
 
 def false_evidence() -> Evidence:
-    """A result that its inputs do not give, with the one leaf that virtual parts have."""
+    """Make evidence of a result that does not follow from its inputs, with the only leaf that virtual parts have."""
     commit = bodies()["commit"]
     assert isinstance(commit, Commit)
     bundle = signed(0, "bundle", Bundle(commits=(signed(0, "commit", commit), signed(1, "commit", commit)), members=3))
@@ -317,7 +317,7 @@ def false_evidence() -> Evidence:
 
 @cache
 def golden() -> dict[str, Wire]:
-    """Name and value of every golden file of the coordinator."""
+    """Return the name and value of every golden file of the coordinator."""
     notes = {
         "part_note": PartNote(group=DIGESTS[9], partition=1, turn=0),
         "need_note": NeedNote(what="result", group=DIGESTS[9], partition=1, turn=1),

@@ -25,7 +25,7 @@ def pieces_of(data: bytes) -> list[bytes]:
 
 
 def rfc6962_root(pieces: list[bytes]) -> bytes:
-    """The recursive definition of RFC 6962 §2.1, as an independent oracle."""
+    """Compute a root by the recursive definition of RFC 6962 §2.1, as an independent oracle."""
     if len(pieces) == 1:
         return hashlib.sha256(b"\x00" + pieces[0]).digest()
     half = 1 << ((len(pieces) - 1).bit_length() - 1)
@@ -114,7 +114,7 @@ def test_a_long_leaf_hashes_by_blake3_as_published():
 
 @given(st.binary(max_size=3 * SHORT_LEAF_BYTES_MAX), st.integers(1, 2 * SHORT_LEAF_BYTES_MAX))
 def test_which_hash_leaves_have_depends_on_how_long_they_may_be(data, leaf_bytes):
-    """And not on how long they are: the last one may be short in both."""
+    """It does not depend on their actual length: the last one may be short in both cases."""
     digest = leaf_digest if leaf_bytes <= SHORT_LEAF_BYTES_MAX else long_leaf_digest
     pieces = [data[start : start + leaf_bytes] for start in range(0, len(data), leaf_bytes)] or [b""]
     assert merkle_tree(data, leaf_bytes).leaves == tuple(map(digest, pieces))

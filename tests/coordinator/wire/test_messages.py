@@ -1,4 +1,4 @@
-"""Everything that peers say survives the wire, and nothing else gets through (design §6.2, §8 protocol versions)."""
+"""All messages survive the wire, and nothing else gets through (design §6.2, §8 protocol versions)."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_fields_of_a_newer_minor_version_are_ignored(model, data, newer):
 @settings(max_examples=8)
 @given(st.data())
 def test_what_comes_in_is_refused_or_well_formed(model, data):
-    """Random arrays, and messages with a random value in one place: PeerError or a value that encodes again."""
+    """Random arrays, and messages with one random value, give PeerError or a value that encodes again."""
     found = data.draw(plain)
     if data.draw(st.booleans()):
         fields = unpacked(data.draw(values_of(model)).to_wire())
@@ -108,7 +108,7 @@ def test_random_bytes_are_refused(model, noise):
 
 
 def bounded_tuples() -> list[tuple[type[Wire], str, int]]:
-    """Every tuple that travels, with its limit."""
+    """Return every tuple field that is sent, with its limit."""
     found = []
     for model in MODELS:
         for name, field in model.model_fields.items():  # type: ignore[attr-defined]
@@ -134,7 +134,7 @@ def test_no_tuple_is_longer_than_its_limit(model, name, limit, data):
 
 
 def test_the_largest_honest_message_fits_the_wire():
-    """A page of certificates in which 32 members reduced 32 partitions."""
+    """It is a page of certificates in which 32 members reduced 32 partitions."""
     club = Club.of(32)
     chain = club.chain()
     outcome = club.outcome(chain, range(32))
@@ -163,7 +163,7 @@ def test_notes_know_how_long_they_are_and_measure_a_certificate_once(
 
 
 def test_the_longest_result_of_the_longest_contribution_is_accepted():
-    """Coefficients are capped so that whoever reduces all that one commitment can name may say so."""
+    """Coefficients have a limit that suffices for a reducer of all segments that one commitment can name."""
     small = Commit(
         tokens=1,
         steps=1,
@@ -188,7 +188,7 @@ def test_the_longest_result_of_the_longest_contribution_is_accepted():
 
 
 def test_statement_bodies_are_told_apart_by_their_kind():
-    """The kind is signed, so a body is never read as another one, even where two would encode alike."""
+    """The kind is signed, so a body is never read as another kind, even if two kinds encode alike."""
     club = Club.of(1)
     vote = club.say(0, "vote", Vote(outcome=digest(1), state=digest(2)))
     renamed = vote.model_copy(update={"context": vote.context.model_copy(update={"kind": "abstain"})})
@@ -197,7 +197,7 @@ def test_statement_bodies_are_told_apart_by_their_kind():
 
 
 def test_presence_of_an_older_version_is_read():
-    """Fields with a default came later, or may be left out."""
+    """Fields with a default were added later, or may be left out."""
     before = Presence(
         boot=bytes(16), state="training", steps=1, steps_per_second=1.0, tokens=1, versions=(), heads=(), addresses=()
     )

@@ -1,4 +1,4 @@
-"""Opened leaves: what proves them, what does not, and which are drawn."""
+"""Opened leaves: proofs that hold, proofs that do not, and the draw of leaves."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_the_drawn_leaves_are_different_ones(seed: bytes, leaves: int, count: in
 
 
 def test_every_leaf_is_as_likely_as_any_other() -> None:
-    """χ² over 20 leaves, 5 of which are drawn 4,000 times: beyond 43.8 once in a thousand."""
+    """χ² over 20 leaves, of which 5 are drawn 4,000 times, exceeds 43.8 once in a thousand."""
     seen = Counter(leaf for n in range(4000) for leaf in drawn_leaves(seed_of(n.to_bytes(16, "big"), 0, 0), 20, 5))
     assert sum((seen[leaf] - 1000) ** 2 / 750 for leaf in range(20)) < 43.8
 

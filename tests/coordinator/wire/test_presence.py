@@ -1,4 +1,4 @@
-"""Who is believed to be there (design §6.1): expiry, bounds, and what the transport says."""
+"""Peers that seem live (design §6.1): expiry, limits, and reports of the transport."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_whoever_was_silent_in_a_group_is_live_but_unheard_until_it_speaks():
         known.see(IDS[number], presence(), now=0.0)
     known.miss({IDS[0], IDS[1]})
     known.heard(IDS[0])
-    known.see(IDS[1], presence(beat=1), now=1.0)  # that it says to be there was never in doubt
+    known.see(IDS[1], presence(beat=1), now=1.0)  # its claim to be live was never in doubt
     assert known.unheard == {IDS[1]}
     assert known.live(1.0) == {IDS[0], IDS[1]}
     known.see(IDS[1], presence(boot=boot(1, life=2)), now=2.0)
@@ -135,7 +135,7 @@ def test_a_full_table_makes_room_by_forgetting_the_silent(monkeypatch):
         known.see(IDS[number], presence(), now=float(number))
     known.lose(IDS[0])
     known.see(IDS[3], presence(), now=10.0)
-    assert IDS[3] not in known.sightings  # nobody has been silent for long enough
+    assert IDS[3] not in known.sightings  # no other peer has been silent for long enough
     known.see(IDS[3], presence(), now=FORGET_LIFETIMES * LIFETIME + 1.5)
     assert set(known.sightings) == {IDS[2], IDS[3]}
     assert known.gone == set()

@@ -1,4 +1,4 @@
-"""Every message survives the wire, and nothing hostile gets further than a refusal."""
+"""Every message survives the wire, and hostile ones are refused."""
 
 from __future__ import annotations
 
@@ -187,7 +187,7 @@ def test_noise_is_refused_in_words(model: type[Wire], noise: bytes) -> None:
 
 
 def engine_in_a_group() -> Engine:
-    """Peer 0 of five at version 2, in a group whose input set is fixed."""
+    """Make the engine of peer 0 of five at version 2, in a group whose input set is fixed."""
     own = core(0)
     chain = grown(chain_of(own), 2, FIVE)
     engine = Engine(own, [chain], [2], 0.0)
@@ -207,7 +207,7 @@ def engine_in_a_group() -> Engine:
 
 
 def groups_of(engine: Engine) -> list[bytes]:
-    """Every digest that a statement at this engine could name."""
+    """Return every digest that a statement at this engine could name."""
     machine = engine.machines[0]
     assert machine.attempt is not None
     assert machine.attempt.exchange.inputs is not None
@@ -216,7 +216,7 @@ def groups_of(engine: Engine) -> list[bytes]:
 
 
 def standing(engine: Engine) -> object:
-    """Everything by which a refused message could have left a trace in what we decide."""
+    """Return all state in which a refused message could leave a trace."""
     machine = engine.machines[0]
     rounds = machine.rounds
     return (
@@ -255,7 +255,7 @@ ours = st.sampled_from([core(0).rules.run_id])
 
 
 def places(engine: Engine) -> st.SearchStrategy[Context]:
-    """Contexts that a real message could have."""
+    """Draw contexts that a real message could have."""
     return st.builds(
         Context,
         run_id=ours,
@@ -286,7 +286,7 @@ def test_unsigned_statements_change_nothing(data: st.DataObject) -> None:
 
 @given(st.data())
 def test_signed_nonsense_is_refused_without_harm(data: st.DataObject) -> None:
-    """By keys of the group and by strangers: whatever they sign, nothing raises and no version comes of it."""
+    """Members and strangers sign anything: nothing raises, and no version comes of it."""
     engine = engine_in_a_group()
     digest = engine.machines[0].chain.digest
     for _ in range(3):
@@ -310,7 +310,7 @@ def test_notes_change_nothing_that_they_do_not_prove(data: st.DataObject) -> Non
 
 
 def mutations(message: Statement) -> Sequence[Statement]:
-    """One field of a real statement changed at a time."""
+    """Return copies of a real statement, each with one field changed."""
     context = message.context
     other = [{"fragment": 1}, {"version": context.version + 1}, {"group": bytes(32)}, {"run_id": bytes(32)}]
     changed = [context.model_copy(update=change) for change in other]
@@ -327,7 +327,7 @@ def mutations(message: Statement) -> Sequence[Statement]:
 
 
 def test_real_statements_with_one_field_changed_change_nothing() -> None:
-    """Everything that a whole round says, mutated, at the peers that hear it."""
+    """All statements of a whole round are mutated and sent to their receivers."""
     world = swarm(4)
     tape = Tape(world)
     run_to_version(world, 2)

@@ -1,4 +1,4 @@
-"""Everybody is found, whatever the swarm's size, and no place overflows."""
+"""Presence shards: peers find all others, whatever the swarm's size, and no place overflows."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ peers = st.integers(0, 10_000).map(lambda number: PeerId(f"peer-{number}"))
 
 
 class Swarm:
-    """A record store that forgets nobody, and peers that look at it one after the other."""
+    """A record store that forgets nothing, and peers that read it one after another."""
 
     def __init__(self, count: int, seed: int = 0) -> None:
         self.random = random.Random(seed)
@@ -37,7 +37,7 @@ class Swarm:
         self.all = dict(list(self.all.items())[:count])
 
     def look(self) -> dict[PeerId, set[PeerId]]:
-        """Everybody writes, then reads; returns whom each has found."""
+        """Let all peers write, then read; return the peers that each has found."""
         self.places = {}
         for peer, shards in self.all.items():
             for place in shards.written(self.active):
@@ -72,7 +72,7 @@ def test_neighbours_see_each_other_within_two_looks_while_their_depths_differ_by
 ) -> None:
     theirs = min(DEPTH_MAX, depth + further)
     if shard_of(reader, max(depth, theirs)) != shard_of(writer, max(depth, theirs)):
-        return  # no neighbours
+        return  # they are not in the same shard
     looking = PresenceShards(reader, depth)
     read = {*looking.read((), 0), *looking.read((), 0)}
     assert read & set(PresenceShards(writer, theirs).written(()))
