@@ -112,9 +112,9 @@ def draw_band(
 ) -> list[Mischief]:
     """Draw the mischief of each hostile peer. In half of all bands they know each other.
 
-    Peers of such a band are loyal, show their second face to the same half of the honest peers, have the same victims,
-    and often use the same tricks. The victims are one honest peer, many, or all. `sybils` are dealt out in turn to the
-    peers that join for them.
+    Peers of such a band are loyal, and have the same victims. They show their second face to the same half of the
+    honest peers, and often use the same tricks. The victims are one honest peer, many, or all. `sybils` are dealt out
+    in turn to the peers that join for them.
     """
     together = len(signers) > 1 and draw.random() < 0.5
     half, victims = frozenset(draw.sample(honest, len(honest) // 2)), _victims(honest, draw)

@@ -186,7 +186,7 @@ class Mischief:
         return self.spoils(payload) if self.spoils is not None and isinstance(message, PartNote) else payload
 
     def is_deaf_to(self, sender: PeerId, message: Message) -> bool:
-        """Whether it ignores this message, so as to stay on its own branch although others show theirs."""
+        """Whether it ignores this message, to stay on its own branch although others show theirs."""
         return self._hoards(sender, message) and not isinstance(message, Statement)
 
     def hears(self, sender: PeerId, message: Message) -> list[Send]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from coordinator.run.manifest import PaceSpec
 from dht.identity import PeerId
 
-AVERAGE_WEIGHT = 0.1  # of a new measurement in the moving averages
+AVERAGE_WEIGHT = 0.1  # weight of a new measurement in the moving averages
 GRACE_SECONDS_MIN = 0.1  # two long round trips: a peer that asks just when the quorum is reached is not left out
 
 

@@ -14,7 +14,7 @@ from coordinator.run.manifest import PEERS_PER_GROUP_MAX
 from dht.identity import PeerId
 from dht.statement import digest_of
 
-NEW_SEATS = PEERS_PER_GROUP_MAX // 8  # of a full roster, for peers outside the newest one
+NEW_SEATS = PEERS_PER_GROUP_MAX // 8  # seats of a full roster for peers outside the newest one
 TICKETS = 4 * NEW_SEATS  # drawn per version, on average: some of those drawn are gone, behind or busy
 DRAW_BYTES = 8
 

@@ -52,7 +52,7 @@ class ForkChoice:
         """Ask a peer whose presence says that it is ahead, if we are not asking enough others already.
 
         A latecomer to a large swarm finds all others ahead, and needs only one. Presence is cheap, so strangers do not
-        use up the turns of active peers, and peers that do not answer do not use up the turns of others.
+        use up the turns of active peers. Nor do peers that do not answer use up the turns of others.
         """
         probe = self.probes.get(peer, ForkProbe())
         if probe.answers.get(fragment) is not None:  # asking again would use up its answers to us

@@ -27,7 +27,7 @@ from dht.statement import Statement
 GATHERINGS_MAX = 12
 ATTEMPTS_TRIED = 10  # after this many attempts in which we only asked, we try the first of them again
 ATTEMPTS_AHEAD_MAX = 256  # no honest peer gets further ahead of others at one base
-VOID_BACKOFF_SHARE = 0.1  # of a round's deadline: lets other fragments pass
+VOID_BACKOFF_SHARE = 0.1  # pause after a void attempt, as a share of a round's deadline: lets other fragments go first
 JOIN_LIFETIME_DEADLINES = 4  # longest deadlines: peers that drifted apart may meet in an attempt that some tried before
 
 
@@ -55,8 +55,8 @@ class Joining:
     def deadline_seconds(self, group: Group) -> float:
         """Return the deadline of a group: doubled as often as its leader says, so that all members have the same.
 
-        A leader may lie. So we double it at most once per attempt that failed or went by without us, and at most
-        as often as the attempt's number allows (`VoteLocks.restore`).
+        A leader may lie. So we double it at most once per attempt that failed or went by without us. The attempt's
+        number is a limit, too (`VoteLocks.restore`).
         """
         said = self.failures if group.voids is None else group.voids
         return self.core.deadline_seconds(min(said, self.voids + self.passed, group.attempt))

@@ -93,8 +93,8 @@ class Exchange:
     def on_bundle(self, statement: Statement, gone: Set[PeerId]) -> list[Action]:
         """Accept the first valid input set: scatter our parts, take up our reducer's duties.
 
-        A valid input set is ignored if too many contributors are missing in it, or if a leader and others, fewer than
-        a third, could have half of its weight. No result of it could be accepted.
+        A valid input set is ignored if too many contributors are missing in it. It is also ignored if a leader and
+        others, fewer than a third, could have half of its weight. No result of it could be accepted.
         """
         if self.inputs is not None:
             return []

@@ -11,7 +11,7 @@ from coordinator.simulator.seeds import Kind, outcomes
 
 
 def main() -> int:
-    """Exit code 1 if any seed failed."""
+    """Run the seeds; return exit code 1 if any failed."""
     parser = argparse.ArgumentParser(prog="python -m coordinator.simulator", description=__doc__)
     parser.add_argument("--seeds", type=int, default=300, help="how many seeds to run")
     parser.add_argument("--first", type=int, default=0, help="the first seed; with --seeds 1 it replays one")

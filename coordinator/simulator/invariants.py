@@ -107,7 +107,7 @@ class Watcher(EventCounter):
                 self.lasting.leave(peer.me, peer.engine.machines[action.fragment])
 
     def _bans(self, peer: VirtualPeer, guilt: Guilt) -> None:
-        """(6) Only hostile peers are banned, unless an authorised order removes a peer."""
+        """(6) Raise InvariantError if a peer bans an honest one, unless by an authorised order."""
         if guilt.issued is not None:
             return
         if guilt.peer not in self.hostile:
@@ -115,7 +115,7 @@ class Watcher(EventCounter):
         self.bans[guilt.peer].add(peer.me)
 
     def _no_contradiction(self, peer: VirtualPeer, statement: Statement) -> None:
-        """(6) An honest peer never signs two statements that others could hold to contradict each other."""
+        """(6) Raise InvariantError if an honest peer signs two statements that seem to contradict each other."""
         if statement is self._judged:
             return
         self._judged, context = statement, statement.context
@@ -130,7 +130,7 @@ class Watcher(EventCounter):
             raise InvariantError(f"{peer.me} contradicts itself in a {context.kind}")
 
     def _vote_is_free(self, peer: VirtualPeer, record: VoteRecord) -> None:
-        """A peer votes again only if its earlier group can no longer certify, or after three deadlines."""
+        """Raise InvariantError if a peer votes again within three deadlines of a vote that may still certify."""
         assert peer.engine is not None
         now = peer.world.clock.now
         if peer.me in self.abstained[record.roster_id]:
@@ -160,7 +160,7 @@ class Watcher(EventCounter):
         self.camps[record.roster_id][peer.me] = (record.outcome, record.state)
 
     def _is_entitled(self, peer: VirtualPeer, group: Group) -> None:
-        """No voter is on probation, and only few members are."""
+        """Raise InvariantError if a voter is on probation, or too many members are."""
         assert peer.engine is not None
         trust, members = peer.engine.core.rules.trust, len(group.members)
         few = most_newcomers(trust.newcomers_share, members) if trust.probation_rounds else 0
@@ -182,9 +182,9 @@ class Watcher(EventCounter):
         return vote.active is None or len(left & vote.active) > self.min_share * len(vote.active)
 
     def meet(self, certificate: Certificate) -> bool:
-        """(1a) Two full certificates for one parent come only from hostile keys, or voters cut off for three deadlines.
+        """Record a certificate and return whether it is new; raises InvariantError if it breaks (1a).
 
-        Returns whether the certificate is new.
+        Two full certificates for one parent come only from hostile keys, or voters cut off for three deadlines.
         """
         self.lasting.meet(certificate)
         forks, known = self.forks, self.full.get((certificate.fragment, certificate.outcome.parent))
@@ -209,7 +209,7 @@ class Watcher(EventCounter):
         return self.electors.get(outcome.roster_id, outcome.roster_ids)
 
     def _honest_are_more(self, certificate: Certificate) -> None:
-        """(4) Hostile peers, if fewer than a third, never have half of the merged weight (docs/adr/0038)."""
+        """(4) Raise InvariantError if hostile peers, fewer than a third, have half of the weight (docs/adr/0038)."""
         outcome = certificate.outcome
         learners = self.learners.get(outcome.roster_id, NOBODY)
         electors = self.electors.get(outcome.roster_id, NOBODY)
@@ -239,7 +239,7 @@ class Watcher(EventCounter):
         return bool(both) and both <= self.hostile | self.freed.get((one.fragment, one.outcome.parent), set())
 
     def _adopts(self, peer: VirtualPeer, action: Adopt) -> None:
-        """(8) A peer adopts only the state that the certificate names, with a snapshot that it still has."""
+        """(8) Raise InvariantError if a peer adopts an uncertified state, or a snapshot that it has discarded."""
         if action.applied is not None and peer.tensors.applied.get(action.applied) != action.certificate.state:
             raise InvariantError(f"{peer.me} adopts another state than certified")
         if action.snapshot is not None and action.snapshot not in peer.tensors.snapshots:
@@ -248,7 +248,7 @@ class Watcher(EventCounter):
             self.disturbed.add(peer.me)
 
     def handled(self, peer: VirtualPeer) -> None:
-        """(7) A peer's memory is bounded, and no group outlives its deadline.
+        """(7) Raise InvariantError if a peer's memory is not bounded, or a group outlives its deadline.
 
         It measures one fragment now and then, in turn: an excess would last longer than a turn takes.
         """

@@ -1,9 +1,9 @@
 """`python -m tests.sim.balance`: the hostile share of a merge, and when it turns the merge around.
 
-The figures of docs/adr/0046; the hostile peers are fewer than a third of a group. The first table has their largest
-share of a partition's weight in the simulator, while they claim eight times their work and their leaders leave honest
-peers out or keep them away. The second has the direction of the merge if they have the largest possible weight and
-send the honest mean with its sign turned.
+The figures of docs/adr/0046; the hostile peers are fewer than a third of a group. They claim eight times their work,
+and their leaders leave honest peers out or keep them away. One table has their largest share of a partition's weight in
+the simulator. The other has the direction of the merge if they have the largest possible weight and send the honest
+mean with its sign turned.
 """
 
 from __future__ import annotations
