@@ -1,4 +1,4 @@
-"""Base models for tests: of some thousand parameters, made from a seed, written as `save_pretrained` does."""
+"""Base models for tests: a few thousand parameters, made from a seed, saved by `save_pretrained`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CONTEXT = 32
 def write_base(
     folder: Path, seed: int = 1, family: str = "llama", dtype: torch.dtype = torch.float32, inner: int = 128
 ) -> Path:
-    """A folder with a model over bytes of two layers of width 64; `inner` is a Llama's within its layers."""
+    """Save a model over bytes with two layers of width 64; `inner` is a Llama's intermediate size."""
     from transformers import AutoConfig, AutoModelForCausalLM
 
     sizes: dict[str, Any] = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
@@ -34,7 +34,7 @@ def write_base(
 
 
 def adapter_run(base: Path | str, **adapter: Any) -> RunConfig:
-    """A run that trains an adapter of this base."""
+    """Return the config of a run that trains an adapter of this base."""
     return RunConfig(
         model=ModelSpec(source=str(base)),
         data=DataSpec(context_tokens=CONTEXT, sequences_per_step=2, evaluation_tokens=256),

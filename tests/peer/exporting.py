@@ -51,7 +51,7 @@ EVALUATIONS = tuple(
 
 @dataclass
 class CertifiedRun:
-    """Chains and states, one version after the other, voted for by all KEYS unless told otherwise."""
+    """A run's chains and states, certified one version after the other, with votes of all KEYS by default."""
 
     config: RunConfig = CONFIG
     values: Named | None = None  # of version 0, unless they are seeded
@@ -73,14 +73,14 @@ class CertifiedRun:
         self.chains = [Chain(self.rules, index, digest) for index, digest in enumerate(self.manifest.genesis)]
 
     def advance(self, versions: int = 1, keys: Sequence[Identity] = KEYS) -> CertifiedRun:
-        """So many more versions of both fragments, by these keys."""
+        """Certify so many more versions of both fragments, by these keys."""
         for _ in range(versions):
             for chain in self.chains:
                 self.certify(chain, keys)
         return self
 
     def certify(self, chain: Chain, keys: Sequence[Identity] = KEYS, state: OuterState | None = None) -> Certificate:
-        """One more version of a fragment: this state, or one that is made up."""
+        """Certify one more version of a fragment, with this state or an invented one."""
         if state is None:
             before = self.states[chain.fragment]
             state = outer_step(before, torch.full_like(before.anchor, 0.01 * (chain.version + 1)), *RATES)
@@ -137,13 +137,13 @@ class CertifiedRun:
         return Exported(self.manifest, self.captured(), self.credit(), EVALUATIONS, 2.5, licence, self.tokenizer)
 
     def write(self, target: Path, key: Identity = KEYS[0]) -> Path:
-        """An export of this moment, written by this key."""
+        """Write an export of this moment, signed by this key."""
         write_export(target, self.exported(), key, WRITTEN)
         return target
 
 
 def logits_of(model: Any, ids: torch.Tensor) -> torch.Tensor:
-    """Where numbers lie in memory decides how products of matrices are rounded: here all of them lie alike."""
+    """Return the logits, with all parameters copied first: their alignment in memory changes how products round."""
     for parameter in model.parameters():
         parameter.data = parameter.data.clone()
     with torch.inference_mode():

@@ -1,4 +1,4 @@
-"""A small run as a volunteer is asked about it."""
+"""A small run, as a volunteer is asked about it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ MODEL = ModelSpec(hidden_size=32, layers=1, heads=2, intermediate_size=64)
 
 
 def manifest(config: RunConfig | None = None) -> Manifest:
-    """A manifest of no real run: digests are zero."""
+    """Return a manifest whose digests are zero, of no real run."""
     config = config or RunConfig(model=MODEL)
     return Manifest(
         config=config,

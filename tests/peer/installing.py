@@ -1,4 +1,4 @@
-"""Packages where Python finds them, as an installer leaves them there: for tests of what a package brings to a run."""
+"""Installs packages where Python finds them, for tests of packages that extend a run."""
 
 from __future__ import annotations
 
@@ -28,6 +28,6 @@ def install(example: str, site: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def set_entry_points(info: Path, group: str, entries: dict[str, str]) -> None:
-    """Say what a package brings."""
+    """Write a package's entry points."""
     lines = "".join(f"{name} = {value}\n" for name, value in entries.items())
     (info / "entry_points.txt").write_text(f"[{group}]\n{lines}")

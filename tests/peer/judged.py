@@ -1,4 +1,4 @@
-"""Rounds of real bytes and real signatures, and the evidence that a result makes with what it is about."""
+"""Rounds with real bytes and real signatures, and the evidence against a result with its inputs."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Round:
         return self.club.result(self.group, self.inputs, PARTITION, **values)
 
     def shown(self, reduced: ReducedPartition, leaf: int, result: Statement) -> Refutation:
-        """A leaf of a result with those of its inputs, as whoever holds all bytes shows it."""
+        """Return a leaf of a result with those of its inputs, as a peer that holds all bytes shows it."""
         leaves = self.reduction.leaves
         opened = [
             OpenedInput(member=one.member, pieces=pieces, siblings=siblings)
@@ -101,7 +101,7 @@ def round_of(
     tokens: Sequence[int] = (100, 107, 114, 121),
     club: Club = CLUB,
 ) -> Round:
-    """Commitments of these contributions, and the reduction of one partition of them."""
+    """Return commitments of these contributions, and the reduction of one partition of them."""
     chain = club.chain()
     group = GROUP if club is CLUB else club.group(chain, range(MEMBERS))
     rule, codecs = merge_rule(outer), (outer.contribution_codec, outer.result_codec)

@@ -1,4 +1,4 @@
-"""Every value attack is what its formula says it is."""
+"""Every value attack computes its formula."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ def test_a_token_lie_claims_more_than_was_done() -> None:
 
 @pytest.mark.parametrize("name", [name for name in ATTACKS if name != "nan"])
 def test_any_attack_may_claim_more_work_besides(name: str) -> None:
-    """The same lie with the most weight that a claim can give, in a commitment that nobody refuses."""
+    """The lie is the same, with the most weight that a claim can give, in a commitment that no peer refuses."""
     plain, claiming = attack(f"{name}:1"), attack(f"{name}+work:1")
     assert claiming.strength == plain.strength
     assert torch.equal(claiming.lie(SCENE), plain.lie(SCENE))
@@ -160,7 +160,7 @@ def test_a_token_lie_claims_no_more_than_a_commitment_can_say() -> None:
 
 
 def test_a_commitment_to_fewer_tokens_than_none_is_refused() -> None:
-    """Nobody can claim them: the bytes that say so cannot be read."""
+    """No peer can claim them, because the bytes of such a claim cannot be parsed."""
     tokens, *rest = msgpack.unpackb((ROOT / f"tests/wire/v{PROTOCOL_MAJOR}/coordinator_commit.bin").read_bytes())
     for claimed in (-1, -tokens, COUNT_MAX + 1, float("nan"), 1e9):
         with pytest.raises(PeerError, match="tokens"):
@@ -281,7 +281,7 @@ def test_an_order_reads_as_it_is_written(name: str, count: int, strength: float)
 
 @pytest.mark.parametrize("kind", ATTACKS.values())
 def test_a_parameter_is_one_that_changes_something(kind: type[Attack]) -> None:
-    """Whoever gives one may rely on it."""
+    """A user who gives a parameter may rely on its effect."""
     own = [one for one in kind.__mro__ if one is not Attack]
     assert bool(kind.parameter) == any("strength" in code.co_names for one in own for code in codes_of(one))
 

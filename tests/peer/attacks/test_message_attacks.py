@@ -1,4 +1,4 @@
-"""Whoever attacks by messages alone, over real libp2p: others are served, and nothing is left of it."""
+"""Attacks by messages alone, over real libp2p: other peers are served, and nothing is left afterwards."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ from tests.peer.net.test_transport_contract import WAIT_SECONDS, HivemindHarness
 
 RUN_ID = bytes(range(32))
 PAYLOAD_BYTES_MAX = 100_000
-GOES = {"replay": 8, "oversized": 10, "slow_loris": 3, "garbage": 8}  # so that each way of it had its turn
+GOES = {"replay": 8, "oversized": 10, "slow_loris": 3, "garbage": 8}  # so that each variant had its turn
 FRAME = encode_header(NeedNote(what="part", group=bytes(32), partition=0, turn=0))
 
 
 class Heard:
-    """How many frames came from whom, and the newest header of each."""
+    """The number of frames from each peer, and the newest header of each."""
 
     def __init__(self) -> None:
         self.frames = Counter[PeerId]()
@@ -59,7 +59,7 @@ class Heard:
 
 
 class Place:
-    """Two peers that mean well, and as many others as a test wants; all of them know the first one's address."""
+    """Two honest peers, and as many others as a test wants; all of them know the first one's address."""
 
     def __init__(self, folder: Path, runner: asyncio.Runner) -> None:
         self._folder = folder
@@ -84,7 +84,7 @@ class Place:
         return await Network.open(config, RUN_ID, lambda peer: [str(one) for one in self.met if one.peer_id == peer])
 
     async def talk(self) -> bytes:
-        """The honest peer asks, and is answered; returns its question."""
+        """Let the honest peer ask and get an answer; returns its question."""
         target, honest = self.target.peer_id, self.honest.peer_id
         header = b"question %d" % next(self._numbers)
         self.honest.post(target, header)
@@ -94,7 +94,7 @@ class Place:
         return header
 
     async def meet(self) -> None:
-        """It also finds what it has put into the record store. Not as often as it can: nobody honest does."""
+        """Let the honest peer also store a record that the target finds. Call it rarely, as honest peers do."""
         header, honest = await self.talk(), self.honest.peer_id
         await self.honest.dht.store.put(presence_key(RUN_ID), header, 60)
         found = {record.sender: record.payload for record in await self.target.dht.store.get(presence_key(RUN_ID))}
@@ -151,7 +151,7 @@ def test_others_are_served_and_nothing_is_left_behind(place: Place, name: str) -
 
 
 def count_goes(attack: object) -> list[int]:
-    """Counts how often somebody was attacked, whatever came of it."""
+    """Return a list with the number of attacks from now on, whether or not they succeed."""
     goes, attack_once = [0], attack.attack  # type: ignore[attr-defined]
 
     async def counted(peer: PeerId) -> None:
@@ -198,7 +198,7 @@ def calls_of(network: Network) -> Callable[[PeerId, str, bytes], Awaitable[bytes
 
 
 def test_the_guard_stands_before_every_handler(place: Place) -> None:
-    """Should hivemind have others one day, they want a limit."""
+    """If hivemind gets further handlers one day, they need a limit too."""
     handlers = place.target.dht.daemon.p2p._client.control.unary_handlers
     assert set(handlers) == set(REQUESTS) == set(RECORD_HANDLERS)
     assert {handler.__name__ for handler in handlers.values()} == {"guarded"}

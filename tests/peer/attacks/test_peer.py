@@ -1,4 +1,4 @@
-"""A peer that lies: what it commits to is the lie, what it trains on is not, and public runs are closed to it."""
+"""A peer that lies: it commits to the lie but trains on true values, and public runs refuse it."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ from tests.coordinator.builders import Club
 KEY = RoundKey(0, 0, digest_of(b"roster"))
 ACTION = Encode(KEY, 1)
 COUNTERS = Counters(2, 32, 0, 2)
-VOTERS = 127  # so many that each draws two leaves or so
+VOTERS = 127  # so many that each draws about two leaves
 TURNCOAT = "examples.attacks.turncoat.Turncoat"
 CONFIG = RunConfig(
     model=ModelSpec(hidden_size=16, layers=1, heads=2, intermediate_size=24),
@@ -59,7 +59,7 @@ CONFIG = RunConfig(
 
 
 def hostile_core(name: str, members: int = 3, config: RunConfig = CONFIG) -> Core:
-    """Of one of so many, that does this."""
+    """Return the core of one of so many members, with this attack."""
     club = Club.of(members)
     manifest = club.manifest.model_copy(update={"config": config})
     draw, signer = random.Random(0).randbytes, club.signers[0]
@@ -67,7 +67,7 @@ def hostile_core(name: str, members: int = 3, config: RunConfig = CONFIG) -> Cor
 
 
 class Member:
-    """One that does this, or is honest."""
+    """A member with this attack, or an honest one."""
 
     def __init__(self, attack: str | None, codec: str = "fp32") -> None:
         outer = OuterSpec.model_validate({"contribution_codec": codec, "result_codec": codec})
@@ -154,13 +154,13 @@ def test_a_reducer_that_drops_an_input_merges_the_rest_and_says_so() -> None:
 
 
 def forger(name: str, codec: str = "fp32") -> tuple[Member, TensorWorker]:
-    """An honest member, and the work of a peer that forges what it merges of the same bytes."""
+    """Return an honest member, and the tensor work of a peer that forges its merge of the same bytes."""
     one = Member(None, codec)
     return one, disguise(name, hostile_core(name, 4, one.config), one.anchors, one.blobs, ThreadPoolExecutor(1))[0]
 
 
 def merging(one: Member, factors: Sequence[float]) -> Reduce:
-    """Merge so many contributions, which differ in their length."""
+    """Return an action to merge so many contributions, which differ in length."""
     sent = [one.encode(factor * gradient()) for factor in factors]
     inputs = tuple(ReduceInput(at, own.part_roots[0], 1.0, own.squared_norms) for at, own in enumerate(sent))
     return Reduce(KEY, 0, 1, 0, inputs, len(inputs), 3)
@@ -170,7 +170,7 @@ def merging(one: Member, factors: Sequence[float]) -> Reduce:
     ("name", "largest"), [("mean_results", 0.25), ("raised_results", 0.5), ("noisy_results", None)]
 )
 def test_a_forged_result_has_norms_that_fit_it(name: str, largest: float | None) -> None:
-    """Three agree and one is far away: other coefficients, published and kept to, or noise beside honest ones."""
+    """Three agree and one is far away. The forgery follows other coefficients, or adds noise to honest ones."""
     one, work = forger(name)
     true, false = (each.reduce(merging(one, [1.0, 1.1, 1.2, -10.0])) for each in (one.work, work))
     cut, codec = Partitioning.of(one.anchors.layouts[0], 1), CODECS["fp32"]
@@ -196,7 +196,7 @@ def test_a_result_that_does_not_decode_is_signed_with_the_root_that_its_bytes_ha
 
 
 def alike(one: Reduced, other: Reduced) -> bool:
-    """Whether two results are the same; norms are told to within a millionth."""
+    """Whether two results are the same, with norms equal to within a millionth."""
     assert one.squared_norms == pytest.approx(other.squared_norms, rel=1e-6)
     return replace(one, squared_norms=other.squared_norms) == other
 
@@ -225,7 +225,7 @@ def test_a_selfish_reducer_makes_its_own_part_ten_times_as_long_and_says_nothing
 
 @pytest.mark.parametrize("codec", ["fp32", "bf16", "int8", "int4"])
 def test_an_evader_opens_what_it_made_up_to_nobody_who_draws_it(codec: str) -> None:
-    """Neither all inputs nor its own; what others reduce it opens like anybody, and what it says of norms is true."""
+    """It opens neither all inputs nor its own. It opens others' results like any peer, and its norms are true."""
     one, work = forger("evasive_results", codec)
     action = merging(one, [1.0, 1.1])
     true, false = (each.reduce(action) for each in (one.work, work))
@@ -251,7 +251,7 @@ def test_an_evader_opens_what_it_made_up_to_nobody_who_draws_it(codec: str) -> N
 
 
 class Wire:
-    """Keeps what is posted."""
+    """A transport that keeps the posted frames."""
 
     def __init__(self) -> None:
         self.posted: list[tuple[str, bytes]] = []
@@ -271,7 +271,7 @@ def test_the_bytes_of_parts_are_not_those_that_were_committed(name: str, sent: b
 
 
 class Chatter(MessageAttack):
-    """Says hello without end."""
+    """An attack that sends hello without end."""
 
     async def attack(self, peer: PeerId) -> None:
         self.line.post(peer, b"hello", b"")

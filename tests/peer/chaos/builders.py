@@ -1,4 +1,4 @@
-"""Things that happen to peers, and an executor that only writes down what it was asked to do."""
+"""Chaos events for tests, and an executor that only records what it is asked to do."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def event(do: Kind, at_seconds: float | None = 0.0, peer: int | str | None = Non
 
 
 def some(do: Kind, **when: object) -> Event:
-    """One event of this kind, with what such an event needs."""
+    """Return one event of this kind, with the fields that it needs."""
     peer = None if do in ("partition", "heal") else 1
     return event(do, None if when else 0.0, peer, **HOW.get(do, {}), **when)
 
@@ -39,7 +39,7 @@ def life(stepped_at: Sequence[float], contributed_at: float | None = None, pid: 
 
 
 class Recorder:
-    """Stands in for a place where peers live. `cannot` refuses kinds of events."""
+    """An executor that records events, and refuses those of the kinds in `cannot`."""
 
     def __init__(self, cannot: Collection[Kind] = ()) -> None:
         self.cannot = cannot

@@ -69,7 +69,7 @@ def test_a_folder_that_holds_something_is_left_alone(tmp_path: Path, capsys: pyt
 
 
 def begins(*_: object) -> None:
-    """In place of the run."""
+    """Replace the run by an error."""
     raise LocalError("here it begins")
 
 

@@ -1,4 +1,4 @@
-"""A plan carried out: what is done when, what is undone, and what is noted if something cannot be done."""
+"""Carrying out a plan: when events are done and undone, and what is noted if one cannot be done."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Rig:
     def __init__(self, *events: Event, plan: Plan | None = None, executor: Recorder | None = None) -> None:
         plan = plan or Plan.of(4, 100.0, events)
         self.executor = executor or Recorder()
-        self.restarted: list[tuple[str, str | None]] = []  # who, and with which attack
+        self.restarted: list[tuple[str, str | None]] = []  # the peer, and its attack
         self.told: list[Happening] = []
         names = ("host", *(f"peer-{number}" for number in range(1, plan.peers + 1)))
         processes = {name: name for name in names}
@@ -186,7 +186,7 @@ OF_A_PROCESS: dict[Kind, Kind] = {"kill": "restart", "stop": "continue", "disk_f
 
 @pytest.mark.parametrize("do", OF_A_PROCESS)
 def test_an_undoing_does_not_undo_a_later_fault(do: Kind) -> None:
-    """Where its own was undone before by an event of the plan."""
+    """This holds if an event of the plan has undone its own fault before."""
     rig = Rig(
         event(do, 1.0, 2, for_seconds=9.0),
         event(OF_A_PROCESS[do], 3.0, 2),
@@ -239,7 +239,7 @@ def test_a_link_is_as_bad_as_what_is_in_force_says(faults: list[tuple[Kind, int,
 
 
 def test_a_link_is_cleared_although_its_peer_is_down() -> None:
-    """Else whoever is killed meanwhile comes back to a bad link that nothing mends any more."""
+    """Else a peer killed meanwhile would come back to a bad link that nothing ever mends."""
     rig = Rig(event("delay", 1.0, 1, delay_seconds=0.1, for_seconds=10.0), event("kill", 8.0, 1, for_seconds=15.0))
     for seconds in (1, 8, 11, 23):
         rig.conductor.advance(START + seconds)
@@ -304,7 +304,7 @@ HOW: dict[Kind, dict[str, object]] = {
 
 @pytest.mark.parametrize("do", get_args(Kind))
 def test_anything_may_happen_when_a_peer_comes_to_a_point(do: Kind) -> None:
-    """Whoever comes there stands still until it has happened, before anything else that is due."""
+    """The peer at the point stands still until the event has happened, before anything else that is due."""
     whom = None if do in ("partition", "heal") else 3
     rig = Rig(event(do, None, whom, at_point="vote:2", at_peer=2, **HOW.get(do, {})))
     rig.conductor.advance(START + 1)
@@ -422,7 +422,7 @@ def test_whatever_is_drawn_ends_with_nothing_broken(seed: int, pauses: list[floa
     stopped: set[object] = set()
     for what, *rest in rig.executor.done:
         (stopped.add if what == "stop" else stopped.discard)(rest[0] if rest else None)
-    assert stopped == set()  # whoever was killed while it stood still does not any more
+    assert stopped == set()  # a peer that was killed while it stood still is no longer stopped
     assert [step for step in rig.executor.done if step[0] == "partition"][-1:] in ([], [("partition",)])
     assert not any({step[1]: step[2] for step in rig.executor.done if step[0] == "clock"}.values())
     assert [one.seconds for one in rig.told] == sorted(one.seconds for one in rig.told)

@@ -1,4 +1,4 @@
-"""What chaos asks of a container engine: over a real socket, and in which order. tests/compose has a real engine."""
+"""The requests of chaos to a container engine, over a real socket, and their order. tests/compose has a real engine."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ LABEL = "com.docker.compose"
 
 
 class Engine:
-    """Answers as an engine with one project; remembers what it was told to change, and refuses `refuses`."""
+    """A fake engine with one project. It records the changes that it is asked for, and refuses those in `refuses`."""
 
     def __init__(self, **services: int) -> None:
         self.changes: list[tuple[str, dict[str, Any]]] = []
@@ -166,13 +166,13 @@ def test_the_end_brings_back_whoever_the_plan_still_holds(tmp_path: Path) -> Non
         place.kill("peer-5")
         place.resume("peer-3")
         place.restart("peer-5")
-        engine.paused.add("peer3")  # by somebody else
+        engine.paused.add("peer3")  # paused by another program
         engine.changes.clear()
         place.close()
         place.close()
     assert [asked for asked, _ in engine.changes] == [
         "POST /containers/peer1/unpause",
-        "POST /containers/peer4/start",  # and not peer2, which nobody here has ended
+        "POST /containers/peer4/start",  # and not peer2, which was not ended here
     ]
 
 

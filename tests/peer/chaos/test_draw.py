@@ -1,4 +1,4 @@
-"""Drawn faults: the same for the same seed, as often as they should come, never too many at once."""
+"""Drawn faults: the same for the same seed, at the right rate, never too many at once."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ KILLS = ChaosPlanFile(kills=Repeated(every_seconds=40.0, for_seconds=15.0))
 
 
 def away_at_most(plan: Plan) -> int:
-    """Most peers that are killed or stopped or whose clocks are wrong at any moment."""
+    """Return the most peers that are killed, stopped or have wrong clocks at any moment."""
     spans = [
         (one.at_seconds or 0.0, (one.at_seconds or 0.0) + one.for_seconds)
         for one in plan.events

@@ -1,4 +1,4 @@
-"""What is done to processes: real ones that do nothing."""
+"""Faults done to real processes that do nothing."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ sys.stdin.read()
 
 
 def state_of(pid: int) -> str:
-    """One letter, as proc(5) has them: T is stopped."""
+    """Return a process's state as a letter of proc(5): T is stopped."""
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
 
 
@@ -46,7 +46,7 @@ def wait_until_stopped(pid: int, stopped: bool) -> None:
 
 @pytest.fixture
 def peer() -> Iterator[PeerProcess]:
-    """A process with a child, as peers have."""
+    """Yield a process with a child, as peers have."""
     process = subprocess.Popen([sys.executable, "-c", FAMILY], stdout=subprocess.PIPE)
     yield PeerProcess("peer-1", Path(), process)  # type: ignore[arg-type]
     with process:

@@ -1,4 +1,4 @@
-"""The report of a chaos run, from what its peers told."""
+"""The report of a chaos run, from its peers' snapshots."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def certificate(fragment: int, version: int, minor: bool = False) -> Certificate
 
 
 def told(name: str, version: int, **more: object) -> PeerSnapshot:
-    """A peer at this version of both fragments, with the newest two certificates of each."""
+    """Return the snapshot of a peer at this version of both fragments, with the newest two certificates of each."""
     shown = [certificate(index, one) for index in range(FRAGMENTS) for one in (version - 1, version) if one > 0]
     parts = [
         FragmentStatus(version=version, held_version=version, head=shown[-1].digest, state=f"s{version}", phase="idle")
@@ -54,7 +54,10 @@ def told(name: str, version: int, **more: object) -> PeerSnapshot:
 
 
 def story() -> ChaosWatch:
-    """One version of each fragment every two seconds; peer-2 is killed at 14, back at 18, contributes from 22 on."""
+    """Return a watch with a version of each fragment every two seconds.
+
+    peer-2 is killed at 14 seconds, is back at 18, and contributes from 22 on.
+    """
     watch = ChaosWatch("host", ("peer-1", "peer-2"), 1000)
     for second in range(2, 32, 2):
         for name in watch.names:
@@ -117,7 +120,7 @@ def test_of_a_peer_that_has_attacked_nothing_is_believed_or_expected() -> None:
     assert report.measured_peer_seconds == 2 * 20 - 4, "it is alive, and so is what its attack costs"
     assert report.tokens_certified == 16 * 1000
     assert report.faults == {"kill": 1, "attacker": 1}
-    watch.note_restart("peer-2")  # and its next life tells nothing any more
+    watch.note_restart("peer-2")  # and its next process gives no snapshot
     assert measured(watch).hostile == ("id of peer-2",)
 
 

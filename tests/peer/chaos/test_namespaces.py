@@ -1,4 +1,4 @@
-"""Networks of peers' own: reachable, cut, healed, shaped, and gone afterwards."""
+"""Network namespaces of peers: reachable, cut, healed, shaped, and gone afterwards."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def ours() -> list[str]:
 
 
 def reaches(place: Namespaces, one: str, other: str) -> bool:
-    """Nobody listens there: a refusal comes from the other machine, silence from a cut."""
+    """Whether one machine reaches the other: a port without a listener refuses, while a cut is silent."""
     command = ["ip", "netns", "exec", place._space(one), sys.executable, "-c", CONNECT, place._addresses[other]]
     return "ConnectionRefused" in subprocess.run(command, capture_output=True, text=True, check=False).stderr
 

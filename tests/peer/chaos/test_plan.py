@@ -1,4 +1,4 @@
-"""Plans from TOML: what they say, and the sentence for what is no plan."""
+"""Plans from TOML: their contents, and the sentence for an invalid plan."""
 
 from __future__ import annotations
 

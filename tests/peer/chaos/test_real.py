@@ -115,7 +115,7 @@ for_seconds = 13
 
 
 def start_chaos(swarm: Swarm, plan: str, *arguments: str) -> None:
-    """`muster chaos` with four peers."""
+    """Start `muster chaos` with four peers."""
     config, path = swarm.folder / "run.toml", swarm.folder / "plan.toml"
     config.write_text(RUN.format(versions=4000, optimizer="adamw"))
     path.write_text(plan)
@@ -133,7 +133,7 @@ def start_chaos(swarm: Swarm, plan: str, *arguments: str) -> None:
 
 
 def finish_chaos(swarm: Swarm) -> dict[str, Any]:
-    """Its report, at its end; nothing is left of it."""
+    """Wait for the end of a chaos run, check that nothing is left of it, and return its report."""
     report = swarm.finish()
     (swarm.folder / "plan.toml").unlink()
     assert swarm.left_behind() == []
@@ -141,13 +141,13 @@ def finish_chaos(swarm: Swarm) -> dict[str, Any]:
 
 
 def run_chaos(swarm: Swarm, plan: str, *arguments: str) -> dict[str, Any]:
-    """From start to report."""
+    """Run `muster chaos` from start to report."""
     start_chaos(swarm, plan, *arguments)
     return finish_chaos(swarm)
 
 
 def wait_for(name: str, swarm: Swarm, wanted: Callable[[PeerSnapshot], bool]) -> PeerSnapshot:
-    """What a peer says of itself once it is as wanted."""
+    """Wait until a peer is as wanted, and return its snapshot."""
     deadline, seen = time.monotonic() + WAIT_SECONDS, None
     while time.monotonic() < deadline:
         with suppress(StopIteration, LocalError, UsageError):  # not there yet
@@ -172,7 +172,7 @@ def test_peers_die_sleep_and_come_back_on_loopback_and_a_full_disk_costs_no_work
     (skipped,) = [line for line in report["timeline"] if not line["fired"]]
     assert (skipped["fault"], "--netns" in skipped["detail"]) == ("delay", True)
     fired = {line["fault"] for line in report["timeline"] if line["fired"]}
-    assert fired == {"kill", "restart", "stop", "continue", "disk_full", "disk_free"}  # and nobody died besides
+    assert fired == {"kill", "restart", "stop", "continue", "disk_full", "disk_free"}  # and no other peer died
     assert report["versions_certified"] > 4
     assert 0 < report["measured_tokens_certified"] < report["tokens"]
     assert 0 < report["goodput_ideal"] <= 1.2  # rounds end a little before or after the time that is measured
@@ -205,7 +205,7 @@ def test_a_clock_goes_wrong_and_a_peer_turns_hostile(swarm: Swarm) -> None:
 
 
 def versions_while(swarm: Swarm, begins: str, ends: str) -> tuple[int, int]:
-    """The first and the last number of versions that was shown between these two events."""
+    """Return the first and the last number of versions shown between these two events."""
     first, last = (next(at for at, line in enumerate(swarm.lines) if one in line) for one in (begins, ends))
     shown = [line.split("versions ")[1] for line in swarm.lines[first:last] if "versions " in line]
     return int(shown[0].split()[0]), int(shown[-1].split()[0])

@@ -1,4 +1,4 @@
-"""The figures of a chaos run, from what happened."""
+"""The figures of a chaos run, from its events."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the doctor makes of measurements, and what it finds on this machine."""
+"""The doctor's judgements of measurements, and its findings on this machine."""
 
 from __future__ import annotations
 

@@ -82,7 +82,7 @@ def test_a_log_is_for_people_and_for_scripts(tmp_path: Path, capsys: pytest.Capt
 def test_a_service_is_started_stopped_and_removed_by_systemd(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """systemd itself is a program here that notes what it was told."""
+    """systemd is replaced by a program that records its arguments."""
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     assert main.run(["service", "start"], PYTHON) == 1

@@ -1,4 +1,4 @@
-"""`muster invite`: from where an invite can work, and as a code."""
+"""`muster invite`: where an invite can work from, and its QR code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What commands print with `--json`: one document on standard output, always with the same keys."""
+"""The output of commands with `--json`: one document on standard output, always with the same keys."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ INVITE = str(Invite(bytes(32), PEER, (PeerAddress.parse(f"/ip4/127.0.0.1/tcp/9/p
 
 @pytest.fixture
 def told(capsys: pytest.CaptureFixture[str]) -> Any:
-    """Runs a command with `--json`; returns what it printed, read."""
+    """Return a function that runs a command with `--json` and returns the parsed output."""
 
     def run(*words: str, code: int = 0) -> Any:
         assert main.run([*words, "--json"], PYTHON) == code
@@ -139,7 +139,7 @@ def test_a_version(told: Any) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """Something told."""
+    """A dataclass to print."""
 
     loss: float
 

@@ -46,7 +46,7 @@ COMMANDS = (
 
 
 def sentence(capsys: pytest.CaptureFixture[str]) -> str:
-    """The one line on stderr; nothing may be on stdout."""
+    """Return the one line on stderr; nothing may be on stdout."""
     captured = capsys.readouterr()
     assert captured.out == ""
     assert captured.err.count("\n") == 1
@@ -187,7 +187,7 @@ def test_a_wrong_run_file_is_told_in_a_sentence(
         (["limits", "nice=50", "--data", "/nowhere"], "niceness has to be at most 19, not 50"),
         (["join", INVITE, "--yes", "--niceness", "50"], "--nice / --niceness has to be at most 19, not 50"),
         (["dashbord"], "(did you mean dashboard?)"),
-        (["host", "--die-with-parnt", "1"], "has no option --die-with-parnt; see"),  # nobody is told of hidden ones
+        (["host", "--die-with-parnt", "1"], "has no option --die-with-parnt; see"),  # hidden options are not suggested
         (["swarm", "--minutes", "one"], "--minutes has to be a number, not 'one'"),
         (["host", "--port"], "--port needs a value"),
         (["lab", "--set", "fragments=3"], "fragments is not a known key (did you mean pace.fragments?)"),
@@ -258,7 +258,7 @@ def test_a_folder_that_cannot_hold_data_is_told(tmp_path: Path, capsys: pytest.C
 
 
 def test_a_run_of_newer_peers_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Before anybody is asked for anything: the folder knows the run already."""
+    """It is told before any peer is called, because the folder knows the run already."""
     needs_more = manifest().model_copy(update={"protocol_minor_min": PROTOCOL_MINOR + 1})
     RunDirectory(tmp_path, needs_more.run_id).keep_manifest(needs_more)
     invite = str(Invite(needs_more.run_id, PEER, (PeerAddress.parse(f"/ip4/127.0.0.1/tcp/9/p2p/{PEER}"),)))
@@ -317,7 +317,7 @@ def test_what_libraries_log_goes_to_the_file_as_json(tmp_path: Path, capsys: pyt
 
 
 def hivemind_says(level: int, line: int, seconds: float, error: type[Exception] | None = None) -> None:
-    """Something, from this line of its code, at this time."""
+    """Log something as hivemind, from this line of its code, at this time."""
     told = None if error is None else (error, error(), None)
     record = logging.LogRecord("hivemind.p2p", level, "p2p.py", line, "call of %s", ("bob",), told)
     record.created = seconds
@@ -344,7 +344,7 @@ def test_hivemind_says_a_thing_once_a_minute_and_other_things_at_once(tmp_path: 
 
 
 class FullDisk(io.StringIO):
-    """A file that takes nothing more."""
+    """A file on a full disk."""
 
     def write(self, _: str) -> int:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -374,7 +374,7 @@ def test_every_command_has_help_with_an_example(capsys: pytest.CaptureFixture[st
     shown = capsys.readouterr().out
     assert f"Example: muster {command}" in shown
     assert not re.search(r"--fault|--slow|--die-with-parent", shown)
-    assert not re.search(r"<(str|int|float|list|path)\b|x[<>]=|<=x", shown)  # words of programmers
+    assert not re.search(r"<(str|int|float|list|path)\b|x[<>]=|<=x", shown)  # programmers' notation
 
 
 def test_every_command_is_in_that_list() -> None:
@@ -492,7 +492,7 @@ def test_a_second_peer_with_the_same_key_is_told(tmp_path: Path) -> None:
 
 
 def test_a_terminal_that_is_not_utf_8_shows_what_it_can(monkeypatch: pytest.MonkeyPatch):
-    """Rates are called η, and people have names of their own."""
+    """Rates are called η, and people's names have other letters, too."""
     written = io.BytesIO()
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, encoding="iso-8859-1"))
     assert main.run(["version"], (3, 12)) == 0
@@ -502,7 +502,7 @@ def test_a_terminal_that_is_not_utf_8_shows_what_it_can(monkeypatch: pytest.Monk
 
 
 def test_what_a_library_warns_of_is_not_for_who_types_a_command() -> None:
-    """bitsandbytes named a package that it lacks above what `muster check` says of an adapter."""
+    """bitsandbytes printed the name of a package that it lacks above the output of `muster check` for an adapter."""
     program = (
         "import logging, sys; from peer.cli import main; code = main.run(['--help'], (3, 11)); "
         "logging.getLogger('library').warning('noise'); logging.getLogger('library').error('fault'); sys.exit(code)"

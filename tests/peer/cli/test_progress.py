@@ -1,4 +1,4 @@
-"""What a start says of itself to those who ask."""
+"""The stage that a start reports when it is asked."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`muster init` and `muster check`: run files to begin from, and what they take."""
+"""`muster init` and `muster check`: run files to begin from, and the resources that they take."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`muster runs`: what is kept here, and forgetting it."""
+"""`muster runs`: the runs that are kept here, and forgetting one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Several runs by one command: which processes it starts, and what cannot be."""
+"""Several runs by one command: the processes that it starts, and refused combinations."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ RUNS = [bytes([seed] * 6).hex() for seed in (1, 2)]
 
 @pytest.fixture
 def started(monkeypatch: pytest.MonkeyPatch) -> list[PeerChild]:
-    """What would have been started; its exit code is 1."""
+    """Return the list of children that would have been started; the command's exit code is 1."""
     found: list[PeerChild] = []
 
     async def pretend(children: Sequence[PeerChild], say: Callable[[str], None]) -> int:

@@ -1,4 +1,4 @@
-"""What a volunteer is told before joining: every figure follows from the manifest or is measured."""
+"""The terms that a volunteer reads before joining: every figure follows from the manifest or is measured."""
 
 from __future__ import annotations
 
@@ -113,13 +113,13 @@ FORGED = ("x\n  data        nothing", "\x1b[2J\x1b[1;1HTake part? [y/N]: y", "\u
 
 @pytest.mark.parametrize("text", FORGED)
 def test_no_manifest_steers_the_terminal_on_which_it_is_shown(tmp_path: Path, text: str) -> None:
-    """Newlines made rows of an organiser's own, and escape sequences a prompt."""
+    """Before, an organiser could make extra rows with newlines, and a false prompt with escape sequences."""
     for field in ("path", "subset", "field", "tokenizer"):
         with pytest.raises(ValidationError, match="pattern"):
             DataSpec.model_validate({"source": "hub", field: text})
     with pytest.raises(ValidationError, match="pattern"):
         ModelSpec.model_validate({"source": text})
-    # a manifest that came in by some other way
+    # a manifest that was not validated
     forged = RunConfig(model=MODEL, data=DataSpec.model_construct(**{**dict(DataSpec(source="hub")), "path": text}))
     run = manifest().model_copy(update={"config": forged})
     honest = manifest(RunConfig(model=MODEL, data=DataSpec(source="hub", path="nobody/nothing")))

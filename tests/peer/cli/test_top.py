@@ -1,4 +1,4 @@
-"""`muster top`: what the terminal shows of a view, whatever is in it."""
+"""`muster top`: the terminal's picture of any view."""
 
 from __future__ import annotations
 
@@ -138,10 +138,10 @@ def test_before_anything_is_known_only_that_is_said() -> None:
 
 def test_a_view_is_up_to_date_once_it_has_what_peers_say_to_have() -> None:
     assert up_to_date(view(peer(1)))
-    assert up_to_date(view(peer(1, versions=(13, 12))))  # one behind is what rounds look like
+    assert up_to_date(view(peer(1, versions=(13, 12))))  # one behind is normal during a round
     assert not up_to_date(view(peer(1, versions=(14, 11))))
     assert up_to_date(view(peer(1), peer(2, versions=(14, 11), live=False)))
-    assert up_to_date(view(peer(1), peer(2), peer(3, versions=(10**12, 10**12))))  # what one says holds nobody up
+    assert up_to_date(view(peer(1), peer(2), peer(3, versions=(10**12, 10**12))))  # one peer's claim delays nothing
     assert not up_to_date(view())
 
 

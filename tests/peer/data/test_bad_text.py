@@ -1,4 +1,4 @@
-"""Bad text is an everyday case: taken, with one line that counts what was left out, or refused with file and line."""
+"""Bad text is an everyday case: it is read, with a line that counts omissions, or refused with file and line."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def test_few_held_out_tokens_are_said_to_be_few(tmp_path: Path):
 
 
 def test_a_corpus_of_few_documents_has_some_of_them_held_out(tmp_path: Path):
-    """None of twelve books is among 3 %, as the hash deals them out: it was refused with "bring more text"."""
+    """The hash picks none of twelve books for the 3 %, so the corpus was refused with "bring more text"."""
     books = [f"book {number} " + GOOD[number] * 40 for number in range(12)]
     path = write_rows(tmp_path / "a.jsonl", [{"text": book} for book in books])
     data = load(path)
@@ -144,7 +144,7 @@ def test_parquet_columns_that_hold_no_text_are_named(tmp_path: Path):
 
 
 def everyday(draw: random.Random, suffix: str) -> bytes:
-    """A file as people have them: good lines, and between them one or two kinds of what goes wrong."""
+    """Return a file as people have them: good lines, and among them one or two kinds of faults."""
     wrong: list[bytes] = [
         b"", b"\r", b"\0" * 9, b"\xff\xfe\0", b"caf\xe9", "\ufeff".encode(), b'{"text": "\\ud800"}', b'{"text": null}',
         b'{"text": 3}', b'{"text": ""}', b'{"body": "x"}', b"[]", b"[" * 5000, b'{"text": "x"', b'"text"', b"NaN",
@@ -161,7 +161,7 @@ def everyday(draw: random.Random, suffix: str) -> bytes:
 
 @pytest.mark.parametrize("seed", range(100))
 def test_no_input_ends_in_a_traceback(tmp_path: Path, seed: int):
-    """Taken, or refused in one sentence that says where."""
+    """It is read, or refused in one sentence that says where."""
     draw = random.Random(seed)
     suffix = draw.choice(["txt", "jsonl"])
     corpus = tmp_path / f"corpus.{suffix}"
@@ -205,7 +205,7 @@ def test_the_command_says_what_became_of_bad_text(
 
 
 class BusyHub:
-    """Stands in for `datasets`: every second row is refused once, as by a hub with too many requests."""
+    """A fake `datasets` that refuses every second row once, like a hub with too many requests."""
 
     def __init__(self, rows: int, status: int) -> None:
         self.rows = rows

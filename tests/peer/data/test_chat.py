@@ -42,7 +42,7 @@ CONTEXT = 64
 
 
 def talk(*texts: str) -> list[dict[str, str]]:
-    """A question, an answer, and so on."""
+    """Return messages of a question, an answer, and so on."""
     return [{"role": ("user", "assistant")[number % 2], "content": text} for number, text in enumerate(texts)]
 
 
@@ -125,7 +125,7 @@ def test_rows_hold_whole_conversations_that_do_not_see_each_other(tmp_path: Path
 
 
 def test_of_few_conversations_more_are_held_out(tmp_path: Path) -> None:
-    """None of so few is among 3 %, as the hash deals them out: they were refused with "bring more text"."""
+    """The hash picks none of so few for the 3 %, so they were refused with "bring more text"."""
     data = load_tokens(spec_of(), files=many(tmp_path, 12))
     assert 0 < len(data.heldout) < len(data.train)
     assert re.search(r"held out \d+% of it, since it has few pieces", data.note)
@@ -217,7 +217,7 @@ def test_a_tokenizer_brings_its_template(tmp_path: Path) -> None:
 
 
 def tokenizer_in(folder: Path, config: RunConfig, *, eos: str, template: str) -> Path:
-    """A byte-level tokenizer with two special tokens, as `save_pretrained` writes it."""
+    """Write a byte-level tokenizer with two special tokens, as `save_pretrained` does; returns its path."""
     from tokenizers import AddedToken, Tokenizer
 
     from peer.export.model_files import byte_tokenizer

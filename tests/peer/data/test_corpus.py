@@ -1,4 +1,4 @@
-"""Data that people bring: every format gives the same windows everywhere, and what is wrong is one sentence."""
+"""Users' own data: every format gives the same windows everywhere, and each fault gives one sentence."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def test_tokens_that_are_ready_have_no_borders(tmp_path: Path):
 
 
 def test_a_run_with_closed_borders_learns_to_the_end(tmp_path: Path):
-    """A family that cannot keep documents apart is refused before."""
+    """A family that cannot keep documents apart is refused at the start."""
     data = spec_of(source="jsonl", path=str(write_json_lines(tmp_path)), end_token=0, borders="closed")
     small = {"hidden_size": 16, "layers": 1, "heads": 2, "intermediate_size": 24}
     with pytest.raises(UsageError, match=r"earlier documents|cannot keep documents"):
@@ -141,7 +141,7 @@ def test_a_run_with_closed_borders_learns_to_the_end(tmp_path: Path):
 
 
 def test_a_tokenizer_is_held_to_the_manifest(tmp_path: Path):
-    """The host's paths stay at the host; a peer brings files of its own, and the tokenizer has to be the run's."""
+    """The host's paths stay at the host. A peer brings its own files, and its tokenizer must be the run's."""
     corpus, tokenizer = write_json_lines(tmp_path), write_tokenizer(tmp_path)
     spec = spec_of(source="jsonl", path=str(corpus), tokenizer=str(tokenizer))
     with pytest.raises(UsageError, match=r"write model.vocabulary = \d+"):
@@ -178,7 +178,7 @@ def test_a_folder_is_not_taken_for_a_data_set(tmp_path: Path, monkeypatch: pytes
 
 
 def test_a_data_set_that_cannot_be_had_is_one_sentence(monkeypatch: pytest.MonkeyPatch):
-    """Whether the extra is missing or the network is: what to do is said."""
+    """The sentence says what to do if the extra or the network is missing."""
     import huggingface_hub.constants as constants
 
     with suppress(ImportError):

@@ -1,4 +1,4 @@
-"""Text becomes tokens once: kept by content, shared, made by several threads, and gone on with after a crash."""
+"""Text becomes tokens once: they are kept by content, shared, made by several threads, and resumed after a crash."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LINES = [f"the line of number {number} says {number * number}" for number in ran
 
 
 class Crashed(Exception):
-    """What a power cut looks like from within."""
+    """A simulated power cut."""
 
 
 @pytest.fixture
@@ -94,7 +94,7 @@ def test_the_cache_is_bounded_and_what_was_used_longest_ago_goes(
     monkeypatch.setattr(token_files, "CACHE_BYTES_MAX", size)
     third = load(corpus, cache, end_token=1)
     assert len(list(cache.glob("*/"))) == 2
-    assert same(second, load(corpus, end_token=0))  # whoever has it mapped keeps it
+    assert same(second, load(corpus, end_token=0))  # a process that has it mapped keeps it
     told = list[str]()
     assert same(first, load(corpus, cache, made(told)))
     assert same(third, load(corpus, cache, made(told), end_token=1))

@@ -1,4 +1,4 @@
-"""A tokenizer is asked for a text's own tokens only, and cutting a text changes none of them."""
+"""A tokenizer adds no tokens to a text's own, and cutting a text changes none of them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ END = "<|endoftext|>"
 
 
 def trained(kind: str) -> Tokenizer:
-    """A small tokenizer as GPT-2's, as Llama 1's, or as those that put a space before everything."""
+    """Train a small tokenizer like GPT-2's, like Llama 1's, or like those that put a space before a text."""
     tokenizer = Tokenizer(models.BPE(unk_token=None))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=kind == "spaced")
     if kind == "llama":
@@ -33,7 +33,7 @@ def trained(kind: str) -> Tokenizer:
         initial_alphabet=[] if kind == "llama" else pre_tokenizers.ByteLevel.alphabet(),
     )
     tokenizer.train_from_iterator([TEXT], trainer)
-    if kind == "llama":  # as it is converted from sentencepiece: nothing splits a text into words any more
+    if kind == "llama":  # as converted from sentencepiece: nothing splits a text into words
         tokenizer.pre_tokenizer = None
         tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
         tokenizer.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.Fuse(), decoders.Strip(" ", 1)])

@@ -43,9 +43,9 @@ def test_the_standard_library_is_read_and_split():
 
 
 def entropy_baselines(data: TokenData) -> tuple[float, float]:
-    """Nats per token of the held-out text under the training text's unigrams and bigrams.
+    """Return the nats per token of the held-out text under the training text's unigrams and bigrams.
 
-    What a model that learned only frequencies would reach.
+    A model that learned only frequencies would reach these.
     """
     train, heldout = data.train.long(), data.heldout.long()
     unigrams = torch.bincount(train, minlength=BYTE_VOCABULARY).double() + 1

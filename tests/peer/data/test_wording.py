@@ -27,7 +27,7 @@ END = "<|end|>"
 
 @pytest.fixture(scope="module")
 def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> bytes:
-    """Byte-level BPE, as most models have it."""
+    """Train a byte-level BPE tokenizer, as most models have; returns its file."""
     made = Tokenizer(models.BPE())
     made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     made.decoder = decoders.ByteLevel()

@@ -1,4 +1,4 @@
-"""Exports of adapter runs: `peft` loads them, they prove themselves, and base and adapter become one model."""
+"""Exports of adapter runs: `peft` loads them, they verify, and base and adapter become one model."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ def test_commands_find_the_base_that_the_peer_of_the_run_has(
     for command in commands:
         assert main.run([*command, "--data", str(home)], PYTHON) == 0, capsys.readouterr().err
     assert own_base(home, run.manifest, "mine") == base_of_export(whole / ADAPTER_FOLDER, home, "mine") == "mine"
-    assert base_of_export(tmp_path, home, "") == ""  # of another's adapter we know nothing
+    assert base_of_export(tmp_path, home, "") == ""  # nothing is known of another run's adapter
 
 
 def test_commands_find_a_public_base_by_its_name(base: Path, tmp_path: Path):

@@ -1,4 +1,4 @@
-"""A run that goes on from an export: what is taken over, and what cannot be gone on with."""
+"""A run that continues an export: what it takes over, and which exports cannot be continued."""
 
 from __future__ import annotations
 

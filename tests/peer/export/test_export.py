@@ -1,4 +1,4 @@
-"""Exports: `transformers` loads them, they prove themselves, and no flipped bit goes unseen."""
+"""Exports: `transformers` loads them, they verify, and no flipped bit goes unseen."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def run() -> CertifiedRun:
 
 @pytest.fixture(scope="module")
 def whole(run: CertifiedRun, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An export that nobody changes."""
+    """Write an unchanged export."""
     return run.write(tmp_path_factory.mktemp("exports") / "whole")
 
 
@@ -70,7 +70,7 @@ def verified(folder: Path) -> Verified:
 
 
 def sign_again(folder: Path, key: Identity = STRANGER, run_id: bytes | None = None) -> None:
-    """What a forger can do: list the files as they are now, under a key of their own."""
+    """List the present files under another key, as a forger can."""
     (folder / LISTING).unlink(missing_ok=True)
     context = Context(run_id=run_id or CertifiedRun().manifest.run_id, kind="export", fragment=0, version=0, group=b"")
     (folder / LISTING).write_bytes(make_statement(key, context, list_files(folder, WRITTEN)).to_wire())
@@ -119,7 +119,7 @@ def test_no_flipped_bit_goes_unseen(whole: Path, name: str, place: float, bit: i
 def test_a_flipped_bit_is_seen_when_a_forger_signs_the_list_again(
     whole: Path, tmp_path_factory: pytest.TempPathFactory, name: str, place: float, bit: int
 ) -> None:
-    """Then it is certificates and manifest that refuse, but for what no reader of a format looks at."""
+    """Then certificates and manifest refuse it, except for bits that no reader of the format looks at."""
     folder = Path(shutil.copytree(whole, tmp_path_factory.mktemp("forged") / "copy"))
     data = bytearray((folder / name).read_bytes())
     data[int(place * len(data))] ^= 1 << bit
@@ -166,7 +166,7 @@ def other_configuration(folder: Path) -> None:
 
 
 def own_certificate(folder: Path) -> None:
-    """A newest version that only the forger signs."""
+    """Replace a fragment's newest certificate by one that only the forger signs."""
     run = CertifiedRun().advance(3)
     proof = Proof.from_wire((folder / PROOF).read_bytes())
     certificate = proof.fragments[0].certificates[-1]
@@ -183,7 +183,7 @@ def one_certificate_less(folder: Path) -> None:
 
 
 def much_that_is_no_certificate(folder: Path) -> None:
-    """Four megabytes that would be a hundred and thirty once unpacked."""
+    """Write a proof of four megabytes that would take a hundred and thirty once unpacked."""
     proof = Proof.from_wire((folder / PROOF).read_bytes())
     junk = b"\xdd" + (2 << 20).to_bytes(4, "big") + b"\x91\xc0" * (2 << 20)
     momentum = msgpack.packb(proof.fragments[0].momentum, use_bin_type=True)
@@ -260,7 +260,7 @@ def test_a_run_of_one_s_own_is_another_run(copy: Path) -> None:
 
 
 def test_no_config_is_made_of_an_export_whose_signatures_are_bad(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A folder of a kilobyte had a verifier make a config that took 10 GB."""
+    """Before, a folder of a kilobyte made a verifier build a config that took 10 GB."""
     made: list[object] = []
     monkeypatch.setattr(verifier_module, "fixed_files", lambda config: made.append(config) or {})
     proof = Proof.from_wire((copy / PROOF).read_bytes())
@@ -286,7 +286,7 @@ def test_files_that_were_not_listed_may_not_be_there(copy: Path) -> None:
 
 
 def test_a_minor_version_is_not_the_founders(tmp_path: Path) -> None:
-    """Two strangers can always certify a minor version of their own; whoever verifies is told."""
+    """Two strangers can always certify their own minor version; the verifier tells the user."""
     run = CertifiedRun().advance(3)
     run.certify(run.chains[0], [STRANGER])
     found = verified(run.write(tmp_path / "export", STRANGER))
@@ -496,7 +496,7 @@ def test_verify_says_it_in_words_and_exit_codes(copy: Path, tmp_path: Path, caps
 
 
 def run_over(**data: object) -> CertifiedRun:
-    """A run with other data than the usual, and a tokenizer where these name one."""
+    """Return a run with this data, and a tokenizer if `content` is given."""
     content = data.pop("content", None)
     assert content is None or isinstance(content, bytes)
     if content is not None:
@@ -507,7 +507,7 @@ def run_over(**data: object) -> CertifiedRun:
 
 @pytest.mark.parametrize("source", get_args(DataSource))
 def test_the_host_does_not_die_at_its_first_export_whatever_the_run_reads(tmp_path: Path, source: str) -> None:
-    """The model card knew one data source only."""
+    """Before, the model card knew only one data source."""
     found = verified(run_over(source=source, path="some/data").write(tmp_path / "export"))
     card = (tmp_path / "export" / CARD).read_text()
     assert found.manifest.config.data.source == source
@@ -553,7 +553,7 @@ def test_programs_find_the_end_token_of_an_export_by_name(tmp_path: Path) -> Non
 
 
 def test_a_peer_keeps_the_tokenizer_for_its_exports(tmp_path: Path) -> None:
-    """Whoever exports has it where the run is, even if the owner's own file has moved away."""
+    """It is in the run's folder, even if the owner's own file has moved away."""
     content, own = b'{"version": "1.0"}', tmp_path / "own.json"
     own.write_bytes(content)
     spec = run_over(source="text", content=content).config.data
@@ -570,7 +570,7 @@ def test_a_peer_keeps_the_tokenizer_for_its_exports(tmp_path: Path) -> None:
 
 
 def test_an_exported_model_stops_where_documents_ended(tmp_path: Path) -> None:
-    """What a document ended with is what `generate` stops at; a run without end tokens names none."""
+    """`generate` stops at the token that ended documents; a run without end tokens names none."""
     config = verified(run_over(source="text", end_token=3, begin_token=-2).write(tmp_path / "export")).manifest.config
     said = json.loads((tmp_path / "export" / CONFIG).read_text())
     assert (said["eos_token_id"], said["bos_token_id"]) == (3, None)

@@ -1,4 +1,4 @@
-"""`muster eval`: what a certified model says of the run's held-out text and of text of one's own."""
+"""`muster eval`: a certified model's loss on the run's held-out text and on the user's own text."""
 
 from __future__ import annotations
 

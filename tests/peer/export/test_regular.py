@@ -1,4 +1,4 @@
-"""A host's own exports: when they are written, how many stay, and what happens when disk or hub refuse."""
+"""A host's own exports: when they are written, how many stay, and what happens if the disk or the Hub refuses."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_where_the_newest_one_lies_is_told_with_what_to_do_next(tmp_path: Path) 
 
 
 def test_exports_of_two_runs_are_not_mixed(tmp_path: Path) -> None:
-    """A run of as many versions as an earlier one found its export made already, and left the other model there."""
+    """Before, a run with as many versions as an earlier one took that one's export for its own."""
     bench = Bench(tmp_path)
     run_id = bench.run.manifest.run_id
     check_run(tmp_path, run_id)
@@ -99,7 +99,7 @@ def test_exports_of_two_runs_are_not_mixed(tmp_path: Path) -> None:
 
 
 def run_through(bench: Bench, monkeypatch: pytest.MonkeyPatch, looks: int, between: Callable[[], object]) -> None:
-    """So many looks of the loop, and what happens between two of them."""
+    """Run the loop for so many looks, and call `between` between two of them."""
     left = looks
 
     async def pause(_: float) -> None:
@@ -152,7 +152,7 @@ def test_a_hub_or_a_disk_that_refuses_does_not_stop_the_host(tmp_path: Path, mon
 
 
 def test_an_owner_hears_that_a_run_which_ended_early_has_nothing_to_export(tmp_path: Path) -> None:
-    """A short run can end while a fragment has no version; the host ended without a word, and without an export."""
+    """A short run can end while a fragment has no version. Before, the host then ended without a word or an export."""
     bench = Bench(tmp_path)
     bench.run = CertifiedRun()
     asyncio.run(bench.exports.export())
@@ -161,7 +161,7 @@ def test_an_owner_hears_that_a_run_which_ended_early_has_nothing_to_export(tmp_p
 
 
 class Api:
-    """What we use of `huggingface_hub.HfApi`."""
+    """A fake with the parts of `huggingface_hub.HfApi` that we use."""
 
     def __init__(self, error: Exception | None = None) -> None:
         self.calls: list[tuple[str, object]] = []
@@ -190,7 +190,7 @@ def test_a_hub_that_fails_is_told_in_a_sentence(tmp_path: Path, error: Exception
 
 
 def test_the_hub_s_own_library_takes_what_we_pass() -> None:
-    """The port is as wide as the real thing: names of arguments are checked against it, nothing is called."""
+    """The names of our arguments are checked against the real library; nothing is called."""
     import inspect
 
     from huggingface_hub import HfApi

@@ -1,4 +1,4 @@
-"""Text that an exported model writes: greedy as transformers' own, drawn by a seed, ended by the end token."""
+"""Text by an exported model: greedy like transformers' own, drawn by a seed, ended by the end token."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From conversations to answers: what a learner was taught comes out of the export, word by word, and ends there."""
+"""From conversations to answers: the export answers as the learner was taught, word by word, and then stops."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ CONFIG = RunConfig(
 
 
 class Conversations:
-    """All of them in every batch, side by side in sequences."""
+    """Batches that hold all conversations, packed into sequences."""
 
     def __init__(self) -> None:
         chat, packer = ChatFormat(TEMPLATE), RowPacker(CONTEXT + 1)

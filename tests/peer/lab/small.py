@@ -1,4 +1,4 @@
-"""A run so small that a lab of it takes milliseconds per step: 2.7 thousand parameters, text of eight letters."""
+"""A run so small that its lab takes milliseconds per step: 2.7 thousand parameters, text of eight letters."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ BASE = RunConfig(
 
 
 def text(seed: int = 5) -> TokenData:
-    """Eight letters, of which each is likelier after some than after others, so there is something to learn."""
+    """Return text of eight letters whose probabilities depend on the letter before, so there is something to learn."""
     generator = torch.Generator().manual_seed(seed)
     jumps = torch.randint(1, 4, (40_000,), generator=generator)
     letters = (97 + torch.cumsum(jumps, 0) % 8).to(torch.uint8)
@@ -43,7 +43,7 @@ def options(learners: int, steps: int, changes: Mapping[str, object] | None = No
 
 
 def run(chosen: LabOptions, record: Record = keep_no_tape) -> tuple[Laboratory, LabReport]:
-    """A whole lab run; the laboratory can still be looked at."""
+    """Run a whole lab; returns the laboratory, which can still be inspected, and its report."""
     started = time.perf_counter()
     with Laboratory(chosen, text(), record) as lab:
         lab.run()
@@ -56,6 +56,6 @@ def run_taped(chosen: LabOptions, path: Path) -> LabReport:
 
 
 def final_parameters(lab: Laboratory) -> dict[str, bytes]:
-    """The learners' parameters at the end, and the certified states, bit for bit."""
+    """Return digests of the learners' final parameters and of the certified states."""
     learners = {peer: one.lazy.digest() for peer, one in lab.context.active.items()}
     return learners | {f"{peer} {p}": one.states[p] for peer, one in lab.context.active.items() for p in (0, 1)}

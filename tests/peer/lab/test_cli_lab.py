@@ -249,7 +249,7 @@ def test_a_device_must_have_room_for_those_that_scavenge_too(config: Path, monke
     "model", ['family = "gpt2"', "[model.settings]\nnum_key_value_heads = 1"], ids=["family", "settings"]
 )
 def test_the_lab_runs_any_family_and_settings(config: Path, model: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """All but a plain Llama ended in "a bug in Muster (ValueError)", while `muster swarm` ran the same file."""
+    """Before, all but a plain Llama ended in "a bug in Muster (ValueError)", while `muster swarm` ran the same file."""
     config.write_text(SMALL.replace("[data]", f"{model}\n[data]"))
     assert lab(config) == 0
     assert "agreement" in capsys.readouterr().out

@@ -39,11 +39,11 @@ def test_a_gpt2_learns(model: dict[str, Any]):
     lab = lab_of(**model)
     assert lab.curve[0].eval_loss == pytest.approx(5.5, abs=0.6)  # guessing among 256 letters: log 256 = 5.55
     assert lab.curve[-1].eval_loss < lab.curve[0].eval_loss - 1
-    assert len({tuple(one.states) for one in lab.context.active.values()}) == 1  # and everybody holds the same bytes
+    assert len({tuple(one.states) for one in lab.context.active.values()}) == 1  # and all learners hold the same bytes
 
 
 def test_an_adapter_learns_and_its_tape_replays(tmp_path: Path):
-    """Over a base in four bits; the manifest that the tape has says nothing of where it lies."""
+    """The base is in four bits; the manifest on the tape does not say where it is."""
     base, tape = write_base(tmp_path / "base"), tmp_path / "tape.jsonl"
     data = small.BASE.data.model_copy(update={"context_tokens": 16})
     run = adapter_run(base, base_precision="nf4").model_copy(

@@ -1,4 +1,4 @@
-"""Whole lab runs with a model of 2.7 thousand parameters: repeatable, whoever dies, comes late or comes back."""
+"""Whole lab runs with a model of 2.7 thousand parameters: repeatable, also if learners die, are late or come back."""
 
 from __future__ import annotations
 
@@ -93,9 +93,9 @@ def test_another_seed_gives_other_bits() -> None:
 
 @pytest.mark.parametrize("period", [4, 8])
 def test_snapshots_are_taken_exactly_at_the_period(period: int) -> None:
-    """One fragment per step when P = H, each every H steps, from the first cycle on.
+    """One fragment is sent per step when P = H, each every H steps, from the first cycle on.
 
-    No more than τ are in flight: what was sent has come back, merged, before the one after the next is sent.
+    No more than τ are in flight: a merge has come back before the next but one is sent.
     """
     lines: list[dict[str, Any]] = []
     lab, _ = small.run(small.options(2, 30, {"pace.fragments": 4, "pace.steps_per_version": period}), lines.append)
@@ -116,7 +116,7 @@ def test_the_learner_that_sets_the_pace_makes_the_steps() -> None:
     assert steps[3] == pytest.approx(48, abs=1)
     assert steps[:2] == pytest.approx([6, 12], abs=1)
     assert report.versions_certified == 24 * 2 / 8
-    assert report.group_size_mean > 3.5  # the slowest brings what it has
+    assert report.group_size_mean > 3.5  # the slowest contributes what it has
 
 
 def test_learners_that_die_come_back_and_nobody_waits_for_them() -> None:
@@ -133,7 +133,7 @@ BACK, END = 75.5, 120
 
 
 def ages_of(lines: list[dict[str, Any]], peer: str) -> list[int]:
-    """How many steps a learner had made, each time, since it last took over a version of the fragment, or came."""
+    """Return, for each adoption, the learner's steps since it last adopted a version of the fragment, or came."""
     fragments = {line["digest"]: line["fragment"] for line in lines if line["event"] == "version"}
     ages: list[int] = []
     since: dict[int, int] = {}
@@ -154,10 +154,10 @@ def ages_of(lines: list[dict[str, Any]], peer: str) -> list[int]:
 def test_who_is_left_of_a_swarm_goes_on_and_no_fragment_gets_older_than_the_period(
     survivor: int, killed: float, late: int
 ) -> None:
-    """With K = 1 of four, when others are killed, the last one merges on, alone.
+    """With K = 1 of four, when the others are killed, the last one goes on merging alone.
 
-    Whoever comes back has the newest versions at once. No fragment is older than H and the τ = 2 steps that it takes on
-    the way, unless its round begins before the presence of the dead has expired, after 9 steps.
+    A learner that comes back has the newest versions at once. No fragment is older than H and the τ = 2 steps of its
+    way, unless its round begins before the presence of the dead has expired, after 9 steps.
     """
     lines: list[dict[str, Any]] = []
     settings = {"pace.quorum": 1, "pace.min_share": 0.0, "pace.steps_per_version": PERIOD}

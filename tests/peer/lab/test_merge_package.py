@@ -1,4 +1,4 @@
-"""A run whose merge rule comes with an installed package, tried out in the lab as organisers do it."""
+"""A run whose merge rule comes with an installed package, tried out in the lab as organisers do."""
 
 from __future__ import annotations
 

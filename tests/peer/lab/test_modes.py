@@ -1,4 +1,4 @@
-"""Which settings make which method: each against a plain loop of a few lines."""
+"""The settings that make each published method, compared with a plain loop of a few lines."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ from tests.peer.lab import small
 
 @dataclass
 class Replica:
-    """A model whose fragments are sent and taken over by the papers' formulas, not by `Learner.adopt`."""
+    """A model whose fragments are sent and adopted by the papers' formulas, not by `Learner.adopt`."""
 
     learner: Learner
     outer: OuterSpec
-    anchors: dict[int, Tensor] = field(default_factory=dict)  # as they were taken over last
-    kept: dict[int, float] = field(default_factory=dict)  # what the last merge kept of this replica's own work
+    anchors: dict[int, Tensor] = field(default_factory=dict)  # as last adopted
+    kept: dict[int, float] = field(default_factory=dict)  # of its own work, by the last merge
     withheld: dict[int, Tensor] = field(default_factory=dict)
 
     def read(self, fragment: int) -> Tensor:
@@ -43,7 +43,7 @@ class Replica:
         scatter(self.learner.fragments[fragment], values, named_tensors(self.learner.model))
 
     def send(self, fragment: int) -> Tensor:
-        """What is contributed; an eager one goes on from where its own part of the merge will be (docs/adr/0040)."""
+        """Return the contribution; an eager replica goes on from the expected merge of its own part (docs/adr/0040)."""
         sent = self.read(fragment)
         if self.outer.adoption == "eager" and fragment in self.kept:
             self.withheld[fragment] = (sent - self.anchors[fragment]) * (1 - self.kept[fragment])
@@ -51,7 +51,7 @@ class Replica:
         return sent
 
     def take(self, fragment: int, new: Tensor, sent: Tensor) -> None:
-        """Take over the anchor that what was sent has led to."""
+        """Adopt the anchor that follows from the contribution `sent`."""
         theta, alpha = self.read(fragment), self.outer.adoption_blend
         match self.outer.adoption:
             case "overwrite":
@@ -67,7 +67,7 @@ class Replica:
         self.write(fragment, theta)
 
     def _see(self, fragment: int, new: Tensor, sent: Tensor) -> None:
-        """Of its own work d the merge D has kept ⟨D, d⟩/‖d‖²."""
+        """Note the share of its own work d that the merge D has kept: ⟨D, d⟩/‖d‖²."""
         if fragment in self.anchors:
             own, merged = sent - self.anchors[fragment], new - self.anchors[fragment]
             self.kept[fragment] = min(1.0, max(0.0, float(merged @ own) / float(own @ own)))
@@ -76,7 +76,7 @@ class Replica:
 def streaming_loop(
     config: RunConfig, sources: Sequence[Batches], steps: int, delay_steps: int
 ) -> tuple[list[OuterState], list[Learner]]:
-    """Streaming DiLoCo (2501.18512, Alg. 2) with the plain mean, straight down: no peers, rounds or codecs."""
+    """Run Streaming DiLoCo (2501.18512, Alg. 2) with the plain mean: no peers, rounds or codecs."""
     replicas = [Replica(make_learner(config, source), config.outer) for source in sources]
     learners, states = [one.learner for one in replicas], genesis_states(config)
     fragments, period, versions = config.pace.fragments, config.pace.steps_per_version, 0
@@ -150,7 +150,7 @@ def test_one_fragment_without_overlap_is_diloco() -> None:
     [("carry", 0.5), ("eager", 0.5), *extra([("overwrite", 0.5), ("blend", 0.5), ("blend", 0.25), ("eager", 1.0)])],
 )
 def test_fragments_in_turn_with_a_delay_are_streaming_diloco(adoption: str, alpha: float, delay_steps: int) -> None:
-    """(§10: P=H, K=M, τ = 1 and 2) Streaming DiLoCo 2501.18512 with α = 0, α > 0, and with what is kept."""
+    """(§10: P=H, K=M, τ = 1 and 2) Streaming DiLoCo 2501.18512 with α = 0, α > 0, and with the own work kept."""
     rule = {"outer.adoption": adoption, "outer.adoption_blend": alpha}
     in_turn = {"pace.fragments": 4, "pace.steps_per_version": 4, **rule}
     chosen = small.options(2, 36, in_turn, adoption_delay_steps=float(delay_steps))
@@ -202,7 +202,7 @@ def inner_sgd(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_merging_after_every_step_is_data_parallel_bit_for_bit() -> None:
     """(§10: H=P=1, K=M, τ=0, inner and outer SGD, mean) The workers' steps are added in the order of the group.
 
-    A worker's step is what it is in float32, θ less what θ has become: so much is rounded on the way to the others.
+    A worker's step is the difference of θ before and after in float32, so it is rounded before it is sent.
     """
     lines: list[dict[str, Any]] = []
     chosen = small.options(3, 24, EVERY_STEP, adoption_delay_steps=0.0)

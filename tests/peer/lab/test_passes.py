@@ -1,4 +1,4 @@
-"""Whole labs that read in passes: what their learners really read, and that a tape is enough to read it again."""
+"""Whole labs that read in passes: the windows that learners really read, and their replay from a tape."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ COMINGS_AND_GOINGS: dict[str, Any] = {"speeds": (1.0, 0.5, 4.0), "failures": Fai
 
 
 class Noted:
-    """Windows of a learner, with the numbers of those that it has read."""
+    """A learner's batches, which note the numbers of the windows that it reads."""
 
     def __init__(self, batches: Batches, numbers: set[int]) -> None:
         self._batches = batches
@@ -36,7 +36,7 @@ class Noted:
 
 
 class Watched(Laboratory):
-    """A laboratory that keeps whose learner has read which numbers."""
+    """A laboratory that keeps the numbers of the windows that each learner reads."""
 
     def windows(self, peer: PeerId) -> Batches:
         self.__dict__.setdefault("read", defaultdict(set))
@@ -44,7 +44,7 @@ class Watched(Laboratory):
 
 
 def readings(chosen: LabOptions) -> tuple[dict[PeerId, set[int]], dict[PeerId, PassPlan], Laboratory]:
-    """What everybody reads in a lab run, and how it is dealt out."""
+    """Run a lab; returns the windows that each learner read, and each one's plan of the passes."""
     text = small.text()
     with Watched(chosen, text) as lab:
         lab.run()
@@ -58,7 +58,7 @@ def readings(chosen: LabOptions) -> tuple[dict[PeerId, set[int]], dict[PeerId, P
 
 
 def readers(read: dict[PeerId, set[int]], deals: dict[PeerId, PassPlan], guests: bool) -> dict[Any, set[PeerId]]:
-    """By pass and window of the text: who has read it as a member, or as a guest."""
+    """Return the peers that have read each window, by pass and window, as members or as guests."""
     found: dict[Any, set[PeerId]] = defaultdict(set)
     for peer, numbers in read.items():
         for number in numbers:

@@ -1,4 +1,4 @@
-"""Attackers of a lab that break the protocol: honest learners agree, go on, and ban nobody but who is convicted."""
+"""Attackers of a lab that break the protocol: honest learners agree, go on, and ban only the convicted."""
 
 from __future__ import annotations
 
@@ -46,14 +46,14 @@ def test_the_honest_agree_and_go_on(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["claim_more", *extra(["garbage_commits", "false_results"])])
 def test_what_came_of_it_is_replayed_bit_for_bit(name: str, tmp_path: Path) -> None:
-    """A claim to more work than was done is in the certificate, and in no tape line of who claims it."""
+    """A claim to more work than was done is in the certificate, but not in the tape lines of the claiming peer."""
     path = tmp_path / "tape.jsonl"
     report = small.run_taped(small.options(LEARNERS, STEPS, ROBUST, attacks=(order(name),)), path)
     assert replay_tape(path, small.text()).versions == report.versions_certified
 
 
 def test_a_claim_is_believed_of_nobody_else(tmp_path: Path) -> None:
-    """A certificate with other work than a learner did, that attacks nobody, is no replay."""
+    """The replay fails if a certificate has other work than an honest learner did."""
     path = tmp_path / "tape.jsonl"
     small.run_taped(small.options(LEARNERS, STEPS, ROBUST, attacks=(order("claim_more"),)), path)
     head, *lines = path.read_text().splitlines()

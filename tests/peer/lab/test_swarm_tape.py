@@ -1,4 +1,4 @@
-"""A tape of real peers makes the same parameters again: their pumps and tensor work here, in virtual time."""
+"""A tape of real peers, whose drivers and tensor work run here in virtual time, replays to the same parameters."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ CONFIG = config_of().model_copy(update={"outer": CODED})
 
 
 class TapedSwarm(Swarm):
-    """Whose peers write their parts of a tape."""
+    """A swarm whose peers write their parts of a tape."""
 
     async def add(self, identity: Identity, manifest: Manifest) -> Peer:
         peer = await super().add(identity, manifest)
@@ -54,14 +54,14 @@ class TapedSwarm(Swarm):
         return peer
 
     async def come(self) -> Peer:
-        """One more, that hears of the others from now on."""
+        """Add a peer, which hears of the others from now on."""
         peer = await self.add(Identity(digest_of(b"newcomer")), self.peers[0].driver.engine.core.manifest)
         await peer.driver.transport.start(peer.driver.on_frame, peer.driver.on_gone)
         self.peers.append(peer)
         return peer
 
     async def begin(self, peer: Peer) -> bool:
-        """As `DhtNode` does when the learner's process is ready; whether it begins with states that were fetched."""
+        """Attach the learner as a node does when its process is ready; returns whether it loads fetched states."""
         await peer.driver.adoptions.settle()
         peer.driver.learner = peer.learner  # type: ignore[assignment]
         loads = any(machine.held for machine in peer.driver.engine.machines)
@@ -71,7 +71,7 @@ class TapedSwarm(Swarm):
         return loads
 
     async def train(self, steps: int) -> None:
-        """Every learner that has begun makes so many, at a rate that follows what its peer knows to be certified."""
+        """Let every learner that has begun make so many steps, at the rate for the progress that its peer knows."""
         for _ in range(steps):
             for peer in self.peers:
                 for other in self.peers:
@@ -89,7 +89,7 @@ class TapedSwarm(Swarm):
             await asyncio.sleep(STEP_SECONDS)
 
     async def end(self) -> None:
-        """Take everything apart, and join the parts."""
+        """End all peers, and join their parts of the tape."""
         for number, peer in enumerate(self.peers):
             saved = self.folder / f"learner-{number}"
             save_file(peer.learner.learner.export_state(), saved)
@@ -101,7 +101,7 @@ class TapedSwarm(Swarm):
 
 @pytest.fixture(scope="module")
 def taped(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The tape of two peers, and of a third that comes when they have certified something."""
+    """Write the tape of two peers, and of a third that joins when they have certified versions."""
     swarm = TapedSwarm(CONFIG, 2, tmp_path_factory.mktemp("taped"))
 
     async def main() -> None:
@@ -162,7 +162,7 @@ def test_every_version_and_every_learner_comes_out_again(taped: Path) -> None:
 def test_a_tape_that_says_anything_else_is_found_out(
     taped: Path, tmp_path: Path, event: str, change: dict[str, Callable[[object], object]], kind: type, told: str
 ) -> None:
-    """The last peer is the one that came late, so that all of this is of some consequence."""
+    """The last peer came late, so every change to its lines has an effect."""
     lines = read(taped)
     late = lines[0]["peers"][2]
     changed = next(line for line in lines if line["event"] == event and line.get("peer", late) == late)
@@ -181,7 +181,7 @@ def test_a_tape_that_lacks_something_is_refused(taped: Path, tmp_path: Path, eve
 
 
 def test_what_a_killed_peer_leaves_is_joined(taped: Path, tmp_path: Path) -> None:
-    """Up to its last whole line: what it did by then, the others count on."""
+    """Its part is joined up to the last whole line, because the others' work depends on it."""
     late = taped.with_name("part-2")
     whole = late.read_bytes()
     torn = tmp_path / "part-2"

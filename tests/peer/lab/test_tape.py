@@ -1,4 +1,4 @@
-"""A tape makes the same parameters again, without the protocol."""
+"""A tape replays to the same parameters, without the protocol."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_a_replay_goes_through_deaths_and_checkpoints(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("point", [*AT_ONCE, *extra(point for point in FAULT_POINTS if point not in AT_ONCE)])
 def test_a_replay_goes_through_a_death_at_every_point_of_a_round(tmp_path: Path, point: str) -> None:
-    """(§10: crash injected at every protocol point) The first one there dies, and comes back as it was saved."""
+    """(§10: crash injected at every protocol point) The first learner there dies, and comes back as it was saved."""
     struck: list[PeerId] = []
     path = tmp_path / "tape.jsonl"
     with TapeWriter(path) as tape, Laboratory(small.options(3, 32, CODED), small.text(), tape.write) as lab:
@@ -107,7 +107,7 @@ def test_a_tape_says_who_joined_with_which_counters(tmp_path: Path) -> None:
 
 
 def test_a_tape_says_how_long_late_learners_are_waited_for_and_by_which_estimates(tmp_path: Path) -> None:
-    """Each learner of every version, as the log of a real peer does."""
+    """It does so for each learner of every version, like the log of a real peer."""
     settings = {"pace.quorum": 2, "pace.grace_share": 0.5, "pace.min_share": 0.0}
     lines: list[TapeLine] = []
     lab, report = small.run(small.options(3, 24, settings, speeds=(1.0, 0.9), late_joins=True), lines.append)

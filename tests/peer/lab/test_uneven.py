@@ -1,4 +1,4 @@
-"""Steps of uneven lengths: a function of time alone, with the mean and the spread that were asked for."""
+"""Steps of uneven lengths: a function of time alone, with the requested mean and spread."""
 
 from __future__ import annotations
 

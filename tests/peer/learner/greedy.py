@@ -1,4 +1,4 @@
-"""A learner's program that takes a gigabyte more than the run needs."""
+"""A learner program that takes a gigabyte more than the run needs."""
 
 from __future__ import annotations
 

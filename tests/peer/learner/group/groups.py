@@ -1,4 +1,4 @@
-"""Processes that are one learner, without a peer: each makes the same calls, the first writes down what comes out."""
+"""Processes that form one learner, without a peer: each makes the same calls, and the first writes the result."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ JOIN_SECONDS = 120.0
 
 
 def alone(work: Work, folder: Path) -> dict[str, Tensor]:
-    """What comes out in one process."""
+    """Return the result of one process."""
     return work(ALONE, folder)
 
 
 def together(work: Work, size: int, sharded: bool, folder: Path) -> dict[str, Tensor]:
-    """What comes out of the first of so many processes; `work` has a name in its module."""
+    """Return the result of the first of so many processes; `work` must be a named function of its module."""
     processes = get_context("forkserver")
     processes.set_forkserver_preload([work.__module__])
     store, result = folder / f"store-{size}-{sharded}", folder / f"result-{size}-{sharded}"
@@ -46,4 +46,4 @@ def _one(work: Work, rank: int, size: int, sharded: bool, store: Path, result: P
     found = work(group, folder)
     if group.leads:
         save_file({name: one.clone() for name, one in found.items()}, result)
-    group.add(torch.zeros(1))  # nobody goes before all have come
+    group.add(torch.zeros(1))  # waits until all processes are here

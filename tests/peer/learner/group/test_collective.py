@@ -1,4 +1,4 @@
-"""A learner of several processes, whole in each or shared out, makes what one process makes."""
+"""A learner of several processes, replicated or sharded, computes the same as one process."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.peer.learner.group.groups import alone, together
 
 CONFIG = RunConfig(
     model=ModelSpec(hidden_size=64, layers=2, heads=2, intermediate_size=72, vocabulary=64),
-    data=DataSpec(context_tokens=32, sequences_per_step=6),  # not as many for each of four
+    data=DataSpec(context_tokens=32, sequences_per_step=6),  # which do not divide evenly among four
     inner=InnerSpec(warmup_steps=4, optimizer="adamw"),
     pace=PaceSpec(fragments=3, steps_per_version=6),
 )
@@ -33,14 +33,14 @@ WAYS = [(2, True), *extra([(2, False), (4, False), (4, True)])]
 
 
 class Uneven:
-    """Six different sequences, others in every window."""
+    """Batches of six different sequences, others in every window."""
 
     def batch(self, window: int) -> Tensor:
         return torch.randint(64, (6, 33), generator=torch.Generator().manual_seed(window))
 
 
 def life(learner: Learner, group: Ranks, folder: Path) -> dict[str, Tensor]:
-    """Steps, rounds for two fragments, a rest, and a second learner that goes on from what the first has saved."""
+    """Make steps, rounds for two fragments and a rest; then a second learner goes on from the saved state."""
     found: dict[str, Tensor] = {}
     losses, length = [], 0
     for turn in range(2):
@@ -51,7 +51,7 @@ def life(learner: Learner, group: Ranks, folder: Path) -> dict[str, Tensor]:
             counters = learner.snapshot(fragment, out if group.leads else None)
             found[f"snapshot.{turn}.{fragment}"] = out
             losses.append(learner.step().loss)
-            group.share(out)  # as the first process of a learner does with what its peer brings
+            group.share(out)  # as a learner's first process does with its peer's data
             learner.adopt(fragment, out * 0.9, out, counters.steps, counters.tokens)
             length = counters.steps
         learner.rest()
@@ -77,7 +77,7 @@ def plain(group: Ranks, folder: Path) -> dict[str, Tensor]:
 
 
 def in_pieces(group: Ranks, folder: Path) -> dict[str, Tensor]:
-    """One sequence after the other, of which they have different numbers, with activations made twice."""
+    """Train one sequence at a time, with different numbers of sequences per process and recomputed activations."""
     place = Placement(sequences=1, recompute=True)
     return life(make_learner(CONFIG, Uneven(), place, group), group, folder)
 
@@ -95,7 +95,7 @@ def rounded(group: Ranks, folder: Path) -> dict[str, Tensor]:
 
 
 def farthest(one: dict[str, Tensor], other: dict[str, Tensor]) -> float:
-    """How far apart two lives are, at most, in the loss and in units of a tensor's largest value."""
+    """Return the largest difference between two results, in units of each tensor's largest value."""
     assert one.keys() == other.keys()
     assert torch.equal(one["counted"], other["counted"])
     return max(float((one[name] - other[name]).abs().max() / one[name].abs().max()) for name in one)
@@ -113,7 +113,7 @@ def test_several_processes_make_the_steps_of_one(size: int, sharded: bool, tmp_p
 @pytest.mark.parametrize(("size", "sharded"), [(2, True), (4, False)])
 @pytest.mark.parametrize(("work", "apart"), [(in_pieces, 1e-5), (eager, 1e-4), (muon, 2e-2), (rounded, 5e-2)])
 def test_whatever_they_compute(work, apart: float, size: int, sharded: bool, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
-    """Matrices in 8 bits have other blocks where they are shared out, and bfloat16 is rounded by other draws."""
+    """Sharded 8-bit matrices have other blocks, and bfloat16 is rounded by other draws."""
     found = together(work, size, sharded, tmp_path)
     assert farthest(alone(work, tmp_path), found) < apart
     assert all(torch.equal(found[f"end.{fragment}"], found[f"again.{fragment}"]) for fragment in range(3))

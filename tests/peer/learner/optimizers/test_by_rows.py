@@ -1,4 +1,4 @@
-"""Steps of some rows after others: the bits of whole steps, and no copies of a whole matrix."""
+"""Steps made some rows at a time: the same bits as whole steps, and no copies of a whole matrix."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from peer.learner.optimizers.bf16_step import RoundedSteps
 from peer.learner.optimizers.by_rows import elements_at_once
 from peer.learner.optimizers.inner_optimizer import begin_state, export_state, import_state, make_optimizer
 
-SHAPE = (1000, 24)  # the last piece is smaller, and of a block that is not whole
+SHAPE = (1000, 24)  # the last piece is smaller, and ends within a block
 IN_8_BITS = [name for name in get_args(InnerOptimizer) if InnerSpec(optimizer=name).keeps_8_bits]
 
 
@@ -24,7 +24,7 @@ def make_pieces_small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def train(name: InnerOptimizer, dtype: torch.dtype, begun: dict[str, Tensor] | None = None) -> dict[str, Tensor]:
-    """A matrix that is an embedding, and a vector, after some steps; with the optimizer's state."""
+    """Return an embedding matrix and a vector after some steps, with the optimizer's state."""
     random = torch.Generator().manual_seed(3)
     parameters = [nn.Parameter(torch.randn(shape, generator=random).to(dtype)) for shape in (SHAPE, (24,))]
     rounded = RoundedSteps(parameters) if dtype == torch.bfloat16 else None

@@ -1,4 +1,4 @@
-"""The first moment takes over what a merge brought beyond a learner's own work (docs/adr/0041)."""
+"""The first moment takes over the part of a merge beyond a learner's own work (docs/adr/0041)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SPEC = InnerSpec(weight_decay=0.0, learning_rate=RATE)
 def stepped(
     name: InnerOptimizer, elements: int, device: str = "cpu", steps: int = 30
 ) -> tuple[Optimizer, nn.Parameter]:
-    """An optimizer after equal gradients, so that its second moment is their square; its parameter is 0 then."""
+    """Return an optimizer after equal gradients, whose second moment is their square, and its parameter, set to 0."""
     parameter = nn.Parameter(torch.zeros(elements // 64, 64, device=device))
     gradient = (torch.linspace(-1, 1, elements) + 0.01).view_as(parameter).to(device)
     optimizer = make_optimizer([parameter], SPEC.model_copy(update={"optimizer": name}))
@@ -33,7 +33,7 @@ def stepped(
 def next_steps(
     name: InnerOptimizer, elements: int, missed: Tensor | None, late_steps: int = 0, steps: int = 1
 ) -> Tensor:
-    """Where the next steps lead from 0, with or without a correction for `missed`."""
+    """Return the parameter after further steps from 0, with or without a correction for `missed`."""
     optimizer, parameter = stepped(name, elements)
     if missed is not None:
         correct(optimizer, [(parameter, missed)], Correction(0.5, RATE, 4, late_steps, SPEC.beta1, SPEC.beta2))
@@ -44,7 +44,7 @@ def next_steps(
 
 @pytest.mark.parametrize("name", ["adamw", "adamw8bit"])
 def test_the_next_step_goes_further_by_a_share_of_what_was_missed(name: InnerOptimizer) -> None:
-    elements = 128  # whose state bitsandbytes keeps in float32
+    elements = 128  # so few that bitsandbytes keeps the state in float32
     missed = torch.linspace(-0.02, 0.03, elements).view(-1, 64)
     more = next_steps(name, elements, missed) - next_steps(name, elements, None)
     expected = missed * 0.5 / 4 * SPEC.beta1 / (1 - SPEC.beta1**31)
@@ -68,7 +68,7 @@ def test_what_has_faded_since_is_not_put_back() -> None:
 
 
 def test_in_the_end_all_of_the_share_was_gone() -> None:
-    """Σ β^k of share · missed / steps: with β1 = 0.9, ten times the first of it."""
+    """The sum is Σ β^k of share · missed / steps: with β1 = 0.9, ten times its first term."""
     missed = torch.full((2, 64), 0.02)
     more = next_steps("adamw", 128, missed, steps=150) - next_steps("adamw", 128, None, steps=150)
     torch.testing.assert_close(more, missed * 0.5 / 4 * SPEC.beta1 / (1 - SPEC.beta1), rtol=0.05, atol=0)
