@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Self
 
+from dht.addresses import ip_of
 from peer.data.tally import Loading, Tell, tell_nobody
 from peer.export.options import ExportOptions
 from peer.learner.attached import AttachedSession
@@ -77,6 +78,12 @@ class NodeOptions:
             return replace(self, limits=PeerSettings.load(self.data_directory, overrides).limits)
         sharers = Sharers(share.absolute(), self.data_directory, overrides)
         return replace(self, limits=sharers.whole, sharers=sharers)
+
+    @property
+    def on_loopback(self) -> bool:
+        """Return whether only peers on this machine can call this one."""
+        address = ip_of(self.listen_host)
+        return address is not None and address.is_loopback and not self.announce
 
     @property
     def loading(self) -> Loading:

@@ -49,6 +49,7 @@ class KnownAddresses:
 
     core: Core | None = None
     met: dict[PeerId, list[str]] = field(default_factory=dict)  # peers that were present when we came
+    on_loopback: bool = False  # then only peers of this machine can dial us, even if they report that they can
 
     def of(self, peer: PeerId) -> list[str]:
         """Return the addresses that this peer claimed last, without relayed ones if we can be dialled ourselves.
@@ -57,7 +58,7 @@ class KnownAddresses:
         """
         sighting = None if self.core is None else self.core.presence.sightings.get(peer)
         said = self.met.get(peer, []) if sighting is None else sighting.presence.addresses
-        dialable = self.core is None or self.core.dialable
+        dialable = not self.on_loopback and (self.core is None or self.core.dialable)
         return [one for one in said if not (dialable and is_relayed(one))]
 
 
@@ -123,7 +124,7 @@ async def enter(
     """
     if options.sharers is not None:
         options = replace(options, limits=options.sharers.begin())
-    life, known = PeerLife(), KnownAddresses()
+    life, known = PeerLife(), KnownAddresses(on_loopback=options.on_loopback)
     gate = initial_gate(invite, manifest, options.clock)
     network = await open_network(options, run_id, invite, known.of, gate, identity.is_new)
     life.closing.push_async_callback(network.close)

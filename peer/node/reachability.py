@@ -3,17 +3,20 @@
 Their answers decide one thing, which this peer states in its joins and presence: whether it reduces, and is preferred
 as a leader. A peer that believes a liar means one reducer fewer, so most answers must agree. Keys are free, and many
 lying keys would leave the reducing to hostile peers. Therefore members of the chains are asked while any is live.
+
+A peer that listens on loopback needs no answer once it is connected to another machine: nobody there can call it.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Set
+from collections.abc import Callable, Iterable, Mapping, Set
 
 import structlog
 
 from coordinator.chain.chain import Chain
 from coordinator.core.events import ReachSeen
+from dht.daemon.own_hosts import LOOPBACK, hosts_behind
 from dht.identity import PeerId
 from peer.net.addresses import OwnAddresses
 from peer.net.frames import ProbeAnswer, ProbeAsk
@@ -48,12 +51,14 @@ class ReachLoop:
         live: Callable[[], Iterable[PeerId]],
         post: Post,
         feed: Callable[[ReachSeen], None],
+        on_loopback: bool = False,
     ) -> None:
         self._me = me
         self._port = port
         self._live = live
         self._post = post
         self._feed = feed
+        self._on_loopback = on_loopback
         self._looks = 0
         self._dialable = True  # assumed until a peer has tried
         self._asked: set[PeerId] = set()
@@ -72,14 +77,19 @@ class ReachLoop:
         if sender in self._asked and answer.ticket == self._ticket and answer.reachable is not None:
             self._found[sender] = answer.reachable
 
-    def judge(self, connected: Set[PeerId]) -> None:
+    def judge(self, hosts: Mapping[PeerId, str]) -> None:
         """Decide from the answers whether we can be called; keep the earlier result without any answer.
 
-        A peer that is not `connected` except through a relay could not answer, and is not counted among those asked.
+        `hosts` maps each connected peer to the address that it is connected from. A peer that is connected through a
+        relay only has the address "". It could not answer, and is not counted among those asked.
         """
-        if not self._found:
-            return
-        dialable = gets_through(self._found.values(), len(self._asked & (connected | self._found.keys())))
+        if self._on_loopback and any(LOOPBACK not in hosts_behind(host) for host in hosts.values()):
+            self._take(False)
+        elif self._found:
+            connected = {peer for peer, host in hosts.items() if host}
+            self._take(gets_through(self._found.values(), len(self._asked & (connected | self._found.keys()))))
+
+    def _take(self, dialable: bool) -> None:
         if dialable != self._dialable:
             self._dialable = dialable
             log.info("reach", dialable=dialable, tried=len(self._found))
@@ -96,7 +106,7 @@ class ReachLoop:
                 await asyncio.sleep(ALONE_SECONDS)
                 continue
             await asyncio.sleep(ANSWER_SECONDS)
-            self.judge({peer for peer, host in (await hosts()).items() if host})
+            self.judge(await hosts())
             await asyncio.sleep(LOOK_SECONDS)
 
 
@@ -113,6 +123,6 @@ async def watch_reach(options: NodeOptions, driver: RoundDriver, addresses: OwnA
         driver.feed(seen)
         addresses.hurry()
 
-    loop = ReachLoop(core.me, lambda: addresses.port, whom, driver.post, feed)
+    loop = ReachLoop(core.me, lambda: addresses.port, whom, driver.post, feed, options.on_loopback)
     driver.requests.hear_probes(loop.hear)
     await loop.run(hosts)

@@ -124,6 +124,8 @@ def test_who_can_be_called_leaves_relays_to_those_who_cannot() -> None:
     assert known.of(peer) == [through]
     own.dialable = True
     assert known.of(peer) == []
+    known.on_loopback = True
+    assert known.of(peer) == [through], "nobody elsewhere can call us, whatever those on this machine find"
 
 
 def test_who_comes_back_has_its_while_again() -> None:

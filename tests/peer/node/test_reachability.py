@@ -20,14 +20,17 @@ ME, *OTHERS = sorted(Identity(bytes([number]) * 32).peer_id for number in range(
 PORT = 7331
 
 
+ELSEWHERE = "192.0.2.7"
+
+
 class Street:
     """Peers that are there, and what the loop asks of them and says."""
 
-    def __init__(self, live: list[PeerId]) -> None:
+    def __init__(self, live: list[PeerId], on_loopback: bool = False) -> None:
         self.live = live
         self.asked: list[tuple[PeerId, int]] = []
         self.told: list[ReachSeen] = []
-        self.loop = ReachLoop(ME, lambda: PORT, lambda: self.live, self._post, self.told.append)
+        self.loop = ReachLoop(ME, lambda: PORT, lambda: self.live, self._post, self.told.append, on_loopback)
 
     def _post(self, peer: PeerId, ask: ProbeAsk, payload: bytes) -> None:
         assert (ask.port, payload) == (PORT, b"")
@@ -36,13 +39,13 @@ class Street:
     def answer(self, peer: PeerId, ticket: int, reachable: bool | None) -> None:
         self.loop.hear(peer, ProbeAnswer(ticket=ticket, unix_milliseconds=0, reachable=reachable))
 
-    def look(self, *answers: bool | None, connected: set[PeerId] | None = None) -> list[PeerId]:
+    def look(self, *answers: bool | None, hosts: dict[PeerId, str] | None = None) -> list[PeerId]:
         """One look, at which so many of those who are asked answer this; who was asked."""
         self.asked.clear()
         self.loop.ask()
         for (peer, ticket), reachable in zip(self.asked, answers, strict=False):
             self.answer(peer, ticket, reachable)
-        self.loop.judge(set(self.live) if connected is None else connected)
+        self.loop.judge(dict.fromkeys(self.live, ELSEWHERE) if hosts is None else hosts)
         return [peer for peer, _ in self.asked]
 
 
@@ -91,8 +94,21 @@ def test_the_word_of_as_many_as_may_be_hostile_is_not_enough() -> None:
 def test_who_could_not_answer_lends_the_others_no_doubt() -> None:
     """One friend that can be called, and five others behind routers: only its word was ever heard, and never enough."""
     street = Street(OTHERS[:5])
-    street.look(False, connected={OTHERS[5]})
+    street.look(False, hosts={OTHERS[5]: ELSEWHERE})
     assert street.told == [ReachSeen(dialable=False)]
+
+
+@pytest.mark.parametrize("host", [ELSEWHERE, ""])
+def test_a_peer_on_loopback_is_called_by_nobody_elsewhere(host: str) -> None:
+    """A host, a learner beside it and one elsewhere made no version: the host alone was asked, and got through."""
+    here, there = OTHERS[:2]
+    street = Street([here, there], on_loopback=True)
+    street.look(True, hosts={here: "127.0.0.1"})
+    assert street.told == [], "a swarm on one machine has nothing but loopback"
+    street.look(True, hosts={here: "127.0.0.1", there: host})
+    assert street.told == [ReachSeen(dialable=False)]
+    street.look(True, hosts={here: "127.0.0.1"})
+    assert street.told == [ReachSeen(dialable=False), ReachSeen(dialable=True)]
 
 
 def test_what_nobody_was_asked_for_counts_for_nothing() -> None:
@@ -101,10 +117,10 @@ def test_what_nobody_was_asked_for_counts_for_nothing() -> None:
     (peer, ticket), *_ = street.asked
     street.answer(OTHERS[1], ticket, False)  # was not asked
     street.answer(peer, ticket + 1, False)  # answers another question
-    street.loop.judge({peer})
+    street.loop.judge({peer: ELSEWHERE})
     street.loop.ask()
     street.answer(peer, ticket, False)  # answers the last look's question
-    street.loop.judge({peer})
+    street.loop.judge({peer: ELSEWHERE})
     assert street.told == []
 
 
@@ -146,7 +162,7 @@ def test_another_peer_calls_our_port_and_tells_us(open_port: bool) -> None:
         assert loop.ask()
         async with asyncio.timeout(20):
             await answered.wait()
-        loop.judge({other})
+        loop.judge({other: "127.0.0.1"})
         server.close()
         await theirs.close()
         return told
