@@ -45,7 +45,8 @@ def page(view: NetworkView) -> str:
         *(f"<p>{escape(line)}</p>" for line in run.about(view, titled=False)),
         f'<p class="dim">{quantity.count(view.run.parameters)} parameters</p>' if view.run.parameters else "",
         "<h2>Loss on text that nobody trains on</h2>",
-        '<p class="dim">In nats per token, against tokens trained and certified; lower is better.</p>',
+        '<p class="dim">In nats per token, against tokens trained and certified; lower is better. '
+        f"{run.HOW_TESTED}</p>",
         loss_chart([(one.tokens_certified, one.loss) for one in view.evaluations]),
         "<h2>Contributors</h2>",
         _contributors(view.credit, view),

@@ -55,6 +55,8 @@ def _loss(view: NetworkView) -> None:
     losses = run.loss_rows(view)
     drawn = losses if len(losses) > 1 else []  # a single point has no axes
     show.chart(drawn, charts.loss(field, log), f"loss-{field}-{log}", "Nobody has tested the model twice yet.")
+    if drawn:
+        st.text(run.HOW_TESTED)
 
 
 def _sample(view: NetworkView) -> None:
