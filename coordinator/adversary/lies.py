@@ -175,7 +175,7 @@ def grinding(body: Proposal, ours: Set[PeerId]) -> Proposal:
 
 
 def _coin(checks: Sequence[Statement]) -> bytes:
-    """Return the coin that these checks give, except for its domain name."""
+    """Return a digest that is as hard to predict as the coin of these checks, with another domain tag."""
     return digest_of(b"coin", *(one.read(Check).nonce or b"" for one in checks))
 
 

@@ -42,7 +42,7 @@ class Lateness:
             self.misses[peer, stage] = min(known + 1, MISSES_MAX)
 
     def note_arrival(self, peer: PeerId, stage: Stage) -> None:
-        """Forget the misses of this peer at this stage: it was in time."""
+        """Forget the misses of this peer at this stage, as its message is here."""
         self.misses.pop((peer, stage), None)
 
     def hurried(self, peers: Set[PeerId], stage: Stage, number: int) -> frozenset[PeerId]:

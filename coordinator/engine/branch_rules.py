@@ -61,11 +61,11 @@ def followed(machines: Sequence[FragmentMachine], machine: FragmentMachine, riva
 def takes_minor(machines: Sequence[FragmentMachine], machine: FragmentMachine, rival: Chain, now: float) -> bool:
     """Whether we follow a branch that begins with a minor version (docs/adr/0037).
 
-    We follow it at once if most of the active set signed it; after three intervals if it must have an honest signer;
-    later, if the active set has made nothing of its own either, if any member of it signed. Else a single key could
-    make a minor version alone and lead away peers that were cut off. The last two cases need that no vote binds us and
-    that we have heard of all live peers. We always follow a branch that we signed before a restart: our vote binds us
-    to it.
+    We follow it at once if most of the active set signed it, and after three intervals if it must have an honest
+    signer. Later one signer of the active set is enough, if the set has made nothing of its own meanwhile. Else a
+    single key could make a minor version alone and lead away peers that were cut off. The last two cases require that
+    no vote binds us and that we have heard of all live peers. We always follow a branch that we signed before a
+    restart: our vote binds us to it.
     """
     version, tempo, core = machine.chain.version, machine.tempo, machine.core
     branch = branch_after(rival, version)

@@ -1,6 +1,6 @@
 """Our rounds at one base: from asking into a group to its certificate, or to the next attempt (design §6.2).
 
-`Joining` gets us into a group, `Attempt` is our part in it, and `VoteLocks` say while a vote forbids us another one.
+`Joining` gets us into a group, `Attempt` is our part in it, and `VoteLocks` say when a vote forbids us another one.
 A `VersionRound` lives as long as its base is the newest version here.
 """
 
@@ -274,7 +274,7 @@ class VersionRound:
     # -- the end
 
     def shall_hold(self, certificate: Certificate, now: float) -> bool:
-        """Whether we are just applying this very version: to wait a moment saves us fetching its state."""
+        """Whether we are just applying this very version: waiting a moment saves fetching its state."""
         own = self.find(certificate.outcome.roster_id)
         return own is not None and own.verdict.applying(certificate) and now < own.timeline.end
 

@@ -76,7 +76,7 @@ def _excess(state: OwnSituation, now: float) -> Hindrance | None:
 
 
 def _loneliness(state: OwnSituation, now: float) -> Hindrance | None:
-    """Return ALONE if too few peers train for a first version: attempts made alone only part us from later peers."""
+    """Return ALONE if too few peers train for a first version: attempts made alone would part us from latecomers."""
     core = state.core
     if state.chain.version > 0 or state.follows:
         return None

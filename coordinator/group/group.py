@@ -99,7 +99,7 @@ class Group:
         return inputs_needed(self.counted(self.contributors) + left_out)
 
     def merged_needed(self, inputs: int, left_out: int) -> int:
-        """Return the least number of weighted inputs merged per partition: a third of the askers is never half."""
+        """Return the least number of weighted inputs per partition: fewer than a third of the askers are never half."""
         return (2 * (self.counted(self.contributors) + left_out) + 1) // 3
 
     def reducer(self, partition: int, redone: Collection[int] = ()) -> PeerId:

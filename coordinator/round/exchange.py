@@ -289,10 +289,10 @@ class Exchange:
 
 
 def _outweighed(group: Group, left_out: int, inputs: InputSet, partition: int, merged: Collection[int]) -> bool:
-    """Whether the roster leaves peers out and its leader and others, fewer than a third, could have half of the weight.
+    """Whether the roster leaves peers out, and its leader with others, fewer than a third, may have half of the weight.
 
-    Only the leader's weight counts as suspect in full, as only a hostile leader leaves peers out. Under an honest one
-    a left-out peer is no reason to refuse anything: else a peer that asks a moment too late on purpose would stop a
+    The group of suspects always includes the leader, as only a hostile leader leaves peers out. Under an honest one a
+    left-out peer is no reason to refuse anything. Else a peer that asks a moment too late on purpose would stop a
     swarm of unlike machines (docs/adr/0046).
     """
     if not left_out:

@@ -190,7 +190,7 @@ class VirtualTensors:
     proof_checker: ProofChecker = field(default_factory=VirtualProofChecker)
 
     def snapshot_in(self, action: Encode, now: float, draw: Callable[[float, float], float]) -> float:
-        """Return the seconds to the next step boundary; merged work does not wait for one."""
+        """Draw the seconds to the next step boundary; merged work does not wait for one."""
         return draw(0, 1 / self.learner.steps_per_second) if action.merged is None else draw(0.001, 0.02)
 
     def encode(self, action: Encode, now: float) -> Encoded | None:
