@@ -34,7 +34,10 @@ LEAF_BYTES, BUTTERFLY_BYTES = 1 << 10, 10**9  # with these every voter draws as 
 
 
 class Chooser(Plotter):
-    """In any group it withholds its result from some members and its openings from others. It does not vote."""
+    """A plotter that withholds its result from some members and its openings from others, and does not vote.
+
+    It does so in groups with any leader.
+    """
 
     __slots__ = ()
 
@@ -70,7 +73,7 @@ class Chooser(Plotter):
 
 
 class Laggard(Chooser):
-    """It gives a third its result only with the proposal, which waits for a redo and then for its check."""
+    """A chooser that gives a third its result only with the proposal, which waits for a redo and then for its check."""
 
     __slots__ = ()
     recheck_share = 0.79  # of the deadline; at 0.8 a proposal after a redo is due even with silent members
@@ -99,7 +102,7 @@ class Laggard(Chooser):
 
 
 class Exposer(Chooser):
-    """It gives its result to all but an honest leader, and opens it to nobody."""
+    """A chooser that gives its result to all but an honest leader, and opens it to nobody."""
 
     __slots__ = ()
 
@@ -114,7 +117,7 @@ class Exposer(Chooser):
 
 
 class Opener(Plotter):
-    """As leader it makes up some leaves of its result, and opens it only to members that draw none of these."""
+    """A leader that makes up some leaves of its result, and opens it only to members that draw none of these."""
 
     __slots__ = ()
     false_share = 0.0  # of the leaves

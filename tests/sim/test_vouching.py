@@ -133,9 +133,9 @@ class Plotter(VirtualPeer):
 
 
 class Starver(Plotter):
-    """It delays one, lets a third doubt, and leaves out the checks of the rest; these get its made-up result late.
+    """A plotter that delays one member and lets a third doubt.
 
-    The rest get it only with the proposal.
+    The rest get its made-up result only with the proposal, which leaves out their checks.
     """
 
     __slots__ = ()
@@ -155,7 +155,10 @@ class Starver(Plotter):
 
 
 class Backdater(Plotter):
-    """It delays all, orders a redo of its made-up result, which lacks its own input, and proposes it all the same."""
+    """A plotter that delays all, orders a redo of its made-up result, and proposes that result all the same.
+
+    The redo is justified, as the result lacks the plotter's own input.
+    """
 
     __slots__ = ()
     late_share = 0.514  # so that they all still get the results before they sign
@@ -181,7 +184,10 @@ class Backdater(Plotter):
 
 
 class Hider(Plotter):
-    """It delays one, and opens honestly to all but that one. As hostile peers do not vote, its vote is needed."""
+    """A plotter that delays one, and opens honestly to all but that one.
+
+    As hostile peers do not vote, the vote of that one is needed.
+    """
 
     __slots__ = ()
 
@@ -199,7 +205,10 @@ class Hider(Plotter):
 
 
 class Dimmer(Hider):
-    """It opens neither to that one nor to as many as may doubt: too few are convinced if doubters do not count."""
+    """A hider that opens neither to that one nor to as many as may doubt.
+
+    If doubters do not count, too few are convinced.
+    """
 
     __slots__ = ()
 
