@@ -1,4 +1,4 @@
-"""A Hugging Face Hub on this machine: the part of its HTTP interface that `huggingface_hub` and `datasets` ask for.
+"""A Hugging Face Hub on this machine: the part of its HTTP interface that `huggingface_hub` and `datasets` use.
 
 It serves a folder, `models/OWNER/NAME/…` and `datasets/OWNER/NAME/…`, each as a repository of one commit.
 """
@@ -22,9 +22,9 @@ _FILE = re.compile(r"/(datasets/)?([^/]+/[^/]+)/resolve/([^/]+)/(.+)")
 
 
 class LocalHub:
-    """What is served, and which requests were made.
+    """The folder that is served, and the requests that were made.
 
-    `busy` of the next requests for a file are refused with 429, and `busy_api` of the next of all others.
+    The next `busy` requests for files, and the next `busy_api` of all other requests, are refused with 429.
     """
 
     def __init__(self, root: Path) -> None:
@@ -34,7 +34,7 @@ class LocalHub:
         self.busy = self.busy_api = 0
 
     def folder(self, kind: str, name: str) -> Path:
-        """A repository to be filled."""
+        """Make and return the folder of a repository, for a test to fill."""
         path = self.root / kind / name
         path.mkdir(parents=True, exist_ok=True)
         return path
@@ -42,7 +42,7 @@ class LocalHub:
 
 @contextmanager
 def served(root: Path) -> Iterator[LocalHub]:
-    """A hub at `url` within the block."""
+    """Serve a hub at `url` while the block runs."""
     hub = LocalHub(root)
     server = ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (_Handler,), {"hub": hub}))
     server.daemon_threads = True
@@ -72,7 +72,7 @@ class _Handler(BaseHTTPRequestHandler):
         self._answer(json.loads(body) if body.startswith("{") else parse_qs(body))
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Into the list that tests look at."""
+        """Log a request to the list that tests read."""
         self.hub.asked.append(f"{self.command} {self.path}")
 
     def _answer(self, body: dict[str, Any] | None = None) -> None:

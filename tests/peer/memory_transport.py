@@ -1,6 +1,6 @@
 """A network in memory, with the faults of a real one.
 
-Every draw comes from the seed and every delay from the loop's clock, so that on a `VirtualLoop` one seed is one course
+Every draw comes from the seed and every delay from the loop's clock, so that on a `VirtualLoop` a seed fixes the course
 of events.
 """
 
@@ -32,10 +32,10 @@ from peer.net.transport import (
 
 @dataclass(frozen=True, slots=True)
 class LinkPolicy:
-    """How one direction between two peers behaves. Shares are probabilities per frame."""
+    """The behaviour of one direction between two peers. Shares are probabilities per frame."""
 
     delay_seconds: float = 0.0
-    jitter_seconds: float = 0.0  # uniform, on top of the delay; keeps the order
+    jitter_seconds: float = 0.0  # uniform, added to the delay; keeps the order
     bytes_per_second: float = float("inf")
     loss: float = 0.0
     duplication: float = 0.0
@@ -56,7 +56,7 @@ class _Link:
     budget: QueueBudget
     draws: random.Random
     free_at: float = 0.0  # when the last frame has left
-    order_at: float = 0.0  # when the last frame arrives that keeps the order
+    order_at: float = 0.0  # arrival of the last frame that keeps the order
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ class _Delivery:
 
 
 class MemoryNetwork:
-    """Joins the `MemoryTransport`s that are made with it, and breaks what it is told to break."""
+    """A network that joins the `MemoryTransport`s made with it, with the faults that a test sets."""
 
     def __init__(self, seed: int, policy: LinkPolicy | None = None) -> None:
         self._seed = seed
@@ -79,7 +79,7 @@ class MemoryNetwork:
         self._policies: dict[tuple[PeerId, PeerId], LinkPolicy] = {}
         self._transports: dict[PeerId, MemoryTransport] = {}
         self._links: dict[tuple[PeerId, PeerId, Lane], _Link] = {}
-        self._met: set[tuple[PeerId, PeerId]] = set()  # (who, whom): who hears of it when whom goes
+        self._met: set[tuple[PeerId, PeerId]] = set()  # (observer, peer): the observer is told when the peer goes
         self._reporting: set[tuple[PeerId, PeerId]] = set()
         self._sides: tuple[Set[PeerId], ...] = ()
         self._frozen_until: dict[PeerId, float] = {}
@@ -89,7 +89,7 @@ class MemoryNetwork:
         self._timer: asyncio.TimerHandle | None = None
 
     def transport(self, peer_id: PeerId, config: TransportConfig | None = None) -> MemoryTransport:
-        """A transport for `peer_id`, which the others reach once it is started."""
+        """Make a transport for `peer_id`, which the others reach once it is started."""
         return MemoryTransport(self, peer_id, config or TransportConfig())
 
     def set_policy(self, sender: PeerId, receiver: PeerId, policy: LinkPolicy) -> None:
@@ -97,7 +97,7 @@ class MemoryNetwork:
         self._policies[sender, receiver] = policy
 
     def partition(self, *sides: Set[PeerId]) -> None:
-        """Lose whatever goes from one side to another, also what is under way. Peers in no side are not affected."""
+        """Lose all frames from one side to another, also those under way. Peers in no side are not affected."""
         self._sides = sides
 
     def heal(self) -> None:
@@ -109,7 +109,7 @@ class MemoryNetwork:
         self._frozen_until[peer] = asyncio.get_running_loop().time() + seconds
 
     def kill(self, peer: PeerId) -> None:
-        """End a peer as SIGKILL would: it hears and says nothing more; who was connected sees the streams break."""
+        """End a peer as SIGKILL would: it receives and sends nothing more; connected peers see the streams break."""
         transport = self._transports.pop(peer, None)
         if transport is None:
             return
@@ -123,7 +123,7 @@ class MemoryNetwork:
         self._met = {pair for pair in self._met if peer not in pair}
 
     def holds(self, transport: MemoryTransport) -> bool:
-        """Is it started and alive?"""
+        """Whether it is started and alive."""
         return self._transports.get(transport.peer_id) is transport
 
     def join(self, transport: MemoryTransport) -> None:
@@ -165,7 +165,7 @@ class MemoryNetwork:
         return True
 
     def congested(self, sender: PeerId, receiver: PeerId | None = None) -> bool:
-        """Is a queue of `sender` (towards `receiver`) congested?"""
+        """Whether a queue of `sender` (towards `receiver`) is congested."""
         return any(
             link.budget.congested
             for (source, target, _), link in self._links.items()
@@ -173,7 +173,7 @@ class MemoryNetwork:
         )
 
     def report_gone(self, observer: PeerId, peer: PeerId, after_seconds: float) -> None:
-        """Tell `observer` later that it lost `peer`; once, however many frames meet the same fate meanwhile."""
+        """Tell `observer` later that it lost `peer`; only once, however many frames are lost meanwhile."""
         if (observer, peer) not in self._reporting:
             self._reporting.add((observer, peer))
             self._at(asyncio.get_running_loop().time() + after_seconds, partial(self._tell_gone, observer, peer))
@@ -238,7 +238,7 @@ class MemoryNetwork:
 
 
 class MemoryTransport:
-    """`peer.net.transport.Transport` of one peer of a `MemoryNetwork`."""
+    """The `peer.net.transport.Transport` of one peer in a `MemoryNetwork`."""
 
     def __init__(self, network: MemoryNetwork, peer_id: PeerId, config: TransportConfig) -> None:
         self.peer_id = peer_id
@@ -293,13 +293,13 @@ class MemoryTransport:
             self._network.kill(self.peer_id)
 
     def delivered(self) -> None:
-        """One of our frames is no longer under way, whatever became of it."""
+        """Note that one of our frames is no longer under way, delivered or lost."""
         self._frames_under_way -= 1
         if not self._frames_under_way:
             self._idle.set()
 
     def arrive(self, sender: PeerId, frame: Frame) -> None:
-        """Take a frame from the network; a sender over our limits is cut off as `FrameReader` would have it."""
+        """Take a frame from the network; a sender over our limits is cut off, as `FrameReader` does."""
         now = asyncio.get_running_loop().time()
         refused = now < self._refused_until.get(sender, 0.0)
         if not refused and len(frame.payload) <= self.config.payload_bytes_max:
@@ -313,7 +313,7 @@ class MemoryTransport:
         self._network.report_gone(sender, self.peer_id, 0.0)
 
     def gone(self, peer: PeerId) -> None:
-        """Hear from the network that `peer` is lost."""
+        """Take the network's word that `peer` is lost."""
         self._on_gone(peer)
 
     def _counters(self, peer: PeerId) -> tuple[Traffic, Traffic]:

@@ -1,4 +1,4 @@
-"""A merge as all reducers and one member do it together, without messages: shared by the tests of the wired path."""
+"""A whole merge by all reducers and one member, without messages, shared by the tests of the wired path."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def draws(layout: FragmentLayout, count: int, seed: int = 0) -> list[Tensor]:
 
 @dataclass(frozen=True)
 class Made:
-    """A contribution, and what the others see of it: float32[elements]."""
+    """A contribution, with `decoded`, float32[elements], as the others decode it."""
 
     parts: tuple[bytes, ...]
     part_roots: tuple[bytes, ...]
@@ -77,7 +77,7 @@ def reduce_all(
     codec: Codec = FP32,
     leave_out: Collection[tuple[int, int]] = (),
 ) -> list[ReducedPartition]:
-    """What every reducer publishes; `leave_out` has (partition, member) pairs that did not arrive."""
+    """Return every reducer's result; `leave_out` holds (partition, member) pairs that did not arrive."""
     return [
         reduce_partition(
             {
@@ -102,7 +102,7 @@ def merged_gradients(
     rule: MergeRule,
     codec: Codec = FP32,
 ) -> list[Tensor | None]:
-    """What every member makes of the results, by partition; None is void."""
+    """Return the merged gradients that every member computes from the results, by partition; None is void."""
     held: list[AgreedResult | None] = []
     for partition, result in enumerate(results):
         admitted = None if result is None else admit(result.data, result.squared_norms, cut, partition, codec)
@@ -132,5 +132,5 @@ def reduce_partition(
     partition: int,
     codec: Codec,
 ) -> ReducedPartition:
-    """A reducer's work in one go, on one core."""
+    """Do a reducer's whole work on one core."""
     return publish(merge_partition(vectors, members, rule, partitioning, partition), partitioning, partition, codec)

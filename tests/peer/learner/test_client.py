@@ -1,4 +1,4 @@
-"""What a learner is told by its peer's handle on it, and what the handle knows of it."""
+"""The peer's handle on its learner: the messages that it sends, and what it knows of the learner."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ PLAIN = LearnerSettings()
 
 
 class Told(LearnerClient):
-    """The handle without a process: it writes down what it would send."""
+    """A handle without a process, which records the messages that it would send."""
 
     def __init__(
         self, settings: LearnerSettings = PLAIN, device: str = "", layouts: Sequence[FragmentLayout] = ()
@@ -60,7 +60,7 @@ def told(settings: LearnerSettings = PLAIN, device: str = "") -> Told:
 
 
 def test_a_long_snapshot_is_a_copy_in_huge_pages() -> None:
-    """What is copied into small pages, which come one by one, takes several times as long."""
+    """A copy into small pages, which are mapped one by one, takes several times as long."""
 
     async def take() -> tuple[Told, Tensor]:
         learner = Told(layouts=[FragmentLayout(0, (TensorSpec("matrix", (1024, 513)),))])

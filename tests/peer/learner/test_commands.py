@@ -1,4 +1,4 @@
-"""Commands whose copies take longer than steps, as those of a GPU: here they arrive when a test says so."""
+"""Commands whose copies take longer than steps, as on a GPU: here they arrive when a test says so."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Windows:
 
 
 class SlowCrossings(DeviceCopies):
-    """What is sent or fetched is garbage until `arrive`."""
+    """Copies whose data are garbage until `arrive`."""
 
     def __init__(self) -> None:
         self._copies: list[Callable[[], object]] = []
@@ -75,7 +75,7 @@ class SlowCrossings(DeviceCopies):
 
 @dataclass
 class Desk:
-    """A learner with errands, and the peer's end of its socket."""
+    """A learner with commands, and the peer's end of its socket."""
 
     peers_end: Channel
     learners_end: Channel

@@ -1,4 +1,4 @@
-"""Where and in what pieces a machine makes its steps: nothing of it changes what a batch comes to."""
+"""The device of a machine's steps, and the pieces of a batch: neither changes a batch's result."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ GIB = 1 << 30
 
 
 def gibibytes(number: float) -> Callable[[int], int]:
-    """What a learner needs, on however many devices."""
+    """Return an estimate of so many GiB, for any number of devices."""
     return lambda _: int(number * GIB)
 
 
 class Uneven:
-    """Six different sequences, others in every window."""
+    """Batches of six different sequences, others in every window."""
 
     def batch(self, window: int) -> Tensor:
         return torch.randint(64, (6, 33), generator=torch.Generator().manual_seed(window))
@@ -85,7 +85,7 @@ def test_what_does_not_fit_is_refused_in_words() -> None:
 
 
 def test_memory_decides_how_many_sequences_go_through_at_once() -> None:
-    """Long sequences, so that what they keep stands out of what a process takes anyway."""
+    """The sequences are long, so that their memory stands out from that of the process."""
     data = DataSpec(context_tokens=512, sequences_per_step=16)
     wide = CONFIG.model_copy(update={"data": data, "model": CONFIG.model.model_copy(update={"vocabulary": 4096})})
 
@@ -107,7 +107,7 @@ def test_memory_decides_how_many_sequences_go_through_at_once() -> None:
 
 
 class Short:
-    """Stands for a GPU that others fill: no more than so many sequences go through at once."""
+    """A hook that acts like a GPU filled by others: at most so many sequences fit at once."""
 
     def __init__(self, most: int) -> None:
         self.most = most
@@ -202,7 +202,7 @@ def test_devices_are_named_as_torch_does() -> None:
 @pytest.mark.timeout(600)
 @pytest.mark.filterwarnings("ignore")  # the compiler's own
 def test_compiled_steps_compute_the_same_without_masks() -> None:
-    """The bits need not be the same."""
+    """The results are close, but need not have the same bits."""
     plain, compiled = learner(), learner()
     assert compile_steps(compiled).startswith("compiled in ")
     assert compiled.placement.compiled

@@ -1,4 +1,4 @@
-"""What a merge brought beyond a learner's own work."""
+"""The part of a merge beyond a learner's own work."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ ANCHOR = torch.tensor([1.0, 1.0, 1.0])
 
 def missed(own: tuple[float, float, float], joint: tuple[float, float, float]) -> torch.Tensor | None:
     withheld = Withheld(1)
-    assert withheld.adopt(0, ANCHOR.clone(), ANCHOR, None) is None  # nothing of ours is in it
+    assert withheld.adopt(0, ANCHOR.clone(), ANCHOR, None) is None  # it has none of our work
     snapshot = ANCHOR + torch.tensor(own)
     return withheld.adopt(0, snapshot.clone(), ANCHOR + torch.tensor(joint), snapshot)
 

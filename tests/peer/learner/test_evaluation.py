@@ -42,7 +42,7 @@ class Alphabet:
 
 @pytest.fixture(autouse=True, scope="module")
 def one_thread() -> Iterator[None]:
-    """As learners run by default: the same bits as theirs, and no threads that wait for each other."""
+    """Use one thread, as learners do by default: it gives the same bits, and no threads wait for each other."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -94,7 +94,7 @@ def test_a_loss_of_a_part_of_the_text_comes_with_its_error():
 
 @pytest.fixture
 def looking() -> Iterator[Callable[..., evaluation_loop.EvaluationLoop]]:
-    """Makes a host's evaluations, with a clock."""
+    """Yield a function that makes a host's evaluation loop, with a clock."""
     made: list[evaluation_loop.EvaluationLoop] = []
 
     def make(
@@ -152,7 +152,7 @@ def test_what_is_under_way_gives_way_to_the_last_look(looking, evaluator: Evalua
 
 
 def test_a_host_that_cannot_look_any_more_says_what_it_found_before(looking, evaluator: Evaluator):
-    """Else a busy machine's host would not say either what it holds."""
+    """Else the host of a busy machine would report nothing at all."""
     anchors, here = untrained(evaluator.fragments), evaluation_loop.Mark(0, 0, 0.0, True)
     begins = Event()
     loop = looking(lambda: anchors, 0.0, begins.wait)
@@ -177,7 +177,7 @@ def test_a_host_evaluates_on_as_many_cores_as_its_owner_allows(evaluator: Evalua
 
 
 def test_a_host_goes_on_without_a_device_that_fails(evaluator: Evaluator):
-    """The device `meta` takes everything and gives nothing back, as a GPU whose memory others have."""
+    """The device `meta` accepts tensors and returns no values, so it fails like a GPU whose memory is taken."""
     anchors, here, data = (
         untrained(evaluator.fragments),
         evaluation_loop.Mark(0, 0, 0.0, True),
@@ -210,7 +210,7 @@ def test_a_host_writes_while_the_run_goes_on(looking, evaluator: Evaluator, monk
 def test_a_host_rests_for_what_it_took_and_not_for_what_it_waited(
     looking, evaluator: Evaluator, monkeypatch: pytest.MonkeyPatch
 ):
-    """A busy machine gives a core late: with ten times that wait its run would have few points."""
+    """A busy machine grants a core late. A rest of ten times that wait would leave the run few evaluations."""
     anchors, versions, rests = untrained(evaluator.fragments), iter((0, 1000)), list[float]()
     loop = looking(lambda: anchors, 0.0, lambda: time.sleep(0.1))
 

@@ -1,4 +1,4 @@
-"""What only a GPU can show: run with `pytest -m gpu` where there is one."""
+"""Tests that need a GPU: run them with `pytest -m gpu`."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ presence_lifetime_seconds = 30.0
 
 
 class Noise:
-    """Tokens of the large vocabulary, others in every window."""
+    """Batches of random tokens of the large vocabulary, others in every window."""
 
     def batch(self, window: int) -> Tensor:
         return torch.randint(32000, (16, 1025), generator=torch.Generator().manual_seed(window))
@@ -92,7 +92,7 @@ def learner(precision: str = "float32") -> Learner:
 
 @pytest.fixture
 def pinned() -> Iterator[Pinned]:
-    """Makes locked memory to share with a learner, which is unlocked at the end."""
+    """Yield a function that makes locked memory to share with a learner; unlocks it at the end."""
     made: list[SharedSlots] = []
 
     def make(one: Learner) -> SharedSlots:
@@ -153,10 +153,10 @@ def test_a_pause_gives_the_memory_back() -> None:
 
 @pytest.mark.timeout(600)
 def test_synchronising_costs_a_learner_at_most_two_percent(pinned: Pinned) -> None:
-    """At every step one of 24 fragments leaves and arrives, as with H = P = 24, by the memory of a real peer.
+    """At every step one of 24 fragments leaves and arrives, as with H = P = 24, through the memory of a real peer.
 
-    The peer writes what arrives in a process of its own, so the learner pays for neither: here all slots are zero,
-    and adopting leaves every bit as it was.
+    The peer writes arriving fragments in its own process, so the learner does not pay for that. Here all slots are
+    zero, and adopting leaves every bit as it was.
     """
     one = learner()
     placement, _ = fitted(one, torch.cuda.mem_get_info()[1] // 2)

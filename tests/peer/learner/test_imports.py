@@ -1,4 +1,4 @@
-"""What programs of ours find installed: no package that fetches code."""
+"""Our programs see no installed package that fetches code."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PACKAGE = "kernels"
 
 @pytest.fixture(autouse=True)
 def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A package of that name lies here, as it would for whoever has it for other work."""
+    """Install a package of that name, as users may have for other work."""
     (tmp_path / f"{PACKAGE}.py").write_text("def get_kernel(*_, **__): ...")
     monkeypatch.syspath_prepend(tmp_path)
     before = sys.modules.pop(PACKAGE, None)
@@ -48,6 +48,6 @@ def test_a_program_that_has_it_keeps_it() -> None:
 @pytest.mark.parametrize("begin", [command.main, lambda: learner.main([]), lambda: session.main([])])
 def test_every_program_that_may_train_begins_so(begin: Callable[[], object], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", ["muster", "version"])
-    with suppress(SystemExit, ValueError):  # the command ends; the others miss what they are told
+    with suppress(SystemExit, ValueError):  # the command ends; the others miss their arguments
         begin()
     assert importlib.util.find_spec(PACKAGE) is None

@@ -31,7 +31,7 @@ TOKENS_PER_STEP = 32
 
 
 class Counting:
-    """Batches in which every token follows from the one before."""
+    """Batches in which each token determines the next."""
 
     def batch(self, window: int) -> Tensor:
         starts = torch.tensor([[window], [7 * window + 3]])
@@ -40,7 +40,7 @@ class Counting:
 
 @pytest.fixture(autouse=True, scope="module")
 def one_thread() -> Iterator[None]:
-    """As learners run by default: the same bits as theirs, and no threads that wait for each other."""
+    """Use one thread, as learners do by default: it gives the same bits, and no threads wait for each other."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -117,7 +117,7 @@ def test_counters_name_the_windows_behind_the_work():
 
 
 def test_a_learner_reads_on_from_where_it_is_told_to():
-    """In passes: it is told again and again, counts over all lanes, and goes on in the same one after a restart."""
+    """In passes it is told its lane repeatedly, counts over all lanes, and goes on in the same lane after a restart."""
     learner, lanes = new_learner(), [ReadingLane(0, 1, 3).first, ReadingLane(1, 0, 4).first, ReadingLane(2).first]
     learner.set_progress(0, lanes[0])
     learner.step()
@@ -159,16 +159,16 @@ def test_overwrite_drops_them_and_their_counters():
 
 
 def eager_learner(moment_correction: float | None = None) -> tuple[Learner, Tensor]:
-    """A learner one step after a merge that kept a quarter of its work in fragment 1, and that merge's anchor."""
+    """Return a learner one step after a merge that kept a quarter of its work in fragment 1, and the merge's anchor."""
     outer = OuterSpec(adoption="eager", adoption_blend=0.75, moment_correction=moment_correction)
-    inner = CONFIG.inner.model_copy(update={"optimizer": "adamw8bit"})  # whose first moment can be corrected
+    inner = CONFIG.inner.model_copy(update={"optimizer": "adamw8bit"})  # its first moment can be corrected
     learner = new_learner(CONFIG.model_copy(update={"outer": outer, "inner": inner}))
     before = fragment_of(learner, 1)
     learner.adopt(1, before, None, 0, 0)
     learner.step()
     snapshot = empty(learner, 1)
     counted = learner.snapshot(1, snapshot)
-    assert torch.equal(fragment_of(learner, 1), snapshot)  # nobody knows yet what a merge keeps
+    assert torch.equal(fragment_of(learner, 1), snapshot)  # it is not known yet what a merge keeps
     anchor = before + (snapshot - before) / 4
     learner.adopt(1, anchor, snapshot, counted.steps, counted.tokens)
     learner.step()
@@ -180,7 +180,7 @@ def test_eager_trains_where_its_own_part_of_the_merge_will_be():
     whole = fragment_of(learner, 1)
     snapshot = empty(learner, 1)
     counted = learner.snapshot(1, snapshot)
-    assert torch.equal(snapshot, whole)  # contributed is all of it
+    assert torch.equal(snapshot, whole)  # all of it is contributed
     shown = fragment_of(learner, 1)
     torch.testing.assert_close(shown, anchor + (whole - anchor) / 4, rtol=0, atol=1e-6)
     learner.step()
@@ -247,7 +247,7 @@ def test_blend_keeps_a_share_of_its_own(share: float):
 
 
 def test_what_replaces_us_is_not_blended():
-    """A version in which nothing of ours is left to count: after a crash, or at the start."""
+    """Such a version has none of our work to keep: after a crash, or at the start."""
     learner = new_learner(CONFIG.model_copy(update={"outer": OuterSpec(adoption="blend")}))
     learner.step()
     anchor = torch.full_like(fragment_of(learner, 1), 0.5)

@@ -1,4 +1,4 @@
-"""What a run takes from a machine, by place."""
+"""Estimates of the memory and disk that a run takes, by place."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_the_planner_counts_the_same() -> None:
 @pytest.mark.parametrize("more", ["", 'precision = "bfloat16"', "[outer]\nmomentum = 0.9"])
 @pytest.mark.parametrize("cut", ["false", "true"])
 def test_the_planner_counts_what_a_run_file_takes(tmp_path: Path, more: str, cut: str) -> None:
-    """Also of a vocabulary that is half of the model."""
+    """It does so also if the vocabulary is half of the model."""
     path = tmp_path / "run.toml"
     path.write_text(
         "[model]\nvocabulary = 50304\nhidden_size = 512\nlayers = 10\nheads = 8\nintermediate_size = 1344\n"

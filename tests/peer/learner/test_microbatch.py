@@ -1,4 +1,4 @@
-"""How many sequences go through a model at once: as many as fit, whatever the shape of the memory's growth."""
+"""The number of sequences that go through a model at once: as many as fit, for any growth of the memory."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_as_many_as_fit(sequences: int, base: int, each: int, room: int, dies_ab
 
 
 def test_growth_that_is_not_even_is_found_out() -> None:
-    """Two trials promise 40 sequences; there, memory is short, and half as many are taken."""
+    """Two trials promise 40 sequences; with so many, memory is short, so half as many are taken."""
     assert fit_sequences(lambda count: count * (1 if count < 30 else 9), 40, 45) == Fit(20, 20)
 
 

@@ -1,4 +1,4 @@
-"""Anybody's module in a run: what leaves it, what comes back, and a whole swarm of such modules in memory."""
+"""A user's own module in a run: its contributions, adoptions, and a whole swarm of such modules in memory."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ BASE = RunConfig(
 
 
 def vision_model(seed: int = 0) -> nn.Module:
-    """A convolution, a norm with buffers, a frozen tensor and a tied one: everything that a module may hold."""
+    """Return a module with a convolution, a norm with buffers, a frozen tensor and a tied one."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(144, 2))
@@ -93,7 +93,7 @@ def test_eager_goes_on_from_its_own_part_and_has_the_rest_back():
 
 
 def move(model: nn.Module, distance: float) -> None:
-    """A step of so much in every trained element."""
+    """Move every trained element by this distance."""
     with torch.no_grad():
         for parameter in model.parameters():
             parameter += distance * parameter.requires_grad
@@ -147,7 +147,7 @@ def test_a_saved_replica_goes_on_where_it_was():
 
 
 class Trainer(ModuleAdapter):
-    """A loop of one's own: bright images to the left or right."""
+    """A user's own loop, which learns whether images are bright on the left or on the right."""
 
     def __init__(self, config: RunConfig, seed: int) -> None:
         self.model = vision_model()
@@ -169,7 +169,7 @@ class Trainer(ModuleAdapter):
 
 
 def test_three_loops_train_one_vision_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """Real core, real tensors, in-memory transport, virtual time; the learners are loops of one's own."""
+    """Real core, real tensors, in-memory transport, virtual time; the learners are users' own loops."""
     config = own_model(BASE, vision_model()).config
     trainers: list[Trainer] = []
 

@@ -109,7 +109,7 @@ def test_the_logits_of_all_tokens_are_never_held(monkeypatch: pytest.MonkeyPatch
 
 @contextmanager
 def casts() -> Iterator[list[tuple[int, ...]]]:
-    """Shapes of what is cast to a shorter type meanwhile."""
+    """Yield a list of the shapes of tensors that are cast to a shorter type meanwhile."""
     found: list[tuple[int, ...]] = []
 
     class Watch(TorchDispatchMode):

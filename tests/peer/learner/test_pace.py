@@ -1,4 +1,4 @@
-"""The pace of inner steps, by a clock that a test reads off."""
+"""The pace of inner steps, with a test's clock."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sequences of several documents: none sees another, and only what is learned counts in the loss."""
+"""Sequences of several documents: none sees another, and only learned tokens count in the loss."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def words(sequences: int = 1) -> Tensor:
 
 
 def two_documents(sequences: int = 1) -> Tensor:
-    """Of which nothing of the first is learned, and all but the first word of the second."""
+    """Return sequences of two documents: none of the first is learned, and all but the first word of the second."""
     tokens = words(sequences)
     tokens[:, : FIRST + 1] |= READ
     tokens[:, [0, FIRST]] |= BEGINS
@@ -87,7 +87,7 @@ def test_families_that_do_not_are_refused(family: str) -> None:
 
 
 class Rows:
-    """Sequences with more and less to learn."""
+    """Batches of sequences with different numbers of learned tokens."""
 
     def batch(self, window: int) -> Tensor:
         tokens = words(4) + 0 * window

@@ -75,7 +75,7 @@ CONFIG = RunConfig(
     pace=PaceSpec(fragments=3, steps_per_version=6),
 )
 TOKENS_PER_STEP = 32
-LANE = ReadingLane(1, 0, 2).first  # where a run that reads in passes may have it begin
+LANE = ReadingLane(1, 0, 2).first  # a lane in which a run that reads in passes may let it begin
 FRAGMENTS = split_fragments(parameter_specs(CONFIG.model), 3)
 ENDING_SECONDS = 30.0
 PLAIN = LearnerSettings()
@@ -83,7 +83,7 @@ PLAIN = LearnerSettings()
 
 @pytest.fixture(autouse=True, scope="module")
 def one_thread() -> Iterator[None]:
-    """As learners run by default: the same bits as theirs, and no threads that wait for each other."""
+    """Use one thread, as learners do by default: it gives the same bits, and no threads wait for each other."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -133,7 +133,7 @@ def test_a_learner_that_takes_more_than_its_owner_allows_ends_in_a_sentence():
 
 
 def test_a_conversation_with_a_learner(tmp_path: Path):
-    """One process for all of it, since each takes seconds to start: its numbers are those of a learner in-process."""
+    """One process serves all checks, because each takes seconds to start; its numbers are an in-process learner's."""
     twin = make_learner(CONFIG, TrainingWindows(load_tokens(CONFIG.data).train, CONFIG.data, b"run", "peer"))
     state_path = tmp_path / "inner.safetensors"
 
@@ -228,7 +228,7 @@ def test_a_learner_that_hangs_does_not_keep_its_peer_from_ending(monkeypatch: py
 
 
 def test_nobody_waits_for_a_process_that_not_even_a_kill_ends(monkeypatch: pytest.MonkeyPatch):
-    """One that waits in the kernel for a disk or a GPU."""
+    """Such a process waits in the kernel for a disk or a GPU."""
     monkeypatch.setattr("peer.learner.spawn.EXIT_SECONDS_MAX", 0.05)
     with learner_ahead() as spawned:
         with monkeypatch.context() as deaf:
@@ -268,7 +268,7 @@ def test_a_learner_that_ended_before_it_was_told_what_to_train_says_why(
 
 
 def test_a_package_that_imports_scipy_does_not_stop_a_learner(monkeypatch: pytest.MonkeyPatch):
-    """As scikit-learn, which earlier transformers import with the models wherever it is installed."""
+    """scikit-learn is such a package; earlier transformers import it with the models if it is installed."""
     monkeypatch.delitem(sys.modules, "scipy", raising=False)
     hidden: list[bool] = []
 
@@ -284,7 +284,7 @@ def test_a_package_that_imports_scipy_does_not_stop_a_learner(monkeypatch: pytes
 
 @pytest.mark.slow
 def test_a_learner_that_was_started_ahead_is_gone_in_the_end():
-    """Whether nobody has told it what to train, or it was told, and runs."""
+    """That holds whether it waits to be told what to train, or runs."""
     gc.collect()  # what earlier learners have mapped
     open_before = len(os.listdir("/proc/self/fd"))
 
@@ -389,7 +389,7 @@ def test_cpu_time_of_another_process_is_what_it_says_itself():
 
 
 def test_a_learner_says_from_which_step_on_it_follows():
-    """What is told without a ticket, too: a tape has to know."""
+    """It says so for commands without a ticket too, because a tape needs it."""
     learner = make_learner(CONFIG, TrainingWindows(load_tokens(CONFIG.data).train, CONFIG.data, b"run", "peer"))
     ours, theirs = socket.socketpair()
     with ours, theirs:
@@ -406,7 +406,7 @@ def test_a_learner_says_from_which_step_on_it_follows():
 
 @pytest.mark.parametrize("pace", [{"step_seconds": 3600.0}, {"compute_share": 1e-6}])
 def test_commands_are_obeyed_while_the_pace_rests(pace: dict[str, float]):
-    """A learner that makes one step in hours: with a rest that listens to nobody this would take them."""
+    """The learner makes one step in hours; if it did not listen while it rests, this test would take hours."""
     learner = make_learner(CONFIG, TrainingWindows(load_tokens(CONFIG.data).train, CONFIG.data, b"run", "peer"))
     ours, theirs = socket.socketpair()
     with ours, theirs:

@@ -1,4 +1,4 @@
-"""A learner's way to its first step: what holds before what."""
+"""A learner's way to its first step: the order of its checks."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from peer.learner.messages import LearnerSettings, Start
 
 
 def test_the_owners_memory_limit_holds_before_anything_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Text, tokenizer and the tokens made of them may come from the Hub, and be as large as somebody likes."""
+    """Text, tokenizer and the tokens made of them may come from the Hub, and be of any size."""
     done: list[object] = []
 
     def load_tokens(*_: object, **__: object) -> None:

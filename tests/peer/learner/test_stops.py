@@ -1,4 +1,4 @@
-"""A model that is trained on documents which end learns to end."""
+"""A model that is trained on documents with ends learns to end its text."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ STEPS, SAMPLED, LONGEST = 60, 250, 24  # a document has at most 18 bytes
 
 
 def described_run(tmp_path: Path, over_bytes: bool) -> Description:
-    """Over many short documents, with a tokenizer that has an end token, or over bytes that end with one."""
+    """Describe a run over many short documents, with a tokenizer that has an end token, or over bytes with one."""
     corpus, tokenizer_path = tmp_path / "rows.jsonl", tmp_path / "tokenizer.json"
     corpus.write_text("".join(json.dumps({"text": text}) + "\n" for text in TEXTS))
     tokenizer = Tokenizer(models.BPE())
@@ -81,7 +81,7 @@ def test_sampled_text_contains_the_end_token(tmp_path: Path, over_bytes: bool):
 @pytest.mark.slow
 @pytest.mark.parametrize("over_bytes", [False, True])
 def test_text_of_a_certified_model_stops(tmp_path: Path, over_bytes: bool):
-    """The same of a run of two learners: what `generate` writes from its export ends before it has to."""
+    """The same holds for a run of two learners: `generate` stops before its limit on the export."""
     described = described_run(tmp_path, over_bytes)
     states = certified_states(described, steps=STEPS)
     export(described, tmp_path / "export", states)

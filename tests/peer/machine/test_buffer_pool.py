@@ -1,4 +1,4 @@
-"""Memory that is used again: only what nobody can see any more, and no more of it than agreed."""
+"""Memory that is used again: only buffers without references, and only up to the bound."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from peer.machine.fault_points import GATE_NAME, Fault, release, stands
 
 
 def coming(folder: Path, fault: Fault) -> threading.Thread:
-    """Somebody who passes two other points and comes to this one twice."""
+    """Start a thread that passes two other points and comes to this one twice."""
 
     def come() -> None:
         for point in ("join", fault.point, "adopt", fault.point):

@@ -1,4 +1,4 @@
-"""Free memory is what every control group above us leaves, with the pages of files counted as free."""
+"""Free memory is the least that any control group above us leaves, with the pages of files counted as free."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MIB = 1 << 20
 
 @pytest.fixture
 def places(tmp_path: Path) -> Places:
-    """A machine with 1000 MiB available."""
+    """Make a fake /proc and /sys of a machine with 1000 MiB available."""
     (tmp_path / "proc/self").mkdir(parents=True)
     (tmp_path / "proc/meminfo").write_text("MemTotal: 2048000 kB\nMemAvailable: 1024000 kB\n")
     return Places(sys=tmp_path / "sys", proc=tmp_path / "proc")

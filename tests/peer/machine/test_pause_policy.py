@@ -1,4 +1,4 @@
-"""When a peer pauses, why, and when it goes on: in time that the test makes."""
+"""When a peer pauses, why, and when it goes on, in the test's own time."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def test_a_day_adds_up_over_restarts_and_begins_anew_at_midnight(tmp_path: Path)
 
 
 class Stand:
-    """A machine and a transport that say what the test wants."""
+    """A fake machine and transport that report what the test wants."""
 
     peer_id = None
 

@@ -1,4 +1,4 @@
-"""What others on this machine can read, and where sockets lie."""
+"""The files that other users of this machine can read, and the places of sockets."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ write_whole(folder / "votes", b"")
 
 
 def test_nothing_in_an_existing_data_folder_is_for_others(tmp_path: Path) -> None:
-    """Logs, votes and certificates were for all to read where `--data` named a folder that was there."""
+    """Before, everybody could read logs, votes and certificates if `--data` named an existing folder."""
     folder = tmp_path / "data"
     folder.mkdir(mode=0o755)
     subprocess.run([sys.executable, "-c", WRITE, str(folder)], check=True, umask=0o022)

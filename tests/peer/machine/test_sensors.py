@@ -1,4 +1,4 @@
-"""A machine's answers, read off a tree like Linux's own and off commands' output."""
+"""A machine's sensors, read from a tree like Linux's own and from commands' output."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Changing an owner's settings file: what they wrote stays, and what cannot be changed is left alone."""
+"""Changes to an owner's settings file: other lines stay, and a file that cannot be changed is left alone."""
 
 from __future__ import annotations
 

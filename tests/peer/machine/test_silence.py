@@ -1,4 +1,4 @@
-"""A learner that gets ready is bounded by its silence, not by how long it takes."""
+"""A starting learner is bounded by its silence, not by the time that it takes."""
 
 from __future__ import annotations
 

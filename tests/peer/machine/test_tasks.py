@@ -1,4 +1,4 @@
-"""None of a node's tasks outlives it, and somebody hears of every failure."""
+"""None of a node's tasks outlives it, and every failure is reported."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The owner's rates, in virtual time: what goes out over any minute, who goes first, and what never waits."""
+"""The owner's rates, in virtual time: bytes sent in any minute, priorities, and frames that never wait."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MINUTE = 60.0
 
 
 class Wire:
-    """A stream whose other end takes everything at once, and the time at which it took it."""
+    """A stream whose other end takes everything at once; keeps the sizes and times."""
 
     def __init__(self) -> None:
         self.taken: list[tuple[float, int]] = []
@@ -76,7 +76,7 @@ def post(lane: OutgoingLane, payload: Payload) -> None:
 
 
 def most_in_a_minute(taken: list[tuple[float, int]]) -> int:
-    """Bytes in the busiest minute."""
+    """Return the bytes of the busiest minute."""
     most = sent = begin = 0
     for at, size in taken:
         sent += size

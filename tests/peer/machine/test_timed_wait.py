@@ -1,4 +1,4 @@
-"""Descriptors of any number are waited for."""
+"""Waiting works for descriptors of any number."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ HIGH = 1024  # where `select.select` ends
 
 @pytest.fixture
 def room() -> Iterator[None]:
-    """For twice as many open files."""
+    """Allow twice as many open files."""
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(before[0], 2 * HIGH), before[1]))
     yield

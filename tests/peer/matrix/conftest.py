@@ -12,7 +12,7 @@ from tests.peer.local_hub import LocalHub, served
 
 @pytest.fixture
 def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalHub]:
-    """Whatever the libraries ask the Hub for comes from here. They read its address when they are imported."""
+    """Serve all requests of the libraries to the Hub. They read its address when imported, so it is patched."""
     import datasets.config
     import huggingface_hub.constants
 

@@ -1,4 +1,4 @@
-"""Small corpora, tokenizers and models of every kind that people bring, written as they would write them."""
+"""Small corpora, tokenizers and models of every kind that users bring, written as they would write them."""
 
 from __future__ import annotations
 
@@ -37,20 +37,20 @@ FAMILIES: dict[str, dict[str, Any]] = {
 
 
 def model_keys(family: str) -> dict[str, Any]:
-    """`[model]` of a run with a small model of this family."""
+    """Return the `[model]` table of a run with a small model of this family."""
     sizes = {"hidden_size": 16, "layers": 1, "heads": 2, "intermediate_size": 24}
     return sizes | FAMILIES[family]
 
 
 def prose(seed: int) -> str:
-    """One document of a few sentences."""
+    """Return one document of a few sentences."""
     draw = random.Random(seed)
     sentences = (" ".join(draw.choices(WORDS, k=draw.randint(4, FIELDS))) for _ in range(draw.randint(2, 5)))
     return ". ".join(sentence.capitalize() for sentence in sentences) + ".\n"
 
 
 def write_corpus(folder: Path, source: str, documents: int = 200, tokenizer: Path | None = None) -> str:
-    """Write it in the form of this source; returns what `data.path` is."""
+    """Write a corpus in the form of this source; returns the value of `data.path`."""
     texts = [prose(seed) for seed in range(documents)]
     path = folder / f"corpus.{source}"
     if source == "text":
@@ -69,20 +69,20 @@ def write_corpus(folder: Path, source: str, documents: int = 200, tokenizer: Pat
 
 
 def _numbers(text: str, tokenizer: Path | None) -> list[int]:
-    """As people make them beforehand: by the tokenizer, or bytes."""
+    """Return the tokens of a text as users make them beforehand: by the tokenizer, or as bytes."""
     from tokenizers import Tokenizer
 
     return list(text.encode()) if tokenizer is None else Tokenizer.from_file(str(tokenizer)).encode(text).ids
 
 
 def write_data_set(hub: LocalHub) -> str:
-    """The same as a data set of the Hub's; returns its name."""
+    """Write the corpus as a data set of the Hub; returns its name."""
     write_corpus(hub.folder("datasets", DATA_SET), "jsonl")
     return DATA_SET
 
 
 def write_tokenizer(folder: Path) -> Path:
-    """A byte-level BPE tokenizer with an end token, trained on the prose."""
+    """Train a byte-level BPE tokenizer with an end token on the prose; returns its path."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
     tokenizer = Tokenizer(models.BPE())

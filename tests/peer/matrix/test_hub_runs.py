@@ -1,4 +1,4 @@
-"""What a run takes from the Hub, by the libraries that people have, from a hub on this machine."""
+"""Runs that fetch from the Hub, with the real libraries, from a hub on this machine."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_rows_of_a_data_set_are_read_in_its_order(hub: LocalHub) -> None:
 
 
 def test_a_busy_hub_is_waited_for(hub: LocalHub) -> None:
-    """HTTP 429 for the list of files, and for a file: the libraries wait for the one, and Muster for the other."""
+    """HTTP 429 comes for the list of files and for a file: the libraries wait for the former, Muster for the latter."""
     spec = DataSpec(source="hub", path=write_data_set(hub), revision=COMMIT, context_tokens=16)
     quiet = load_tokens(spec)
     told: list[str] = []
@@ -47,7 +47,7 @@ def test_a_busy_hub_is_waited_for(hub: LocalHub) -> None:
 
 
 def test_a_model_and_its_tokenizer_come_from_the_hub(hub: LocalHub) -> None:
-    """Version 0 is the repository's, and nobody but the host asks for it."""
+    """Version 0 is the repository's model, and only the host fetches it."""
     folder = hub.folder("models", "some/model")
     torch.manual_seed(3)
     original: Any = make_module(ModelSpec.model_validate(model_keys("gpt2") | {"vocabulary": VOCABULARY}), 16)
@@ -78,7 +78,7 @@ def test_what_the_hub_lacks_is_one_sentence(hub: LocalHub) -> None:
 
 
 def test_the_library_s_source_goes_through_a_tokenizer(tmp_path: Path) -> None:
-    """It was named and not used: the run trained on bytes."""
+    """Before, the named tokenizer was not used, and the run trained on bytes."""
     (tmp_path / "one.py").write_text("the river ran under a bridge\n" * 300)
     (tmp_path / "two.py").write_bytes(b"# \xe9\n" * 400)
     tokenizer = write_tokenizer(tmp_path)

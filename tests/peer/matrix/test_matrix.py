@@ -1,7 +1,7 @@
-"""Whatever people bring, a run does what it says, from the run file to the export that `transformers` loads.
+"""Runs with every kind of user's data, tokenizer and model, from the run file to an export that `transformers` loads.
 
-One cell of the matrix: a run file is described, two learners train on its data and certify versions, and what they
-certified is exported, verified and loaded. Logits and greedy text are those of the certified parameters.
+In one cell of the matrix, a run file is described, two learners train on its data and certify versions, and the
+certified state is exported, verified and loaded. Logits and greedy text are those of the certified parameters.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ KINDS = [*itertools.product(("stdlib", "text", "jsonl", "parquet", "tokens", "hu
 CELLS = [(*kind, family) for kind in KINDS for family in FAMILIES]
 
 
-# every family, and every source with each tokenizer: the rest of the cross product asks nothing new
+# every family, and every source with each tokenizer: the rest of the cross product tests nothing new
 QUICK = {(*KINDS[number % len(KINDS)], family) for number, family in enumerate(FAMILIES)}
 
 
@@ -72,7 +72,7 @@ def run_config(hub: LocalHub, source: str, tokenizer: str, model: dict[str, Any]
 
 
 def certified_states(described: Description, steps: int = STEPS) -> list[OuterState]:
-    """What two learners who agree certify of this run."""
+    """Train two learners of this run, check that they agree, and return the certified states."""
     config = described.config
     data = load_tokens(config.data, config.model.vocabulary, described.files)
     options = LabOptions(lab_config(config, 2, steps, {}), 2, steps, eval_every_steps=steps, workers=1)
@@ -85,7 +85,7 @@ def certified_states(described: Description, steps: int = STEPS) -> list[OuterSt
 
 
 def export(described: Description, target: Path, states: list[OuterState]) -> None:
-    """An export of these states, as peers of the run would have certified them."""
+    """Export these states as if peers of the run had certified them."""
     tokenizer = Path(described.files.tokenizer).read_bytes() if described.files.tokenizer else None
     run = CertifiedRun(described.config, described.values, tokenizer)
     for chain, state in zip(run.chains, states, strict=True):
@@ -95,7 +95,7 @@ def export(described: Description, target: Path, states: list[OuterState]) -> No
 
 
 def written_by(model: Any, tokens: list[int]) -> list[int]:
-    """Greedily, without a cache."""
+    """Generate tokens greedily, without a cache."""
     for _ in range(WRITTEN_TOKENS):
         with torch.inference_mode():
             tokens = [*tokens, int(model(input_ids=torch.tensor([tokens]), use_cache=False).logits[0, -1].argmax())]
@@ -103,7 +103,7 @@ def written_by(model: Any, tokens: list[int]) -> list[int]:
 
 
 def assert_loads(target: Path, described: Description, states: list[OuterState]) -> None:
-    """`transformers` makes of the folder the model that was certified."""
+    """Check that `transformers` loads the certified model from the folder."""
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     loaded: Any = AutoModelForCausalLM.from_pretrained(target).eval()

@@ -1,4 +1,4 @@
-"""The run files that people start from do what they say, with their sizes cut by a flag."""
+"""The run files that users start from work, with smaller sizes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from peer.model.families import make_module
 from tests.checkout import ROOT
 from tests.peer.matrix.materials import VOCABULARY, write_corpus, write_tokenizer
 
-pytestmark = pytest.mark.timeout(240)  # its first import of GPT-2 takes long where others compute
+pytestmark = pytest.mark.timeout(240)  # its first import of GPT-2 takes long on a busy machine
 
 PYTHON = (3, 11)
 CUT = {
@@ -28,7 +28,7 @@ CUT = {
 
 
 def tried(name: str, folder: Path, **more: object) -> int:
-    """What `muster lab` says to this preset with small sizes, over a corpus of our own."""
+    """Run `muster lab` on this preset with small sizes, over a corpus of our own; returns its exit code."""
     settings = CUT | {"data.path": write_corpus(folder, "text"), "data.tokenizer": str(write_tokenizer(folder))} | more
     cut = [part for key, value in settings.items() for part in ("--set", f"{key}={value}")]
     file = str(ROOT / "examples" / f"{name}.toml")
@@ -50,7 +50,7 @@ def test_continue_begins_from_given_weights(tmp_path: Path, capsys: pytest.Captu
 
 
 def test_chat_lora_teaches_a_base_to_talk(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """With the conversations that ship, over a base in four bits."""
+    """It trains on the shipped conversations, over a base in four bits."""
     torch.manual_seed(3)
     tokenizer = write_tokenizer(tmp_path)
     tokenizer.with_name("chat_template.jinja").write_text(

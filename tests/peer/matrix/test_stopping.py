@@ -18,7 +18,7 @@ END = "<|endoftext|>"
 
 
 def written(hub: LocalHub, end_token: int | None) -> list[str]:
-    """What a model writes after a short run, special tokens too, drawn three times."""
+    """Return three drawn texts of a model after a short run, with special tokens."""
     config = run_config(hub, "jsonl", "bpe", model_keys("llama"))
     data = config.data.model_copy(update={"sequences_per_step": 16, "end_token": end_token})
     described = describe(config.model_copy(update={"data": data}))

@@ -1,4 +1,4 @@
-"""Runs that train an adapter: what the manifest says, which base is the run's, and what a machine builds of it."""
+"""Runs that train an adapter: the manifest, the check of the base, and the model that a machine builds."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ TOKENS = torch.arange(2 * (CONTEXT + 1)).view(2, CONTEXT + 1) % 256
 
 
 class Same:
-    """One window, again and again."""
+    """Batches that repeat one window."""
 
     def batch(self, window: int) -> Tensor:
         return TOKENS
@@ -200,7 +200,7 @@ def test_nf4_starts_near_the_base_and_takes_a_fifth_of_its_memory(base: Path):
 
 
 def test_nf4_evaluates_with_what_it_trains_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """Hosts died of rows that are no whole number of blocks, on processors where bitsandbytes packs them anew."""
+    """Before, hosts died if rows were no whole number of blocks, on processors where bitsandbytes repacks them."""
     import bitsandbytes.nn.modules
 
     monkeypatch.setattr(bitsandbytes.nn.modules, "has_avx512bf16", lambda: True)
@@ -213,7 +213,7 @@ def test_nf4_evaluates_with_what_it_trains_with(tmp_path: Path, monkeypatch: pyt
 
 
 def test_evaluation_sees_the_adapter_exactly(base: Path):
-    """A base in bfloat16 does not round what is certified in float32."""
+    """A base in bfloat16 does not round the certified float32 values."""
     run = located(describe(adapter_run(base, base_precision="bfloat16")).config, str(base))
     flat = FlatModel(run)
     anchors = [torch.full((layout.elements,), 1 + 2**-20) for layout in flat.fragments]

@@ -72,7 +72,7 @@ def test_bounds_follow_fan_in_and_depth():
 
 @pytest.mark.parametrize("layers", [2, 8, 24])
 def test_the_residual_stream_is_as_long_at_any_depth(layers: int):
-    """With bounds by width alone it grows with the layers, and so do the first gradients."""
+    """If bounds followed the width alone, it would grow with the layers, and so would the first gradients."""
     tokens = torch.randint(0, 64, (4, 17), generator=torch.Generator().manual_seed(0))
     spec = SPEC.model_copy(update={"initial": "depth", "layers": layers})
     ends = {}

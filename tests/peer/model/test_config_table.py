@@ -38,14 +38,14 @@ def described(context_tokens: int = 16, room_bytes: int | None = None, **model: 
 
 
 def from_folder(folder: Path, config: dict[str, Any], **model: Any) -> RunConfig:
-    """A run from a folder that holds a config only."""
+    """Describe a run from a folder that holds only a config."""
     folder.mkdir(exist_ok=True)
     (folder / "config.json").write_text(json.dumps(config))
     return described(source=str(folder), **model)
 
 
 def as_transformers_reads(folder: Path, config: dict[str, Any]) -> Any:
-    """By `AutoConfig` itself."""
+    """Return the config that `AutoConfig` itself reads."""
     from transformers import AutoConfig
 
     folder.mkdir(exist_ok=True)
@@ -77,7 +77,7 @@ ROPES = {
 
 @pytest.mark.parametrize("rope", ROPES.values(), ids=ROPES)
 def test_rope_theta_of_a_folder_does_not_become_10000(tmp_path: Path, rope: dict[str, Any]) -> None:
-    """Known names were kept and nulls dropped: what `AutoConfig` makes of old names was lost without a word."""
+    """Before, known names were kept and nulls dropped, so `AutoConfig`'s reading of old names was silently lost."""
     read = as_transformers_reads(tmp_path, LLAMA | rope)
     run = from_folder(tmp_path, LLAMA | rope)
     built: Any = build_model(ModelSpec.from_wire(run.model.to_wire()), 16, seed=1)
@@ -89,7 +89,7 @@ def test_rope_theta_of_a_folder_does_not_become_10000(tmp_path: Path, rope: dict
 
 
 def test_an_export_states_rope_for_transformers_4_too(tmp_path: Path) -> None:
-    """It stated the form of release 5 only, of which release 4 makes another model."""
+    """Before, it stated only the form of release 5, from which release 4 makes another model."""
     for name, rope in ROPES.items():
         said = exported(from_folder(tmp_path, LLAMA | rope))
         assert said["rope_theta"] == 500000.0
@@ -105,7 +105,7 @@ def test_an_export_states_rope_for_transformers_4_too(tmp_path: Path) -> None:
 
 
 def test_an_export_states_no_rope_for_transformers_4_that_it_does_not_have() -> None:
-    """transformers 5 took half of it, and did not load an export of gemma4_text."""
+    """Before, transformers 5 took half of it, and did not load an export of gemma4_text."""
     table = described(family="gemma4_text", settings={"hidden_size_per_layer_input": 0}).model.settings_table
     assert table["rope_parameters"]["full_attention"]["rope_type"] == "proportional"
     assert rope_of_release_4("gemma4_text", table) == {}
@@ -121,7 +121,7 @@ def test_settings_may_say_rope_as_either_release_does(tmp_path: Path) -> None:
 
 
 def test_a_config_without_key_value_heads_builds_what_transformers_builds(tmp_path: Path) -> None:
-    """The host built half of the heads, and every learner blamed its transformers."""
+    """Before, the host built half of the heads, and every learner blamed its transformers."""
     run = from_folder(tmp_path, LLAMA)
     assert run.model.settings_table["num_key_value_heads"] == 4
     build_model(ModelSpec.from_wire(run.model.to_wire()), 16, seed=1)
@@ -136,7 +136,7 @@ def test_a_window_reaches_learner_and_export(tmp_path: Path) -> None:
 
 
 def test_an_export_of_a_family_needs_no_transformers_to_be_described() -> None:
-    """Verification rendered the config anew, so it failed under another release."""
+    """Before, verification rendered the config again, so it failed under another release."""
     run = described(family="gpt2", settings={"n_inner": 40})
     assert exported(run) == {
         "model_type": "gpt2",
@@ -152,7 +152,7 @@ ENCODERS = ("bert", "roberta", "electra", "roformer", "camembert", "xlm-roberta"
 
 @pytest.mark.parametrize("family", ENCODERS)
 def test_encoders_that_see_the_future_are_refused(family: str) -> None:
-    """Their loss fell to nearly zero, certified."""
+    """Before, they ran, and their certified loss fell to nearly zero."""
     with pytest.raises(UsageError, match="sees the tokens that it is to predict; write is_decoder = true"):
         described(family=family)
 
@@ -171,7 +171,7 @@ def test_an_encoder_that_is_told_to_be_a_decoder_runs() -> None:
     ],
 )
 def test_composite_families_do_not_build_sizes_of_their_own(family: str, words: str) -> None:
-    """They ignored `hidden_size` and `layers`: up to 108 thousand million parameters were allocated."""
+    """Before, they ignored `hidden_size` and `layers`, and allocated up to 108 thousand million parameters."""
     with pytest.raises(UsageError, match=words):
         described(family=family)
 
@@ -188,7 +188,7 @@ def test_memory_is_looked_at_before_anything_is_allocated() -> None:
 
 
 def test_a_learner_does_not_allocate_what_its_manifest_does_not_list() -> None:
-    """A few listed tensors could stand for a model of any size."""
+    """Before, a manifest with a few tensors could make it build a model of any size."""
     spec = described(family="llama", settings={"rope_theta": 1e4}).model
     large = spec.settings_table | {"hidden_size": 16384, "intermediate_size": 65536, "num_hidden_layers": 256}
     forged = spec.model_copy(update={"settings": json.dumps(large)})

@@ -1,4 +1,4 @@
-"""What bfloat16 cuts off comes back bit for bit, in three bytes."""
+"""The bits that bfloat16 cuts off are restored exactly, from three bytes."""
 
 from __future__ import annotations
 

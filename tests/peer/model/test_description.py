@@ -1,4 +1,4 @@
-"""Models of other families: what an organiser writes, what the manifest fixes, what a machine builds from it."""
+"""Models of other families: the organiser's settings, the manifest, and the model that a machine builds from it."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_a_family_is_named_and_trains(family: str):
 
 
 def test_the_manifest_says_all_that_averaging_needs():
-    """Names, shapes and seeded values come back from its bytes: whoever only averages imports no transformers."""
+    """Names, shapes and seeded values come from its bytes, so a peer that only averages imports no transformers."""
     spec = describe(run_of(family="gpt2")).config.model
     read = ModelSpec.from_wire(spec.to_wire())
     assert read == spec
@@ -136,7 +136,7 @@ def test_what_cannot_be_built_is_one_sentence(model: dict[str, Any], words: str)
 
 
 def test_a_folder_gives_config_and_weights(tmp_path: Path):
-    """What `save_pretrained` writes is what a run starts from, on machines that have no such folder."""
+    """A run starts from what `save_pretrained` wrote, also on machines without that folder."""
     original = make_module(ModelSpec.model_validate(SMALL | {"family": "gpt2"}), 16)
     original.save_pretrained(tmp_path)
     described = describe(run_of(source=str(tmp_path)))

@@ -32,17 +32,17 @@ def test_a_family_is_described_or_refused_in_a_sentence(family: str) -> None:
 
 
 def test_sizes_that_differ_between_layers_may_be_read() -> None:
-    """It ended in "a bug in Muster" (AmbiguousGlobalPerLayerAttributeError), and then as 262,144 layers."""
+    """Before, it ended in "a bug in Muster" (AmbiguousGlobalPerLayerAttributeError), and later in 262,144 layers."""
     describe_family("gemma4_text", hidden_size_per_layer_input=0)
 
 
 def test_a_family_of_two_models_for_text_is_a_sentence() -> None:
-    """It ended in "a bug in Muster" (ValueError) once the run file had any settings."""
+    """Before, it ended in "a bug in Muster" (ValueError) if the run file had any settings."""
     with pytest.raises(UsageError, match="more than one of them reads text"):
         describe_family("musicgen")
 
 
 def test_a_family_that_refuses_its_own_defaults_is_a_sentence() -> None:
-    """It ended in "a bug in Muster" (StrictDataclassClassValidationError)."""
+    """Before, it ended in "a bug in Muster" (StrictDataclassClassValidationError)."""
     with pytest.raises(UsageError, match="transformers builds no gemma4_assistant from these model settings"):
         describe_family("gemma4_assistant")

@@ -28,7 +28,7 @@ GATED = ModelSpec(hidden_size=32, layers=1, family="gated", package=PACKAGE)
 
 @pytest.fixture
 def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder of installed packages with the example in it, as an installer leaves it there."""
+    """Install the example into a folder of packages, as an installer would; returns the folder."""
     install("family", tmp_path, monkeypatch)
     return tmp_path
 

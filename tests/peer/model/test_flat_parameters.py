@@ -1,4 +1,4 @@
-"""Parameters in float32 and in bfloat16: what is loaded is what is measured from, and small steps are not lost."""
+"""Parameters in float32 and in bfloat16: gradients are measured from the loaded values, and small steps add up."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ CONFIG = RunConfig(
 
 
 class Counting:
-    """Batches in which every token follows from the one before."""
+    """Batches in which each token determines the next."""
 
     def batch(self, window: int) -> Tensor:
         starts = torch.tensor([[window], [7 * window + 3]])

@@ -1,4 +1,4 @@
-"""Weights that an organiser gives begin the run as they are in the file, bit for bit, or are refused in a sentence."""
+"""Weights that an organiser gives start the run bit for bit as in the file, or are refused in a sentence."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ WEIGHTS = "model.safetensors"
 
 
 def original(**model: Any) -> Any:
-    """A model that somebody trained elsewhere."""
+    """Return a model as if trained elsewhere."""
     torch.manual_seed(7)
     return make_module(ModelSpec.model_validate(SMALL | {"family": "llama"} | model), 16)
 
@@ -37,7 +37,7 @@ def describe_folder(folder: Path, **model: Any) -> Description:
 
 
 def assert_begins_as(described: Description, module: nn.Module) -> None:
-    """Version 0 is this model, every bit of it."""
+    """Check that version 0 is this model, bit for bit."""
     expected = {name: one.detach().float() for name, one in module.named_parameters()}
     assert described.values is not None
     assert described.values.keys() == expected.keys()
@@ -150,7 +150,7 @@ def test_an_embedding_of_another_size_than_the_config_s_is_named(tmp_path: Path)
 
 
 def test_pytorch_model_bin_is_refused_with_the_way_to_convert_it(tmp_path: Path) -> None:
-    """It began from seeded values without a word. The command that the sentence names makes a folder that is read."""
+    """Before, it silently began from seeded values. The command in the sentence makes a folder that can be read."""
     module, folder, name = original(), tmp_path / "old", "pytorch_model.bin"
     module.config.save_pretrained(folder)
     torch.save(module.state_dict(), folder / name)
@@ -180,7 +180,7 @@ def test_quantised_weights_are_refused(tmp_path: Path) -> None:
 
 
 def test_buffers_with_values_of_their_own_are_refused(tmp_path: Path) -> None:
-    """They were lost from version 0, from training and from the export alike."""
+    """Before, they were lost from version 0, from training and from the export."""
     spec = {
         "settings": {
             "first_k_dense_replace": 0,

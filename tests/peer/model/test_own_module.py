@@ -1,4 +1,4 @@
-"""Modules that people bring to a session: whatever is in them is right, or a sentence at the start."""
+"""Modules that users bring to a session: they work, or are refused in a sentence at the start."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def with_parameter(value: torch.Tensor, trained: bool = True) -> nn.Module:
 
 
 def test_the_loop_of_the_readme_begins_a_run() -> None:
-    """Its model had fewer tensors than a run has fragments."""
+    """Before, its model had fewer tensors than the run has fragments."""
     shown = (ROOT / "README.md").read_text(encoding="utf-8").split("```python\n")[1].split("```")[0]
     names: dict[str, Any] = {}
     exec(shown.split("with Session")[0], names)
@@ -37,13 +37,13 @@ def test_the_loop_of_the_readme_begins_a_run() -> None:
 
 
 def test_a_run_does_not_begin_with_nan() -> None:
-    """It began, and each peer was told that its own training had diverged."""
+    """Before, it began, and each peer was told that its own training had diverged."""
     with pytest.raises(UsageError, match="extra holds values that are no finite numbers"):
         own_model(RUN, with_parameter(torch.tensor([1.0, float("nan")])))
 
 
 def test_an_empty_parameter_is_left_out() -> None:
-    """It ended in a raw ValueError."""
+    """Before, it ended in a raw ValueError."""
     model = with_parameter(torch.empty(0, 4))
     described = own_model(RUN, model)
     assert [one.name for one in described.config.model.tensors] == ["weight", "bias"]
@@ -51,7 +51,7 @@ def test_an_empty_parameter_is_left_out() -> None:
 
 
 def test_a_complex_parameter_is_a_sentence() -> None:
-    """Its imaginary part was dropped."""
+    """Before, its imaginary part was dropped."""
     with pytest.raises(UsageError, match="extra is complex"):
         named_values(with_parameter(torch.ones(2, dtype=torch.complex64)))
     named_values(with_parameter(torch.ones(2, dtype=torch.complex64), trained=False))
@@ -77,7 +77,7 @@ def test_a_shared_parameter_is_one() -> None:
 
 
 def test_other_frozen_values_are_another_model() -> None:
-    """Two sessions with LoRA over different bases trained together without a word."""
+    """Before, two sessions with LoRA over different bases trained together without an error."""
     base = torch.arange(6.0).view(2, 3)
     one = frozen_digest(with_parameter(base, trained=False))
     assert one == frozen_digest(with_parameter(base.clone(), trained=False))
@@ -110,7 +110,7 @@ def test_of_a_model_with_an_adapter_the_adapter_alone_is_the_run_s(tmp_path: Pat
 
 
 def test_statistics_of_norms_are_known_beforehand_and_other_buffers_after_a_step() -> None:
-    """One of two sessions evaluated at 0.99 and the other at 0.51, without a word."""
+    """Before, one of two sessions evaluated at 0.99 and the other at 0.51, without a warning."""
     norms = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.BatchNorm1d(4, track_running_stats=False))
     assert BufferWatch(norms).known() == ["1.running_mean"]
     assert BufferWatch(nn.BatchNorm1d(4)).known() == ["running_mean"]
@@ -124,7 +124,7 @@ def test_statistics_of_norms_are_known_beforehand_and_other_buffers_after_a_step
 
 
 def test_training_that_has_diverged_is_said_by_the_replica() -> None:
-    """A session that trained to NaN was told that its peer had ended."""
+    """Before, a session that trained to NaN was told that its peer had ended."""
     model = nn.Linear(3, 2)
     described = own_model(RUN, model)
     replica = ModuleAdapter(model, layouts_of(described.config), described.config)

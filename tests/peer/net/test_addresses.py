@@ -32,7 +32,7 @@ from tests.peer.virtual_loop import run_virtual
 
 
 class Moving:
-    """A peer's place in the network, and its daemon, whose addresses are what a test says."""
+    """A fake network and daemon of a peer, whose addresses a test sets."""
 
     def __init__(self, peer: Peer) -> None:
         self._me = peer.identity.peer_id
@@ -66,7 +66,7 @@ def hosts(texts: tuple[str, ...]) -> list[str]:
 
 
 def test_what_no_presence_can_say_is_left_out_of_it(tmp_path: Path) -> None:
-    """A session may have another loss than a cross-entropy, and a relayed address a long name."""
+    """A session's loss may be no cross-entropy, and a relayed address may have a long name."""
     short, long = "/dns4/here.example/tcp/1", f"/dns4/{'a' * 240}.example/tcp/1"
 
     async def main() -> Presence:
@@ -113,7 +113,7 @@ def test_presence_names_the_release_that_runs_here(
 
 @asynccontextmanager
 async def looking(folder: Path) -> AsyncIterator[tuple[Peer, Moving, OwnAddresses, OwnPresence]]:
-    """A peer that looks where it can be called, as often as peers do."""
+    """Yield a peer that checks its own addresses, as often as peers do."""
     swarm = Swarm(config_of(), 1, folder)
     await swarm.start()
     (peer,) = swarm.peers
@@ -203,7 +203,7 @@ def test_without_an_answer_or_an_address_the_old_ones_stay(tmp_path: Path) -> No
 
 
 def test_a_daemon_that_comes_back_at_another_port_is_told_of() -> None:
-    """For real."""
+    """This is checked with a real daemon."""
 
     async def main() -> tuple[tuple[str, ...], tuple[str, ...], int]:
         with tempfile.TemporaryDirectory() as name:  # pytest's own is too long for sockets
@@ -215,7 +215,7 @@ def test_a_daemon_that_comes_back_at_another_port_is_told_of() -> None:
                 moved: list[int] = []
                 own = await OwnAddresses.start(node, core(), lambda: moved.append(1))
                 before = own.texts
-                node.daemon._listen = config.listen  # any port, as where the old one is taken by now
+                node.daemon._listen = config.listen  # any port, as if the old one were taken by now
                 await node.rebuild()
                 assert own.texts == tuple(map(str, await node.daemon.visible_addresses()))
                 return before, own.texts, len(moved)

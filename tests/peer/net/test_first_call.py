@@ -1,4 +1,4 @@
-"""Whether an invite leads to anybody and lets anybody in: told in the time of one call, before anything is loaded."""
+"""The first call by an invite: it tells quickly, before any heavy import, whether a peer answers and admits us."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def free_port() -> int:
 
 
 async def silent(host: str, port: int) -> None:
-    """A place that takes every packet and answers none."""
+    """Act as a host that takes every packet and answers none."""
     await asyncio.Event().wait()
 
 
@@ -86,7 +86,7 @@ def test_what_only_the_daemon_can_call_is_left_to_it(place: str) -> None:
 
 
 class Keeper:
-    """Lets in nobody, or everybody."""
+    """A doorkeeper that lets in nobody, or everybody."""
 
     opens = False
 
@@ -102,7 +102,7 @@ class Keeper:
 
 @pytest.fixture
 def kept() -> Iterator[tuple[PeerAddress, Keeper]]:
-    """The address of a host whose door is kept, and who keeps it."""
+    """Yield the address of a host with a doorkeeper, and the doorkeeper."""
     with tempfile.TemporaryDirectory() as folder, asyncio.Runner() as runner:
         Identity(bytes(32)).save(Path(folder) / "host")
         config, keeper = DaemonConfig(Path(folder) / "host", runtime_parent=Path(folder)), Keeper()
@@ -143,7 +143,7 @@ def test_where_a_key_may_be_known_by_name_the_door_is_asked_under_that_key_later
 
 
 def named_invite(address: PeerAddress) -> Invite:
-    """For one peer alone."""
+    """Return an invite for one peer alone."""
     grant = Grant(key=Identity(bytes([1]) * 32).peer_id)
     return Invite(bytes(32), PEER, (address,), ticket=Ticket(word=sign_grant(Identity(bytes(32)), bytes(32), grant)))
 
@@ -172,7 +172,7 @@ def test_an_invite_for_looking_is_not_joined_with(tmp_path: Path, capsys: pytest
 
 @pytest.fixture
 def nothing_heavy(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever imports these fails."""
+    """Make every import of heavy modules fail."""
     for module in HEAVY:
         monkeypatch.setitem(sys.modules, module, None)
     monkeypatch.setattr(PagesAt, "check", lambda _: None)  # another dashboard may be served here

@@ -1,4 +1,4 @@
-"""Every message crosses as a frame header and back; nothing but PeerError comes of hostile bytes."""
+"""Every message survives encoding as a frame header; hostile bytes raise only PeerError."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Connections of which only our end is left: over real libp2p daemons, nothing waits for what never comes."""
+"""Half-open connections over real libp2p daemons: nothing waits for ever on them."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class States:
 
 
 def bytes_have_come(transport: Transport, count: int) -> asyncio.Event:
-    """Set once a transport has read so many bytes more; for none, once it has taken one more stream."""
+    """Return an event that is set once a transport has read so many more bytes; for 0, once it has a new stream."""
     come = asyncio.Event()
     gate = transport.throttle.download  # type: ignore[attr-defined]
     left, received = [count], gate.received
@@ -90,7 +90,7 @@ def bytes_have_come(transport: Transport, count: int) -> asyncio.Event:
 
 
 async def mute_stream(harness: HivemindHarness, place: int, to: Inbox, lane: Lane) -> ByteStream:
-    """A stream on which nothing is said, once it is taken at the other end: who opens one is told before that."""
+    """Open a silent stream, and wait until the other end has taken it, which the opener is not told."""
     taken = bytes_have_come(to.transport, 0)
     stream = await raw_stream(harness, place, to, lane)
     async with asyncio.timeout(WAIT_SECONDS):
@@ -99,7 +99,7 @@ async def mute_stream(harness: HivemindHarness, place: int, to: Inbox, lane: Lan
 
 
 async def swallow(harness: HivemindHarness, place: int) -> PeerId:
-    """A peer whose daemon takes every stream and every frame, and that never says anything."""
+    """Start a peer whose daemon takes every stream and frame, and which never sends anything."""
 
     async def handle(info: Any, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -142,7 +142,7 @@ def test_a_host_that_takes_calls_and_says_nothing_is_gone(harness: HivemindHarne
 
 
 def test_whoever_vanishes_is_gone_when_nothing_leaves_and_is_found_again(harness: HivemindHarness) -> None:
-    """What fits into libp2p's own memory leaves us all the same; it gives the connection up after 40 s."""
+    """Frames that fit into libp2p's own buffers still leave us; libp2p gives the connection up after 40 s."""
 
     async def test() -> None:
         a, b = await harness.join(1, GIVES_UP_FRAMES), await harness.join(2)
@@ -158,7 +158,7 @@ def test_whoever_vanishes_is_gone_when_nothing_leaves_and_is_found_again(harness
 
 
 def test_whoever_vanishes_within_a_frame_is_cut_off_and_heard_again(harness: HivemindHarness) -> None:
-    """Half of it is in our memory and the rest never comes, while the connection stays."""
+    """Half of the frame is here and the rest never comes, while the connection stays."""
 
     async def test() -> None:
         a, b = await harness.join(1, GIVES_UP_FRAMES), await harness.join(3)
@@ -236,7 +236,7 @@ def test_a_holder_that_never_answers_is_left_for_another(
             await states.fetch(certificate, [mute])
         assert not states._downloads.is_awaited(0)
         assert states.steps._arrivals == {}
-        monkeypatch.undo()  # who answers may take its time
+        monkeypatch.undo()  # the answering peer may take its time
         monkeypatch.setattr("peer.sync.source.STALL_SECONDS", 3.0)
         got = await states.fetch(certificate, [mute, holder._inbox.peer_id])
         assert torch.equal(got.anchor, state.anchor)
@@ -332,7 +332,7 @@ def test_a_donor_gives_others_what_an_asker_that_vanished_does_not_take(harness:
 
 
 def test_a_daemon_of_ours_that_hangs_keeps_nobody(tmp_path: Path) -> None:
-    """The watchdog replaces it; until then it is asked in vain, and the end of this peer must not wait for it."""
+    """The watchdog replaces it. Until then calls to it fail, and the end of this peer must not wait for it."""
     harness = HivemindHarness(tmp_path)
 
     async def test() -> None:

@@ -1,4 +1,4 @@
-"""What only the transport over libp2p can get wrong: slow and silent remotes, floods of keys, dead processes."""
+"""Faults that only the transport over libp2p can have: slow and silent remotes, floods of keys, dead processes."""
 
 import asyncio
 import os
@@ -48,7 +48,7 @@ def harness(tmp_path_factory) -> Iterator[HivemindHarness]:
 
 
 async def raw_stream(harness: HivemindHarness, place: int, to: Inbox, lane: Lane):
-    """A stream from another daemon that does not keep to our rules."""
+    """Open a stream from another daemon, past our own transport's rules."""
     daemon = await harness.daemon(place)
     target = (await harness.daemon(1)).peer_id
     await daemon._client.connect(target, (await (await harness.daemon(1))._client.identify())[1])
@@ -170,7 +170,7 @@ def test_a_remote_that_stops_reading_is_given_up(harness: HivemindHarness) -> No
 def test_a_remote_that_writes_on_our_stream_loses_it(
     harness: HivemindHarness, monkeypatch: pytest.MonkeyPatch, early: bool
 ) -> None:
-    """Also if the first thing that we find on a new stream is what it wrote."""
+    """That holds also if its bytes are the first that we read on a new stream."""
 
     async def test() -> None:
         async def write_back(info, reader, writer) -> None:
@@ -256,7 +256,7 @@ def test_keys_that_we_only_write_to_cannot_push_out_who_answered(harness: Hivemi
 
 
 def test_nobody_is_pushed_out_while_something_is_on_its_way_to_it(harness: HivemindHarness) -> None:
-    """Though it has never said anything to us, and those who come later have."""
+    """It stays although it has sent nothing to us, and later peers have."""
 
     async def test() -> None:
         taken, finished = asyncio.Event(), asyncio.Event()
@@ -306,7 +306,7 @@ def test_who_talks_a_lot_does_not_push_out_whom_we_write_to(harness: HivemindHar
 
 
 def strangers(count: int) -> list[PeerId]:
-    """Keys of peers that nobody can dial."""
+    """Return the ids of peers that cannot be dialled."""
     return [Identity(os.urandom(32)).peer_id for _ in range(count)]
 
 

@@ -16,7 +16,7 @@ FOREVER_SECONDS = 1e6
 
 
 class Recorder:
-    """Notes what arrives, and when."""
+    """A transport's receiver that notes which frames arrive, and when."""
 
     def __init__(self, network: MemoryNetwork, peer_id: PeerId, config: TransportConfig | None = None) -> None:
         self.transport: MemoryTransport = network.transport(peer_id, config)

@@ -1,4 +1,4 @@
-"""A peer's place in the network: what waits for a slow line, and who hears when nobody looks after it."""
+"""A peer's place in the network: waits on slow lines, and reports when its maintenance fails."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_payloads_are_as_long_as_a_runs_fragments_make_them() -> None:
 
 
 class Broken:
-    """A record store whose looking after fails as nobody has thought of."""
+    """A record store whose probe fails with an unexpected error."""
 
     alive = True
 
@@ -63,7 +63,7 @@ class Broken:
 
 
 class Unwatched(Network):
-    """A place in a network without a network."""
+    """A `Network` without a real network."""
 
     def __init__(self) -> None:
         self.dht = Broken()  # type: ignore[assignment]
@@ -95,7 +95,7 @@ def test_a_peer_hears_when_its_network_is_watched_by_nobody_any_more(
 def make_observer(
     network: Network, folder: Path, show: Show, monkeypatch: pytest.MonkeyPatch, patient: bool = True
 ) -> Observer:
-    """One that finds this network."""
+    """Return an observer that connects to this network."""
     manifest = Club.of(2).manifest
 
     async def open_network(*_: object) -> Network:
@@ -147,7 +147,7 @@ def test_an_observer_that_is_not_patient_fails_where_nobody_answers(
 def test_an_observer_says_why_it_sees_nothing_at_whatever_length(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: str
 ) -> None:
-    """A dashboard ended with its run: what to do about an invite of this machine was more than a view held."""
+    """Before, a dashboard ended because the advice about an invite of this machine was longer than a view allows."""
     notes: list[str] = []
 
     async def show(view: NetworkView) -> None:
@@ -169,11 +169,11 @@ def test_an_observer_says_why_it_sees_nothing_at_whatever_length(
 
 
 class EndOfTest(Exception):
-    """It has seen enough."""
+    """Raised to end a test."""
 
 
 class Quiet(Unwatched):
-    """A place in a network in which nobody says anything."""
+    """A `Network` in which no peer sends anything."""
 
     def __init__(self) -> None:
         self.dht = self  # type: ignore[assignment]

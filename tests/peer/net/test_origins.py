@@ -1,4 +1,4 @@
-"""From where peers call, as the protocol core is told."""
+"""The hosts from which peers call, as the protocol core is told."""
 
 from __future__ import annotations
 

@@ -105,7 +105,7 @@ def test_8_bit_steps_stay_close_to_32_bit_steps():
 
 
 def _reference(spec: InnerSpec, start: torch.Tensor, steps: int, seed: int) -> torch.Tensor:
-    """Lion (2302.06675) and AdEMAMix (2409.03137) as their papers write them, in float64."""
+    """Run Lion (2302.06675) or AdEMAMix (2409.03137) as their papers write them, in float64."""
     theta, first, slow, second = (start.detach().double(), *torch.zeros(3, *start.shape, dtype=torch.float64))
     for number in range(1, steps + 1):
         gradient = torch.randn(start.shape, generator=torch.Generator().manual_seed(seed + number)).double()
@@ -123,7 +123,7 @@ def _reference(spec: InnerSpec, start: torch.Tensor, steps: int, seed: int) -> t
 
 
 def steps_of(number: int) -> Tensor:
-    """A matrix after some steps on gradients of its own."""
+    """Return a matrix after some steps on its own gradients."""
     torch.set_num_threads(1)
     generator = torch.Generator().manual_seed(number)
     matrix = nn.Parameter(torch.randn(256, 256, generator=generator))
@@ -135,7 +135,7 @@ def steps_of(number: int) -> Tensor:
 
 
 def test_learners_that_step_side_by_side_make_the_bits_that_each_makes_alone() -> None:
-    """As a lab's do. With tables of their own some codes came out wrong, where cores were busy."""
+    """A lab's learners do so. Before, with a table each, some codes were wrong on busy cores."""
     numbers = range(3)
     alone = [steps_of(number) for number in numbers]
     with ThreadPoolExecutor(len(numbers)) as threads:
@@ -159,7 +159,7 @@ def test_a_process_has_no_more_tables_than_their_library_keeps(name: InnerOptimi
 @pytest.mark.parametrize("name", ["lion8bit", "ademamix8bit"])
 @pytest.mark.parametrize(("shape", "tolerance"), [((50, 60), 1e-4), ((80, 80), 0.12)], ids=["float32", "8bit"])
 def test_the_others_follow_their_papers(name: str, shape: tuple[int, int], tolerance: float):
-    """Below MIN_8BIT_ELEMENTS the state is float32 and the path the paper's; above, it stays near."""
+    """Below MIN_8BIT_ELEMENTS the state is float32 and the steps are the paper's; above, they stay near."""
     spec = InnerSpec(optimizer=name)
     start = torch.randn(shape, generator=torch.Generator().manual_seed(1))
     parameter = nn.Parameter(start.clone())
@@ -173,7 +173,7 @@ def test_the_others_follow_their_papers(name: str, shape: tuple[int, int], toler
 
 @pytest.mark.parametrize(("name", "beside", "kept"), MUONS)
 def test_muon_turns_matrices_and_leaves_the_rest_to_adamw(name: str, beside: str, kept: set[str]):
-    """Every singular value of an update is near one length, that of AdamW's updates; embeddings and vectors: AdamW."""
+    """Every singular value of an update is near the length of AdamW's updates; embeddings and vectors use AdamW."""
     spec = InnerSpec(optimizer=name, weight_decay=0.0)
     parameters, plain = _parameters(), _parameters()
     before = [parameter.detach().clone() for parameter in parameters]

@@ -1,4 +1,4 @@
-"""Muon with an 8-bit momentum, beside torch's with one in float32."""
+"""Muon with an 8-bit momentum, compared with torch's, whose momentum is float32."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def moved(parameters: list[nn.Parameter]) -> list[torch.Tensor]:
 
 @pytest.mark.parametrize("momentum", [0.0, 0.9, 0.95])
 def test_steps_are_those_of_torch(momentum: float) -> None:
-    """But for 8 bits of momentum, and float32 products where torch has bfloat16."""
+    """They differ by the 8 bits of momentum, and by float32 products where torch uses bfloat16."""
     ours, theirs = matrices(), matrices()
     reference = Muon(theirs, lr=0.01, momentum=momentum, weight_decay=0.1, adjust_lr_fn="match_rms_adamw")
     optimizer = make(ours, momentum)
@@ -74,7 +74,7 @@ def test_what_is_stepped_together_does_not_matter(monkeypatch: pytest.MonkeyPatc
 
 
 def test_matrices_without_a_gradient_stay() -> None:
-    """As where steps in bfloat16 are made some tensors at a time (`peer.learner.optimizers.bf16_step`)."""
+    """Steps in bfloat16 are made some tensors at a time, and need this (`peer.learner.optimizers.bf16_step`)."""
     whole, parts = matrices(), matrices()
     first, second = make(whole), make(parts)
     for number in range(3):

@@ -1,4 +1,4 @@
-"""A learner of several processes, as its peer has it: one that it talks to, and all gone when one is."""
+"""A learner of several processes, as its peer sees it: it talks to one, and all are gone when one is."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ STEPS = 3
 
 
 class Losses(dict[int, float]):
-    """By step, as a learner tells of them."""
+    """Losses by step, as a learner reports them."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -45,7 +45,7 @@ class Losses(dict[int, float]):
 
 @asynccontextmanager
 async def started(settings: LearnerSettings, state: Path | None = None) -> AsyncIterator[tuple[LearnerClient, Losses]]:
-    """A learner, and the losses that it tells of."""
+    """Start a learner; yields it and the losses that it reports."""
     losses = Losses()
 
     def on_steps(steps: Steps) -> None:
@@ -68,7 +68,7 @@ async def started(settings: LearnerSettings, state: Path | None = None) -> Async
 
 
 async def train(learner: LearnerClient, losses: Losses) -> int:
-    """Until some more steps are made; then it rests. Returns how many there are in all."""
+    """Train until some more steps are made, then pause; returns the total number of steps."""
     wanted = len(losses) + STEPS
     learner.resume()
     while len(losses) < wanted:
@@ -79,7 +79,7 @@ async def train(learner: LearnerClient, losses: Losses) -> int:
 
 
 def family(pid: int) -> list[int]:
-    """The processes that this one has started."""
+    """Return the child processes of this one."""
     return [int(one) for one in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
@@ -137,7 +137,7 @@ def test_one_that_is_killed_ends_them_all_and_another_learner_may_do(victim: int
 
 
 def test_one_that_is_told_something_after_it_was_killed_is_missed() -> None:
-    """Its closed socket is not taken for the peer's, whose end would be a good one."""
+    """Its closed socket is not taken for that of the peer, whose end would be normal."""
 
     async def lose() -> None:
         async with started(LearnerSettings(device="cpu,cpu")) as (learner, losses):
