@@ -37,7 +37,7 @@ UNIX = 1e9
 
 
 class Daemon:
-    """As much of a daemon as presence needs."""
+    """A fake daemon with only what the presence loop needs."""
 
     peer_id = ME.peer_id
     bootstrap_peers: tuple[PeerAddress, ...] = ()
@@ -47,7 +47,7 @@ class Daemon:
         self.names = Names(self.look_up)
 
     async def look_up(self, name: str) -> list[str]:
-        """Names of example.org are our own router, of example.com one public machine."""
+        """Resolve a name: those of example.org lead to our own router, those of example.com to one public machine."""
         return ["93.184.216.34"] if name.endswith(".example.com") else ["192.168.1.1", "127.0.0.1"]
 
     async def hosts(self) -> dict[PeerId, str]:
@@ -92,7 +92,7 @@ def test_others_are_seen_also_while_nobody_takes_our_own_record() -> None:
 
 
 def test_a_start_takes_few_looks_however_long_a_lifetime_is() -> None:
-    """Two a second would be most of what it costs to start; but who starts with us is found at once."""
+    """Two looks a second would be most of the cost of a start, yet peers that start with us must be found at once."""
 
     async def looks(seconds: float) -> int:
         loop = asyncio.get_running_loop()
@@ -111,7 +111,7 @@ def test_a_start_takes_few_looks_however_long_a_lifetime_is() -> None:
 
 @pytest.mark.parametrize("text", [f"/dns4/münchen.example/tcp/7400/p2p/{OTHER.peer_id}", "/ip6zone/١٢٣"])
 def test_an_address_that_no_resolver_knows_ends_nobody(tmp_path: Path, text: str) -> None:
-    """With the address book of a real daemon, which takes ASCII."""
+    """Checked with the address book of a real daemon, which accepts only ASCII."""
     me = Identity.load_or_create(tmp_path / "key")
 
     async def main() -> list[PeerId]:
@@ -159,9 +159,9 @@ OWN = "10.0.0.4"
 def test_only_addresses_that_a_peer_could_have_are_called(
     monkeypatch: pytest.MonkeyPatch, host: str, connected: str, home: str, believed: set[str]
 ) -> None:
-    """Two forged records had every peer call a machine of its own network thirty times in forty seconds.
+    """Before, two forged records made every peer call a machine in its own network 30 times in 40 seconds.
 
-    What else an invite names does not matter.
+    Other addresses that an invite names make no difference.
     """
     monkeypatch.setattr(own_hosts, "is_own", lambda one: one == OWN)
     claimed = [LOOPBACK, HOME, PUBLIC, ELSEWHERE, "/dns4/router.example.org/tcp/80", "/ip4/0.0.0.0/tcp/1"]
@@ -181,7 +181,7 @@ CROWD = [Identity(digest_of(b"crowd", bytes([number]))).peer_id for number in ra
 
 
 def called_for(place: str, unix_seconds: float, hosts: dict[PeerId, str] | None = None) -> set[PeerId]:
-    """For whom of a crowd an address is kept that all of them claim."""
+    """Return the peers of the crowd for whom the place is kept as an address, when all of them claim it."""
     records: list[Any] = [
         SimpleNamespace(
             sender=peer,
@@ -196,7 +196,7 @@ def called_for(place: str, unix_seconds: float, hosts: dict[PeerId, str] | None 
 
 
 def test_a_peer_with_a_name_only_is_called_where_that_leads() -> None:
-    """As a home whose router gets another address each night. The name is not called: libp2p would look it up anew."""
+    """A home router may get a new address each night. The name itself is not called: libp2p would resolve it again."""
     places = ("/dns4/home.example.com/tcp/7400", "/dns4/other.example.com/tcp/7400", "/dns4/nas.example.org/tcp/80")
     for place, called in zip(places, ("/ip4/93.184.216.34/tcp/7400", "/ip4/93.184.216.34/tcp/7400", None), strict=True):
         theirs = presence(1).model_copy(update={"addresses": (f"{place}/p2p/{OTHER.peer_id}",)})
@@ -224,7 +224,7 @@ def test_only_the_first_name_of_a_peer_is_looked_up() -> None:
 
 
 def test_a_place_that_many_claim_is_called_for_a_few_of_them_in_turn() -> None:
-    """Each key that named it had every peer call it four times in forty seconds."""
+    """Before, each key that named a place made every peer call it four times in 40 seconds."""
     first, later = called_for(PUBLIC, UNIX), called_for(PUBLIC, UNIX + CLAIM_SECONDS)
     assert len(first) == len(later) == CLAIMANTS_MAX
     assert first != later
@@ -248,7 +248,7 @@ def test_peers_behind_one_relay_are_all_called_through_it() -> None:
 
 
 def test_a_place_behind_which_a_relay_is_said_to_be_is_any_and_never_called() -> None:
-    """What is called is the relay, by its name, over a connection that we have to it."""
+    """Only the relay is called, by its peer id, over a connection that we already have to it."""
     through = f"{HOME}/p2p/{OTHER.peer_id}/p2p-circuit"
     assert called_for(through, UNIX) == set(CROWD)
     assert called_for(f"{PUBLIC}/p2p/{{peer}}/p2p-circuit", UNIX) == set(CROWD), "nor is it anybody's"
@@ -265,7 +265,7 @@ def test_a_record_that_came_too_late_says_nothing_about_the_clock() -> None:
 
 @pytest.mark.parametrize("turns", range(4))
 def test_news_and_the_end_at_the_same_moment_are_an_end(turns: int) -> None:
-    """A cancellation that came with the event was lost, and whoever waited for the end waited for ever."""
+    """Before, a cancellation that came together with the event was lost, and waiting for the end never ended."""
 
     async def main() -> bool:
         loop = asyncio.get_running_loop()
@@ -289,7 +289,7 @@ def test_news_and_the_end_at_the_same_moment_are_an_end(turns: int) -> None:
 
 
 def test_others_are_seen_in_no_order_that_they_choose(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first that are ahead are asked: in the order of their keys that would be the same few for all late comers."""
+    """The first peers that are ahead are asked; in key order, all late comers would ask the same few."""
     monkeypatch.setattr(presence_loop, "RANDOM", random.Random(0))
     others = [Identity(digest_of(b"other", bytes([number]))) for number in range(20)]
 
@@ -315,7 +315,7 @@ def test_others_are_seen_in_no_order_that_they_choose(monkeypatch: pytest.Monkey
 
 
 def test_in_a_large_swarm_a_peer_writes_where_others_of_its_depth_read() -> None:
-    """It learns the depth from the active set, and comes to see its neighbours and another shard each time."""
+    """It learns the depth from the active set, and then sees its neighbours and, at each look, another shard."""
     others = [Identity(digest_of(b"other", bytes([number]))) for number in range(40)]
     active = frozenset(one.peer_id for one in others[:3])
     depth = 3

@@ -1,4 +1,4 @@
-"""Telling another peer how it looks from here: only its own address is called, and not often."""
+"""Probing whether another peer can be reached from here: only its own address is called, and not often."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ OTHERS = [Identity(bytes([number]) * 32).peer_id for number in range(2, 12)]
 
 
 class Stand:
-    """A desk whose askers come from this host."""
+    """A probe desk to which all questions come from one given host."""
 
     def __init__(self, host: str = "127.0.0.1") -> None:
         self.host = host
@@ -69,11 +69,11 @@ def test_an_open_port_is_called_and_a_closed_one_is_told() -> None:
 
 
 def test_a_peer_on_this_machine_is_called_on_loopback_too() -> None:
-    """Met at the machine's address in its network, it was told that nobody gets through, and so reduced nothing."""
+    """Before, a peer met at the machine's network address was told it was unreachable, and so reduced nothing."""
 
     async def course() -> None:
         server, port = await listening()
-        stand = Stand("127.0.0.2")  # ours as well, and nobody listens there
+        stand = Stand("127.0.0.2")  # also an address of this machine, and nobody listens there
         stand.desk.ask(ASKER, ProbeAsk(ticket=7, port=port), 0.0)
         assert (await stand.answer()).reachable
         server.close()
@@ -94,14 +94,14 @@ def test_nobody_is_called_whose_address_is_not_known() -> None:
 
 
 def test_a_host_that_takes_no_calls_is_given_up_and_makes_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As one that has vanished: nothing comes back at all."""
+    """Nothing comes back at all, as from a host that has vanished."""
     monkeypatch.setattr("dht.meeting.CALL_SECONDS_MAX", 0.1)
 
     async def course() -> None:
         with socket.socket() as full, ExitStack() as callers:
             full.bind(("127.0.0.1", 0))
             full.listen(0)
-            for _ in range(2):  # fill the queue of those whom nobody accepts; the kernel drops what comes then
+            for _ in range(2):  # fill the queue of unaccepted connections; the kernel drops any further ones
                 caller = callers.enter_context(socket.socket())
                 caller.setblocking(False)
                 caller.connect_ex(full.getsockname())

@@ -1,4 +1,4 @@
-"""Frames between two networks that nobody can call, through a third whose owner's limits count them."""
+"""Frames between two networks that nobody can call, relayed by a third, whose owner's limits count them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_frames_pass_through_a_third_peer_and_count_as_its_own() -> None:
 
     async def main() -> None:
         async with AsyncExitStack() as stack:
-            folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))  # pytest's own is too long for sockets
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))  # pytest's path is too long for sockets
 
             async def enter(name: str, initial: tuple[PeerAddress, ...] = ()) -> Network:
                 Identity.load_or_create(folder / name)
@@ -53,7 +53,7 @@ def test_frames_pass_through_a_third_peer_and_count_as_its_own() -> None:
                 assert receiver.frames[-1] == (sender.peer_id, b"through a third", bytes(PAYLOAD_BYTES))
             assert host.traffic.bytes_sent - sent > 2 * PAYLOAD_BYTES
             assert host.traffic.bytes_received - received > 2 * PAYLOAD_BYTES
-            host.throttle.upload.shut = True  # its owner lets nothing out
+            host.throttle.upload.shut = True  # its owner allows no upload
             boxes[0].transport.post(boxes[1].peer_id, b"held back", bytes(PAYLOAD_BYTES))
             arriving = asyncio.ensure_future(boxes[1].frame_is(b"held back"))
             await asyncio.wait({arriving}, timeout=0.3)

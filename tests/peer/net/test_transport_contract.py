@@ -1,4 +1,4 @@
-"""What every transport promises, checked on the one in memory (virtual time) and on real libp2p daemons."""
+"""The contract of every transport, checked on the in-memory one (in virtual time) and on real libp2p daemons."""
 
 import asyncio
 import gc
@@ -85,7 +85,7 @@ class Inbox:
 
 
 async def start_daemon(identity_path: Path) -> P2P:
-    """A libp2p daemon on loopback that talks to nobody by itself."""
+    """Start a libp2p daemon on loopback that contacts nobody of its own accord."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # hivemind finds its binary by importlib.resources.path
         return await P2P.create(
@@ -136,7 +136,7 @@ class MemoryHarness:
 
 
 class HivemindHarness:
-    """One daemon per place, kept over all tests; every test is a run of its own."""
+    """Real daemons, one per place, kept for all tests; each test has its own run id."""
 
     def __init__(self, directory) -> None:
         self._runner = asyncio.Runner()
@@ -168,11 +168,11 @@ class HivemindHarness:
         return self._daemons[place]
 
     def know(self, peer: PeerId, address: str) -> None:
-        """Let everyone find a peer that runs elsewhere."""
+        """Tell everyone the address of a peer that runs elsewhere."""
         self._addresses[peer] = [address]
 
     def addresses_of(self, peer: PeerId) -> list[str]:
-        """Where everyone finds a peer."""
+        """Return the addresses at which everyone finds a peer."""
         return self._addresses.get(peer, [])
 
     @property

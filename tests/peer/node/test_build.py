@@ -1,4 +1,4 @@
-"""How a peer is put together before it runs."""
+"""Building a peer before it runs."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def test_a_run_does_not_begin_whose_exports_would_mix_with_those_of_another(
 
 
 def test_a_host_whose_text_has_changed_does_not_go_on_with_its_run(tmp_path: Path) -> None:
-    """It went on under the same run id with other held-out text, so its losses could not be compared."""
+    """Before, it continued under the same run id with other held-out text, so its losses were not comparable."""
     model = ModelSpec(hidden_size=8, layers=1, heads=2, intermediate_size=16)
     options, before, after = NodeOptions(tmp_path), digest_of(b"text"), digest_of(b"other text")
     for data, advice in (
@@ -136,14 +136,14 @@ def test_a_host_whose_text_has_changed_does_not_go_on_with_its_run(tmp_path: Pat
         assert make_manifest(described, before, options, HOST.peer_id) == run
         with pytest.raises(UsageError, match=f"your text has changed since the run .* began with it: {advice}"):
             make_manifest(described, after, options, HOST.peer_id)
-    library = Description(RunConfig(model=model))  # changes with every update of Python
+    library = Description(RunConfig(model=model))  # its digest changes with every update of Python
     run = make_manifest(library, before, options, HOST.peer_id)
     RunDirectory(tmp_path, run.run_id).keep_manifest(run)
     assert make_manifest(library, after, options, HOST.peer_id) == run
 
 
 def test_a_session_over_another_base_is_refused() -> None:
-    """Two sessions with LoRA over different frozen bases trained together without a word."""
+    """Before, two LoRA sessions over different frozen bases trained together without any warning."""
     with socket.socket() as one:
         bases = [
             NodeOptions(Path(), session=AttachedSession(one, -1, frozen)) for frozen in (b"one base", b"another", b"")
@@ -156,5 +156,5 @@ def test_a_session_over_another_base_is_refused() -> None:
         for options in bases[1:]:
             with pytest.raises(UsageError, match="that are not trained have other values"):
                 check_frozen(run, options)
-        for options in bases:  # a run that `muster host` began knows no frozen part
+        for options in bases:  # a run begun by `muster host` has no frozen part
             check_frozen(run.model_copy(update={"data_digest": digests[2]}), options)

@@ -1,4 +1,4 @@
-"""A disk that takes nothing: the owner is told for as long as that lasts, and training goes on."""
+"""Saving a peer's state, also to a disk that takes nothing: the owner is told, and training goes on."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ DONE = Done(ticket=0, at_step=1)
 
 @pytest.fixture
 def _no_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Virtual time must not pass behind a thread's back."""
+    """Run thread work inline, so that virtual time does not pass while a thread works."""
 
     async def at_once(work: Callable[..., Any], *arguments: Any) -> Any:
         return work(*arguments)
@@ -57,7 +57,7 @@ def _no_threads(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def one_peer(folder: Path, config: RunConfig | None = None) -> tuple[Swarm, RunDirectory, Checkpointer]:
-    """Of a swarm of its own, with the folder that it saves into."""
+    """Return a swarm of one peer, the run directory it saves into, and its checkpointer."""
     swarm = Swarm(config or config_of(), 1, folder)
     await swarm.start()
     driver = swarm.peers[0].driver
@@ -75,7 +75,7 @@ def test_a_checkpoint_that_the_disk_does_not_take_is_told_until_one_is_taken(tmp
         checkpointer = Checkpointer(directory, driver, peer.presence)
         saving = asyncio.get_running_loop().create_task(checkpointer.run())
         directory.path.rename(tmp_path / "away")
-        directory.path.touch()  # nothing can be written there, whoever we are
+        directory.path.touch()  # nothing can be written there, even as root
         await swarm.train(8)
         await asyncio.sleep(CHECKPOINT_SECONDS)
         assert driver.counters.events["checkpoint_failed"] == 1
@@ -100,7 +100,7 @@ def test_a_checkpoint_that_the_disk_does_not_take_is_told_until_one_is_taken(tmp
 
 @pytest.mark.usefixtures("_no_threads")
 def test_what_a_learner_that_was_ended_leaves_is_removed_before_the_next_one_saves(tmp_path: Path) -> None:
-    """Safetensors leaves a file as large as all that it was to write, under a name of its own."""
+    """When it is killed, safetensors leaves a temporary file as large as all that it was to write."""
     found: list[list[str]] = []
 
     async def save(path: Path) -> Done:
@@ -123,12 +123,12 @@ def test_what_a_learner_that_was_ended_leaves_is_removed_before_the_next_one_sav
 
 
 def heads_of(swarm: Swarm) -> tuple[bytes, ...]:
-    """Of what its first peer holds."""
+    """Return the head of each chain that the swarm's first peer holds."""
     return tuple(head_of(machine.held_chain.certificates) for machine in swarm.peers[0].driver.engine.machines)
 
 
 def learner_with(save: Callable[[Path], Coroutine[Any, Any, Done]]) -> LearnerClient:
-    """A learner that does nothing but save."""
+    """Return a fake learner that can only save, in the given way."""
 
     async def kill() -> None: ...
 
@@ -159,14 +159,14 @@ def test_the_last_save_waits_for_a_learner_for_as_long_as_it_writes(tmp_path: Pa
 
 @pytest.mark.usefixtures("_no_threads")
 def test_the_last_save_waits_for_a_learner_that_still_writes_what_nobody_waits_for(tmp_path: Path) -> None:
-    """Its folder was cleared under its hands, so it seemed to write nothing, and was ended."""
+    """Before, the folder was cleared while it wrote, so it seemed to write nothing and was killed."""
     begun, one_at_a_time = asyncio.Event(), asyncio.Lock()
 
     async def write(path: Path) -> Done:
         async with one_at_a_time:
             for size in range(1, 5):
                 begun.set()
-                if size == 1 or path.with_name(".tmp6Xq2Bd").exists():  # else into a file that has no name any more
+                if size == 1 or path.with_name(".tmp6Xq2Bd").exists():  # otherwise into an unlinked file
                     path.with_name(".tmp6Xq2Bd").write_bytes(bytes(4096 * size))
                 await asyncio.sleep(LEARNER_SECONDS - 1.0)
             save_file({"theta": torch.zeros(3)}, path)
@@ -209,7 +209,7 @@ def test_the_last_save_does_without_a_learner_that_cannot_save(tmp_path: Path) -
 
 @pytest.mark.usefixtures("_no_threads")
 def test_states_that_are_on_disk_are_not_held_for_as_long_as_the_learner_writes(tmp_path: Path) -> None:
-    """Every version of a fragment that rounds made meanwhile lay in memory beside the one before it."""
+    """Before, each version of a fragment that rounds made meanwhile stayed in memory beside the previous one."""
     held: list[bool] = []
 
     async def main() -> None:
@@ -219,7 +219,7 @@ def test_states_that_are_on_disk_are_not_held_for_as_long_as_the_learner_writes(
 
         async def save(path: Path) -> Done:
             save_file({"theta": torch.zeros(3)}, path)
-            await asyncio.sleep(0)  # the states are written meanwhile
+            await asyncio.sleep(0)  # the states are being written meanwhile
             await swarm.train(32)
             gc.collect()
             held.extend(state() is not None for state in states)
@@ -239,7 +239,7 @@ def test_states_that_are_on_disk_are_not_held_for_as_long_as_the_learner_writes(
 def test_a_part_of_what_is_saved_lies_there_twice(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, momentum: float
 ) -> None:
-    """All states and the learner's part did, so a disk had to hold twice of everything."""
+    """Before, all states and the learner's part were there twice, so a disk had to hold everything twice."""
     most: list[Counter[str]] = []
 
     def commit(directory: RunDirectory, *arguments: Any) -> int:
@@ -297,7 +297,7 @@ def test_a_host_saves_the_states_of_one_moment(tmp_path: Path) -> None:
 def test_the_last_save_waits_for_the_one_that_is_being_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: str
 ) -> None:
-    """No thread can be ended, and two that write at once would take each other's files."""
+    """A thread cannot be killed, and two that write at once would overwrite each other's files."""
     written, going_on = threading.Event(), list[int]()
     write = getattr(RunDirectory, part)
 
@@ -407,7 +407,10 @@ def test_states_do_not_wait_for_the_time_that_a_learner_is_left(tmp_path: Path) 
 def test_the_next_save_waits_for_what_was_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, beyond: int, counted: int
 ) -> None:
-    """By the last save, and beyond what was allowed for those who fetch; for these not more than twice as long."""
+    """The pause grows with the bytes of the last save, and with those spilled for fetching peers beyond their budget.
+
+    The latter at most double it.
+    """
     saved_at, spill_files = list[float](), SpillFiles(tmp_path)
 
     def commit(*_: Any) -> int:
@@ -432,7 +435,7 @@ def test_the_next_save_waits_for_what_was_written(
 def test_what_a_silent_learner_is_ended_for_is_written_after_what_was_begun(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two threads would write one folder: the first cannot be ended with the learner."""
+    """Otherwise two threads would write one folder: the first cannot be killed together with the learner."""
     going_on, most, release = list[int](), list[int](), threading.Event()
     stage = RunDirectory.stage
 

@@ -1,4 +1,4 @@
-"""Whether a machine's clock is right, as other peers tell, and what its owner is told."""
+"""Checking a machine's clock against what other peers report, and what its owner is told."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ UNIX_SECONDS = 1_800_000_000.0
 
 
 class Town:
-    """Peers whose clocks show the right time, and one whose own may not."""
+    """Peers whose clocks show the right time, and one whose clock may not."""
 
     def __init__(self, others: list[PeerId], ahead_seconds: float = 0.0) -> None:
         self.others = others
@@ -46,11 +46,11 @@ class Town:
         self.watch.hear(peer, ProbeAnswer(ticket=ticket, unix_milliseconds=told))
 
     def look(self, *ahead_seconds: float) -> float | None:
-        """One look, at which those who are asked answer within a second with clocks that are off by so much."""
+        """Take one look, in which the peers asked answer within a second with clocks ahead by the given seconds."""
         self.asked.clear()
         self.watch.ask()
         for (peer, ticket), ahead in zip(self.asked, ahead_seconds, strict=False):
-            self.right += 0.5  # on its way
+            self.right += 0.5  # the answer is on its way
             self.answer(peer, ticket, ahead)
         return self.watch.ahead_seconds()
 
@@ -78,7 +78,7 @@ def test_what_nobody_was_asked_for_counts_for_nothing() -> None:
     town.answer(OTHERS[1], ticket, 500.0)  # was not asked
     town.answer(peer, ticket + 1, 500.0)  # another question
     town.watch.ask()
-    town.answer(peer, ticket, 500.0)  # the last look's question
+    town.answer(peer, ticket, 500.0)  # a question of the previous look
     assert town.watch.ahead_seconds() is None
     town.answer(peer, ticket + 1, 0.0)
     town.answer(peer, ticket + 1, 500.0)  # once is enough
@@ -112,7 +112,7 @@ def test_the_same_few_are_asked_as_long_as_they_answer_and_others_if_not() -> No
 
 
 def test_an_owner_is_told_as_long_as_the_clock_is_wrong(tmp_path: Path) -> None:
-    """Over the wire, by whoever has invited us: whose clock is wrong from the start has met nobody else."""
+    """Told over the wire by the peer that invited us: a peer whose clock is wrong from the start met nobody else."""
 
     async def main() -> tuple[list[str], dict[str, int]]:
         swarm = Swarm(config_of(), 3, tmp_path)
@@ -151,7 +151,7 @@ def test_an_owner_is_told_as_long_as_the_clock_is_wrong(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("ahead_seconds", [7200.0, -7200.0])
 def test_joins_are_dated_by_a_clock_that_was_set_or_has_slept(tmp_path: Path, ahead_seconds: float) -> None:
-    """Monotonic time stands while a machine sleeps: by it, a join would have expired before others saw it."""
+    """Monotonic time stands still while a machine sleeps; dated by it, a join would have expired on arrival."""
 
     async def main() -> float:
         swarm, loop = Swarm(config_of(), 1, tmp_path), asyncio.get_running_loop()

@@ -91,7 +91,7 @@ def test_in_turns_a_record_tells_of_all(count: int) -> None:
 
 
 def test_of_the_heads_of_strangers_a_few_are_followed_and_of_those_we_know_all() -> None:
-    """Each has us ask its sender, and to write a record costs a key."""
+    """Each head makes us ask its sender, and writing a record costs an attacker only a key."""
     ids = Club.of(6 * STRANGERS_READ_MAX).ids
     records = [StoredRecord(peer, b"", 0.0, 1.0) for peer in ids]
     known = frozenset(ids[:5])

@@ -1,4 +1,4 @@
-"""Connections of whoever shows no pass in time are closed, and nobody else's."""
+"""Connections of peers that show no pass in time are closed, and no others."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_a_stranger_has_a_while_to_show_its_pass() -> None:
 
 
 def test_who_comes_through_a_relay_is_sent_away_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No host is known of it."""
+    """The host of such a peer is unknown."""
     key = tmp_path / "key"
     daemon = Daemon(DaemonConfig(key), Identity.load_or_create(key).peer_id)
     daemon._p2p, daemon.door.policy = object(), SimpleNamespace(knows=lambda peer: peer == FRIEND)  # type: ignore[assignment]
@@ -84,7 +84,7 @@ def test_who_comes_through_a_relay_is_sent_away_too(tmp_path: Path, monkeypatch:
 
 @pytest.mark.parametrize("closed", [True, False])
 def test_a_peer_relays_for_members_while_its_owner_lets_it(closed: bool) -> None:
-    """Where passes are asked for, who has shown one; elsewhere, who says to be there."""
+    """If the run asks for passes, a member is a peer that has shown one; otherwise, one that says it is there."""
     club, throttle = Club.of(3, real_keys=True), Throttle()
     spec = AdmissionSpec() if closed else None
     config = club.manifest.config.model_copy(update={"admission": spec})
@@ -99,7 +99,7 @@ def test_a_peer_relays_for_members_while_its_owner_lets_it(closed: bool) -> None
         own.presence.see(guest, presence(1), now)
         assert admits(club.ids[1])
         assert admits(guest) != closed
-        throttle.strangers.closed = True  # the day's upload is used
+        throttle.strangers.closed = True  # the day's upload is used up
         assert not admits(club.ids[1])
         throttle.strangers.closed, throttle.upload.shut = False, True
         assert not admits(club.ids[1])
@@ -140,7 +140,7 @@ RUN_ID = digest_of(b"run")
 
 
 def invite() -> Invite:
-    """Of a member's, with limits."""
+    """Return an invite to a member's address, with limits."""
     key = Identity(b"i" * 32)
     word = sign_grant(ORGANISER, RUN_ID, Grant(key=key.peer_id, uses=3, expires_unix_seconds=2**40))
     address = PeerAddress.parse(f"/ip4/192.0.2.1/tcp/7331/p2p/{MEMBER.peer_id}")

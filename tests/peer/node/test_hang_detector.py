@@ -1,4 +1,4 @@
-"""A learner that makes no steps is found out, and one that should make none, or has never made any, is not."""
+"""A learner that stops making steps is detected; one that should make none, or never made any, is not."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from peer.rounds.counters import RunCounters
 
 
 class Looks:
-    """A learner that is looked at again and again."""
+    """A hang detector that looks at a fake learner again and again."""
 
     def __init__(self) -> None:
         self.standstill = HangDetector()
@@ -35,7 +35,7 @@ class Looks:
     def pass_by(
         self, seconds: float, step_seconds: float | None = 0.3, steps: bool = False, wanted: bool = True
     ) -> float:
-        """How long until it is found to hang; all of this time if it is not."""
+        """Let time pass; return the seconds until the learner is found to hang, or all of the time if it is not."""
         since, until = self.now, self.now + seconds
         while self.now < until:
             self.now += LOOK_SECONDS

@@ -1,4 +1,4 @@
-"""Invites that an organiser gives out: what is asked for, what is kept, and what becomes of those who came by one."""
+"""Invites that an organiser issues: how they are asked for and kept, and what becomes of peers that came by one."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ GUEST = Identity(b"g" * 32)
 
 
 class Home:
-    """An organiser of a run in this mode, with real keys, and a folder."""
+    """The organiser of a run with this admission mode, with real keys and a data folder."""
 
     def __init__(self, folder: Path, mode: AdmissionMode = "invite") -> None:
         spec = AdmissionSpec(mode=mode) if mode != "open" else None
@@ -228,7 +228,7 @@ def test_a_co_organiser_gives_invites_and_orders_until_it_is_shown_out(home: Hom
     home.world.run(1.0)
     with pytest.raises(UsageError, match=f"order about {guest} does not count"):
         membership.order(again.grant.key, "", True, revoked=True)
-    assert other.engine.core.bans.orders.is_revoked(PeerId(again.grant.key))  # done all the same, as all the others
+    assert other.engine.core.bans.orders.is_revoked(PeerId(again.grant.key))  # revoked all the same, as all others
     membership.order(again.grant.key, "", revoked=False)
     home.membership.order(other.me, "", revoked=True)
     assert home.refusal(again) is Refusal.WITHDRAWN
@@ -251,7 +251,7 @@ def test_a_guest_of_a_co_organiser_that_was_shown_out_can_be_let_in_again(home: 
 
 
 def note_result_arrival(home: Home, shown: bytes) -> Membership:
-    """The other peer as it comes with this pass."""
+    """Restart the other peer with this pass, and return its membership."""
     other = home.other
     other.own_pass = shown
     other.crash()
@@ -263,7 +263,7 @@ def note_result_arrival(home: Home, shown: bytes) -> Membership:
 
 
 def granted(home: Home, **limits: Any) -> bytes:
-    """The other peer's pass by an invite with these limits, as its organiser signs it who asks nobody."""
+    """Return the other peer's pass by an invite with these limits, which the organiser signs by itself."""
     key, run_id = Identity(b"k" * 32), home.core.rules.run_id
     word = sign_grant(home.peer.signer, run_id, Grant(key=key.peer_id, **limits))
     return pass_of(Ticket(word=word, seed=b"k" * 32), run_id, home.other.me).to_wire()
@@ -288,7 +288,7 @@ def test_a_peer_that_is_not_let_in_ends_with_what_to_do_and_not_at_once(
     limits: dict[str, Any] | None,
     seconds: float,
 ) -> None:
-    """Not at once: what lets it stay may be on its way. But also where it is cut off, and so never hears of it."""
+    """Not at once, because its admission may be on its way; but also if it is cut off and so never hears of it."""
     if refusal is Refusal.FULL:
         monkeypatch.setattr("coordinator.core.admission_control.INVITED_MAX", 0)
     home = Home(tmp_path, mode)
@@ -302,7 +302,7 @@ def test_a_peer_that_is_not_let_in_ends_with_what_to_do_and_not_at_once(
 
 
 def test_the_list_of_members_shows_what_each_may_do(home: Home) -> None:
-    """Also of who only looks, and of who has only shown a pass."""
+    """It also lists observers, and peers that have only shown a pass."""
     run_id, now = home.core.rules.run_id, home.world.clock.now
     deputy, looks, comes = (Identity(name * 32) for name in (b"d", b"l", b"c"))
     word = delegate(home.peer.signer, run_id, deputy.peer_id).signature

@@ -1,4 +1,4 @@
-"""What a learner is started with: what its owner said of this machine is in there."""
+"""The settings a learner is started with, which include what its owner set for this machine."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.peer.exporting import KEYS
 
 
 class StartedError(Exception):
-    """As far as this goes."""
+    """Raised where the learner process would be started, as the tests go no further."""
 
 
 def test_the_owner_says_where_the_base_is_and_how_it_is_held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

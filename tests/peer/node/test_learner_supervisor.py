@@ -1,4 +1,4 @@
-"""What a peer makes of its learner's reports, and of their absence. `tests/real` has real processes."""
+"""How a peer handles its learner's reports, and their absence. `tests/real` has real processes."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from tests.peer.virtual_loop import run_virtual
 
 
 class Reporter:
-    """A learner's process that makes the steps of a learner here, and reports each, until it hangs."""
+    """A fake learner process: it drives a learner in this process, and reports each step until it hangs."""
 
     ready = Ready(startup_cpu_seconds=0.0, parameters=1, data_digest=bytes(32), step=0)
 
@@ -56,14 +56,14 @@ class Reporter:
         self._busy_seconds = 0.0
 
     async def make(self, count: int, seconds_each: float) -> None:
-        """So many steps of this length."""
+        """Make `count` steps of `seconds_each`, and report each."""
         for _ in range(count):
             await asyncio.sleep(seconds_each)
             self._within.learner.step()
             self.report(seconds_each)
 
     def report(self, seconds: float) -> None:
-        """Of one step."""
+        """Report one step that took so many seconds."""
         self.heard += 1
         self._busy_seconds += seconds
         entry = StepEntry(step=self._within.learner.step_count, loss=1.0, tokens=32)
@@ -125,7 +125,7 @@ class Reporter:
 
 
 class Desk:
-    """Limits that nobody changes."""
+    """A fake of the live limits, which nobody changes."""
 
     learner: LearnerClient | None = None
     in_force = Limits()
@@ -136,7 +136,7 @@ class Desk:
 
 @dataclass
 class House:
-    """One peer of a swarm with a learner process of its own, and those before it."""
+    """One peer of a swarm with its learner process, and the processes it had before."""
 
     swarm: Swarm
     folder: Path
@@ -157,7 +157,7 @@ class House:
         self.learning = LearnerSupervisor(options, driver, self.tasks, LearnerProgress(), dependents)
 
     async def begin(self) -> Reporter:
-        """The learner takes part."""
+        """Start a learner, and let it take part."""
         with pytest.MonkeyPatch.context() as patch:
             self.patch(patch)
             await self.learning.begin(self.learning.prepare(None))
@@ -166,7 +166,7 @@ class House:
         return self.learners[-1]
 
     def patch(self, patch: pytest.MonkeyPatch) -> None:
-        """Processes start at once from here on."""
+        """Patch the learner's start so that fake processes start at once."""
 
         async def start(*settings: Any) -> Reporter:
             self.learners.append(Reporter(self.peer, *settings[2:4]))
@@ -176,7 +176,7 @@ class House:
         patch.setattr(LearnerSpawn, "begin", lambda program: program)
 
     async def train(self, steps: int) -> None:
-        """The others make so many steps, and our learner if it can."""
+        """Let the others make so many steps, and our learner too if it can."""
         for _ in range(steps):
             for other in self.swarm.peers:
                 other.driver.feed(PresenceSeen(self.peer.identity.peer_id, self.peer.presence()))
@@ -200,7 +200,7 @@ async def house_of(folder: Path, peers: int = 1, session: Any = None, network: M
 
 @pytest.fixture
 def _no_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Virtual time must not pass behind a thread's back."""
+    """Run thread work inline, so that virtual time does not pass while a thread works."""
 
     async def at_once(work: Callable[..., Any], *arguments: Any) -> Any:
         return work(*arguments)
@@ -209,7 +209,7 @@ def _no_threads(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_every_report_reaches_the_rounds_the_owner_and_the_learner_again(tmp_path: Path) -> None:
-    """Rounds are paced by it, steps that are too long are told, and the learner follows what is certified."""
+    """Reports pace the rounds, too long steps are reported to the owner, and the learner follows the certificates."""
 
     async def main() -> None:
         house = await house_of(tmp_path)
@@ -277,7 +277,7 @@ def test_a_learner_that_hangs_is_replaced_by_one_that_begins_with_what_is_certif
 
 
 def test_a_learner_that_writes_for_long_what_it_saves_does_not_hang(tmp_path: Path) -> None:
-    """It says nothing meanwhile; safetensors writes a file of another name, which has its full size at once."""
+    """It reports nothing meanwhile; safetensors writes a file of another name, which has its full size at once."""
 
     async def main() -> None:
         house = await house_of(tmp_path, peers=2)
@@ -303,7 +303,7 @@ def test_a_learner_that_writes_for_long_what_it_saves_does_not_hang(tmp_path: Pa
 def test_a_learner_keeps_what_it_made_of_the_versions_that_are_held(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moved: int
 ) -> None:
-    """Its part is saved at another moment than states are: of the others it begins with the anchor."""
+    """Its part is saved at another moment than the states are: for all other fragments it starts from the anchor."""
 
     async def main() -> None:
         house = await house_of(tmp_path, peers=2)
@@ -323,7 +323,7 @@ def test_a_learner_keeps_what_it_made_of_the_versions_that_are_held(
 def test_nothing_is_measured_against_what_an_earlier_learner_brought(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its work is in the version that its round ends with; the next learner holds none of it."""
+    """The earlier learner's work is in the version its round ends with; the next learner holds none of it."""
 
     async def main() -> None:
         house = await house_of(tmp_path, peers=2, network=MemoryNetwork(7, LinkPolicy(delay_seconds=0.02)))
@@ -368,7 +368,7 @@ async def _at_once(work: Callable[..., Any], *arguments: Any) -> Any:
 
 
 def test_a_loop_of_ones_own_may_do_what_it_likes_between_two_steps(tmp_path: Path) -> None:
-    """But nobody waits for it meanwhile."""
+    """It is not ended for it, but nobody waits for it meanwhile."""
 
     async def main() -> None:
         house = await house_of(tmp_path, session=object())
@@ -390,7 +390,7 @@ def test_a_loop_of_ones_own_may_do_what_it_likes_between_two_steps(tmp_path: Pat
 @pytest.mark.usefixtures("_no_threads")
 @pytest.mark.parametrize("saved", [True, False])
 def test_the_last_save_does_without_a_learner_that_does_not_answer(tmp_path: Path, saved: bool) -> None:
-    """Also where an adoption still waits for its answer; what it had saved before, if it had, stays."""
+    """So it does while an adoption still waits for its answer; what the learner saved before, if anything, stays."""
 
     async def main() -> None:
         house = await house_of(tmp_path, peers=2)

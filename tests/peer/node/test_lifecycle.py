@@ -1,4 +1,4 @@
-"""What a peer says it is at, and why it does nothing."""
+"""The states that a peer announces, and the reasons it gives for doing nothing."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def a_learner() -> Any:
 
 
 async def over(lifecycle: Lifecycle, peer: Peer) -> float:
-    """How long the stage takes to be over from now on."""
+    """Wait until the lifecycle's stage is over; return the seconds that it took."""
     since = peer.driver.now
     while not lifecycle.advance(peer.driver.now):  # noqa: ASYNC110 - as `peer.node.node` asks it
         await asyncio.sleep(LOOK_SECONDS)
@@ -56,7 +56,7 @@ async def over(lifecycle: Lifecycle, peer: Peer) -> float:
 
 
 def see(ours: Peer, other: Peer, state: State, beat: int = 0) -> None:
-    """What another one says of itself reaches us."""
+    """Let our peer receive the other's presence, with this state."""
     said = other.presence().model_copy(update={"state": state, "beat": beat})
     ours.driver.feed(PresenceSeen(other.identity.peer_id, said))
 
@@ -80,7 +80,10 @@ def test_a_start_says_what_it_waits_for() -> None:
 
 
 def starting_among(versions: Mapping[int, int], known: int, seconds: float) -> str:
-    """The state of a peer that meets these, all with chains at version 0, of whom the first so many are founders."""
+    """Return the state of a peer, its own chains at version 0, after some seconds in which it hears others.
+
+    `versions` are those of the others by number; the first `known` of them are founders.
+    """
     club = Club.of(8, founders=known + 1)
     engine = Engine(club.core(0), [club.chain(0), club.chain(1)], [0, 0], 0.0)
     driver: Any = SimpleNamespace(engine=engine, local_work=StaleWork(2, 4), now=0.0)
@@ -184,7 +187,7 @@ def test_the_loss_of_the_swarm_is_the_median_of_what_learners_say() -> None:
 
 
 def test_nobody_opens_a_round_once_the_run_has_all_its_versions(tmp_path: Path) -> None:
-    """Not only when it looks again: rounds that are in flight then may still end."""
+    """This holds at once, not only at the next look, because rounds in flight may still end then."""
     goal = 6
 
     async def main() -> list[int]:
@@ -203,7 +206,7 @@ def test_nobody_opens_a_round_once_the_run_has_all_its_versions(tmp_path: Path) 
 
 
 def test_who_leaves_a_run_that_goes_on_ends_with_its_rounds(tmp_path: Path) -> None:
-    """There is nothing to agree on: the others go on."""
+    """It waits for no agreement, because the others continue."""
 
     async def main() -> None:
         swarm = Swarm(config_of(), 3, tmp_path)
@@ -248,7 +251,7 @@ def test_where_all_leave_each_waits_for_the_others_to_hold_the_same(tmp_path: Pa
 
 
 def test_who_leaves_waits_for_a_rounds_deadline_at_most(tmp_path: Path) -> None:
-    """Neither for an agreement that does not come nor for a round that does not end."""
+    """It waits no longer for an agreement that does not come, nor for a round that does not end."""
 
     async def main() -> tuple[float, float]:
         swarm = Swarm(config_of(min_group=2, quorum=2, presence_lifetime_seconds=40.0), 2, tmp_path)
@@ -273,7 +276,7 @@ def test_who_leaves_waits_for_a_rounds_deadline_at_most(tmp_path: Path) -> None:
 
 
 def test_who_leaves_where_nobody_else_is_waits_for_no_round(tmp_path: Path) -> None:
-    """A host sat through the deadlines of rounds that it had opened alone."""
+    """Before, a host waited for the deadlines of rounds that it had opened alone."""
 
     async def main() -> tuple[float, float, bool]:
         swarm = Swarm(config_of(min_group=2, quorum=2, presence_lifetime_seconds=40.0), 2, tmp_path)
@@ -286,14 +289,14 @@ def test_who_leaves_where_nobody_else_is_waits_for_no_round(tmp_path: Path) -> N
         presence = ours.driver.engine.core.presence
         presence.lose(other.identity.peer_id)
         lifecycle.advance(ours.driver.now)
-        presence.heard(other.identity.peer_id)  # lost for a moment only
+        presence.heard(other.identity.peer_id)  # it was lost for a moment only
         await asyncio.sleep(ALONE_SECONDS)
         waits = not lifecycle.advance(ours.driver.now)
         presence.lose(other.identity.peer_id)
         gone = await over(lifecycle, ours)
 
         resting = lifecycle_of(other)
-        see(other, ours, "draining")  # which asks into no round any more
+        see(other, ours, "draining")  # a draining peer invites nobody into a round
         other.driver.engine.machines[0].rounds.joining.since = 1e9
         resting.leave()
         at_rest = await over(resting, other)

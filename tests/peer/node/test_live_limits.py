@@ -19,7 +19,7 @@ from peer.node.sharers import OtherSharers, Sharers, Used
 
 
 class Part:
-    """Network, pause loop, driver and learner in one: it writes down what it is told."""
+    """A fake of network, pause loop, driver and learner in one, which records what it is told."""
 
     used = Used(day="2026-01-01", sent_bytes=5)
     others = OtherSharers()
@@ -69,7 +69,7 @@ def test_a_change_is_respected_at_once_and_kept_for_the_next_start(tmp_path: Pat
         assert part.given == [0.5e6]
 
     asyncio.run(course())
-    # what the command line said is not for ever
+    # limits given on the command line are not permanent
     assert PeerSettings.load(tmp_path).limits == Limits(upload_mbit=8.0, compute_share=0.5, hours="22:00-07:00")
 
 
@@ -97,7 +97,7 @@ def test_a_bad_value_is_a_sentence_and_nothing_changes(tmp_path: Path, change: s
 def test_a_learner_that_is_ready_respects_what_was_changed_meanwhile(
     tmp_path: Path, session: Any, told: list[tuple[int, float]]
 ) -> None:
-    """But a loop of its owner's own is left alone."""
+    """A session, that is the owner's own training loop, is left alone."""
     part: Any = Part()
     options = NodeOptions(tmp_path, threads=3, session=session, limits=Limits(compute_share=0.5))
     LiveLimits(options, part, part, part).begin_learner(part)
@@ -105,7 +105,7 @@ def test_a_learner_that_is_ready_respects_what_was_changed_meanwhile(
 
 
 def test_those_that_share_limits_split_them_and_a_change_at_one_reaches_all(tmp_path: Path) -> None:
-    """What a day has used is added up, so the pause loop is told of the owner's changes only, and of the whole."""
+    """A day's use is added up over all, so the pause loop is told only of the owner's changes, in whole limits."""
     before, whole = Limits(upload_mbit=8.0, cpu_cores=4), Limits(upload_mbit=4.0, cpu_cores=4)
     parts: list[Any] = [Part(), Part()]
 
@@ -116,13 +116,13 @@ def test_those_that_share_limits_split_them_and_a_change_at_one_reaches_all(tmp_
         answer = await desks[0].change(["upload_mbit=4"])
         assert (answer.sharers, answer.limits[0].value) == (2, 4.0)
         await desks[1].exchange()
-        await desks[0].exchange()  # which finds its own change, and no other
+        await desks[0].exchange()  # it finds its own change and no other
         assert parts[0].respected[2:] == parts[1].respected[1:] == [whole, whole.part(2)]
         assert parts[1].given == [0.25 * MBIT_BYTES * 4]
         assert parts[1].others == OtherSharers(living=1, sent_bytes=5)
         await desks[0].change(["upload_mbit=2"])
         await desks[1].exchange()
-        await desks[1].change(["upload_mbit=4"])  # before the first has looked, so the settings are as it left them
+        await desks[1].change(["upload_mbit=4"])  # before the first has looked, so the settings are unchanged
         await desks[0].exchange()
         assert [one.in_force for one in desks] == [whole.part(2), whole.part(2)]
 

@@ -1,4 +1,4 @@
-"""Who is in the run, and what its organiser's owner may type, over real engines in virtual time."""
+"""The members of a run, and the organiser's commands about them, over real engines in virtual time."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from peer.node.membership import REFUSED_SECONDS, Membership
 from peer.node.organiser_rights import OrganiserRights
 from tests.sim.worlds import INTERVAL_SECONDS, run_to_version, swarm
 
-NOWHERE = Path("/nonexistent")  # in which no invite lies
+NOWHERE = Path("/nonexistent")  # a folder without an invite
 FEW = 8
 
 
 class Driven:
-    """As much of a driver as is needed, over a virtual peer."""
+    """A fake driver over a virtual peer, with only what the tests need."""
 
     def __init__(self, world: World, peer: VirtualPeer) -> None:
         self._world, self.feed = world, peer.handle
@@ -60,7 +60,7 @@ def test_a_peer_is_shown_out_by_the_end_of_its_id_and_let_in_again(world: World)
     last = ours.view({}).members[-1]
     assert (last.peer_id, last.out) == (ann.me, why)
     assert ours.order(f"…{ann.me[-8:]}", "", revoked=False) == ann.me
-    ours.order(ann.me, "", revoked=True)  # within the same millisecond, and still the later word
+    ours.order(ann.me, "", revoked=True)  # within the same millisecond, and still the later order
     ours.order(ann.me, "", revoked=False)
     world.run(2 * INTERVAL_SECONDS)
     assert hers.exclusion_reason == ""
@@ -93,13 +93,13 @@ def test_roles_and_credit_are_told(world: World) -> None:
 
 @pytest.fixture
 def few(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Room for so many orders of each."""
+    """Lower the limit of orders from each issuer to `FEW`."""
     for module in ("coordinator.trust.orders", "peer.node.membership"):
         monkeypatch.setattr(f"{module}.ORDERS_EACH_MAX", FEW)
 
 
 def fill(world: World, number: int, count: int, serial: int) -> None:
-    """So many orders of one who may give some, at everybody."""
+    """Let a peer that may give orders send so many of them to everybody."""
     issuer, run_id = world.peers[number], world.manifest.run_id
     word = b"" if number == 0 else delegate(world.peers[0].signer, run_id, issuer.me).to_wire()
     for one in range(count):

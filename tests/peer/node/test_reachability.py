@@ -1,4 +1,4 @@
-"""Whether others get through to us, as they tell and as the protocol core is told."""
+"""Whether other peers can reach us, as they report it and as the protocol core is told."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ELSEWHERE = "192.0.2.7"
 
 
 class Street:
-    """Peers that are there, and what the loop asks of them and says."""
+    """The peers that are online, and what the reachability loop asks them and reports."""
 
     def __init__(self, live: list[PeerId], on_loopback: bool = False) -> None:
         self.live = live
@@ -40,7 +40,7 @@ class Street:
         self.loop.hear(peer, ProbeAnswer(ticket=ticket, unix_milliseconds=0, reachable=reachable))
 
     def look(self, *answers: bool | None, hosts: dict[PeerId, str] | None = None) -> list[PeerId]:
-        """One look, at which so many of those who are asked answer this; who was asked."""
+        """Take one look, in which the peers asked give these answers in turn; return the peers asked."""
         self.asked.clear()
         self.loop.ask()
         for (peer, ticket), reachable in zip(self.asked, answers, strict=False):
@@ -59,7 +59,7 @@ def test_the_core_is_told_once_whenever_most_who_tried_find_something_new() -> N
 
 
 def test_strangers_are_asked_only_where_nobody_of_the_chains_is_there() -> None:
-    """Nine keys that say that nobody gets through made nine peers of ten believe it."""
+    """Before, nine keys saying that we are unreachable made nine peers of ten believe it."""
     club = Club.of(6)
     chains = [club.grow(club.chain(), range(4)), club.grow(club.chain(), range(2, 6))]
     known = {peer for chain in chains for peer in chain.known()}
@@ -81,7 +81,7 @@ def test_as_many_as_get_through_suffice_and_silence_changes_nothing() -> None:
 
 
 def test_the_word_of_as_many_as_may_be_hostile_is_not_enough() -> None:
-    """One that keeps all the others' desks busy, and alone says no, had everybody believe it for good."""
+    """Before, one peer that kept all other desks busy and alone said no was believed by everybody, for good."""
     alone = Street(OTHERS[:3])
     for _ in range(5):
         alone.look(False)
@@ -92,7 +92,7 @@ def test_the_word_of_as_many_as_may_be_hostile_is_not_enough() -> None:
 
 
 def test_who_could_not_answer_lends_the_others_no_doubt() -> None:
-    """One friend that can be called, and five others behind routers: only its word was ever heard, and never enough."""
+    """Before, among one reachable friend and five peers behind routers, only the friend's word was heard, too few."""
     street = Street(OTHERS[:5])
     street.look(False, hosts={OTHERS[5]: ELSEWHERE})
     assert street.told == [ReachSeen(dialable=False)]
@@ -119,7 +119,7 @@ def test_what_nobody_was_asked_for_counts_for_nothing() -> None:
     street.answer(peer, ticket + 1, False)  # answers another question
     street.loop.judge({peer: ELSEWHERE})
     street.loop.ask()
-    street.answer(peer, ticket, False)  # answers the last look's question
+    street.answer(peer, ticket, False)  # answers a question of the previous look
     street.loop.judge({peer: ELSEWHERE})
     assert street.told == []
 
@@ -135,7 +135,7 @@ def test_a_few_are_asked_at_a_time_and_others_the_next() -> None:
 
 @pytest.mark.parametrize("open_port", [True, False])
 def test_another_peer_calls_our_port_and_tells_us(open_port: bool) -> None:
-    """Our question reaches its desk, and its answer our loop, as the frames of two peers do."""
+    """Our question reaches its desk, and its answer our loop, as frames between the two peers."""
 
     async def course() -> list[ReachSeen]:
         server, port = await listening()

@@ -1,4 +1,4 @@
-"""A libp2p daemon that dies or hangs under two real networks: it is replaced, and frames go both ways as before."""
+"""A libp2p daemon that dies or hangs under two real networks is replaced, and frames go both ways as before."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ from tests.peer.net.test_transport_contract import Inbox
 
 RUN_ID = bytes(range(32))
 REBUILD_SECONDS_MAX = 50.0
-PAYLOAD_BYTES_MAX = 200_000  # of this run; by default more may be posted
+PAYLOAD_BYTES_MAX = 200_000  # this run's limit, lower than the default
 
 
 @asynccontextmanager
 async def two_peers() -> AsyncIterator[tuple[Network, Inbox, Network, Inbox]]:
-    """Each knows where the other one listens; the second was let in by the first."""
+    """Yield two networks with their inboxes. Each knows the other's address; the second was admitted by the first."""
     met: list[PeerAddress] = []
 
     def addresses(peer: PeerId) -> list[str]:
         return [str(one) for one in met if one.peer_id == peer]
 
     async with AsyncExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))  # pytest's own is too long for sockets
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))  # pytest's path is too long for sockets
 
         async def join(name: str) -> tuple[Network, Inbox]:
             Identity.load_or_create(folder / name)
@@ -49,7 +49,7 @@ async def two_peers() -> AsyncIterator[tuple[Network, Inbox, Network, Inbox]]:
 
 
 async def talk(one: Inbox, other: Inbox, words: bytes) -> None:
-    """A short frame and a long one each way."""
+    """Send a short frame and a long one each way, and check that they arrive."""
     for sender, receiver in ((one, other), (other, one)):
         for payload in (b"", words.ljust(PAYLOAD_BYTES_MAX)):
             header = b"%s, %d bytes" % (words, len(payload))
@@ -59,7 +59,7 @@ async def talk(one: Inbox, other: Inbox, words: bytes) -> None:
 
 
 def rebuilt(network: Network) -> asyncio.Event:
-    """Set once its daemon has been replaced, and everybody has heard of it."""
+    """Return an event that is set once the network's daemon has been replaced and all listeners have been told."""
     event = asyncio.Event()
 
     async def note() -> None:
@@ -74,7 +74,7 @@ def test_frames_go_both_ways_again_when_a_daemon_that_was_killed_has_been_replac
         async with two_peers() as (_, at_alice, bob, at_bob):
             await talk(at_alice, at_bob, b"before")
             sent, received = bob.traffic.bytes_sent, bob.traffic.bytes_received
-            answered = bob.dht.store.answered_bytes  # of the record store, which goes on
+            answered = bob.dht.store.answered_bytes  # of the record store, which keeps running
             pid, replaced = bob.dht.daemon.pid, rebuilt(bob)
             assert pid is not None
             os.kill(pid, signal.SIGKILL)
@@ -111,7 +111,7 @@ def test_a_daemon_that_hangs_is_found_out_by_its_silence_and_replaced(monkeypatc
             pid, replaced = bob.dht.daemon.pid, rebuilt(bob)
             assert pid is not None
             monkeypatch.setattr("dht.daemon.caller.DIAL_SECONDS_MAX", 1.0)
-            bob.dht.store._protocol.wait_timeout = 0.5  # of the calls over this daemon, not over the next one
+            bob.dht.store._protocol.wait_timeout = 0.5  # for calls over this daemon, not over its replacement
             freeze(pid)
             core = WatchdogCore(WatchdogConfig(), now[0])
             watching = asyncio.create_task(watch(core, bob.dht, lambda: now[0], sleep))

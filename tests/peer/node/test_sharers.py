@@ -1,4 +1,4 @@
-"""Limits that several peers of one machine share: what each sees of the others, whatever becomes of them."""
+"""Limits that several peers of one machine share: what each sees of the others, whatever happens to them."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ sys.stdin.read()
 
 @contextmanager
 def sharing(folder: Path, *names: str) -> Iterator[list[Sharers]]:
-    """So many in one process, each with a data folder of this name."""
+    """Yield one begun `Sharers` per name in this process, each with a data folder of that name."""
     with ExitStack() as stack:
         found = [stack.enter_context(Sharers(folder, folder / name)) for name in names]
         for one in found:
@@ -148,7 +148,7 @@ def test_somebody_who_only_looks_is_waited_for_and_leaves_no_second_file(tmp_pat
 
 def test_limits_are_those_of_the_moment_at_which_it_begins(tmp_path: Path) -> None:
     with Sharers(tmp_path, tmp_path / "a", ["cpu_cores=4"]) as one:
-        (tmp_path / SETTINGS_NAME).write_text("[limits]\nupload_mbit = 2\ncpu_cores = 3")  # while torch was imported
+        (tmp_path / SETTINGS_NAME).write_text("[limits]\nupload_mbit = 2\ncpu_cores = 3")  # during torch's import
         assert one.begin() == Limits(upload_mbit=2, cpu_cores=4)
         assert one.exchange(Used(day=TODAY)) == {}
 
@@ -187,7 +187,7 @@ def test_parts_are_never_more_than_the_whole(amount: float, cores: int, sharers:
     part = whole.part(sharers)
     for key in SPLIT:
         each, limit = getattr(part, key), getattr(whole, key)
-        assert (each == 0) == (limit == 0)  # which is no limit
+        assert (each == 0) == (limit == 0)  # zero means no limit
         assert each * sharers <= limit * (1 + 1e-9) or (key, each) == ("cpu_cores", 1)
     assert part.model_copy(update={key: getattr(whole, key) for key in SPLIT}) == whole
 

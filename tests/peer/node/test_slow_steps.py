@@ -1,4 +1,4 @@
-"""Whoever's steps are too long for the run's rounds is told so: once in the log, and as long as it is true."""
+"""Owners whose steps are too long for the run's rounds are told: once in the log, and in the status while it is so."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LONGEST_SECONDS = 1.6
 
 
 class Reports:
-    """What a learner says of its steps."""
+    """The reports that a learner makes of its steps."""
 
     def __init__(self, first_step: int = 0) -> None:
         self.progress = LearnerProgress()
@@ -33,7 +33,7 @@ class Reports:
         self._busy_seconds = self._now = 0.0
 
     def say(self, seconds_each: float, steps: int = 1, rest_seconds: float = 0.0, dropped: int = 0) -> float | None:
-        """One report, of steps of this length after each of which the learner rests."""
+        """Report steps of this length, after each of which the learner rests; return the measured step time."""
         self._step += steps
         self._busy_seconds += steps * seconds_each
         self._now += steps * (seconds_each + rest_seconds)
@@ -48,7 +48,7 @@ class Reports:
 
 
 def test_a_step_takes_what_it_keeps_the_learner_busy() -> None:
-    """Not what the learner rests after it: what a round asks for is copied then."""
+    """The rest after a step does not count: what a round asks for is copied in that time."""
     learner = Reports(first_step=1000)
     assert [learner.say(0.5, steps=3, rest_seconds=10.0) for _ in range(STEPS_TIMED_MIN - 1)] == [None] * (
         STEPS_TIMED_MIN - 1

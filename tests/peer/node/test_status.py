@@ -1,4 +1,4 @@
-"""What a peer says of its fragments: what it does for each, and what keeps it from doing more."""
+"""What a peer reports of its fragments: what it does for each, and what keeps it from doing more."""
 
 from __future__ import annotations
 
