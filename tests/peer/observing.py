@@ -1,4 +1,4 @@
-"""A simulated swarm with an observer beside it: the real observation, fed by simulated peers under virtual time."""
+"""A simulated swarm and an observer of it: the real observation, fed by simulated peers in virtual time."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ PACE = PaceSpec(fragments=2, steps_per_version=8, quorum=2, min_group=2, round_s
 
 
 def world_of(count: int, pace: PaceSpec = PACE, seed: int = 3, real_keys: bool = False) -> TracedWorld:
-    """Peers that have started; number 0 is the organiser."""
+    """Return a world of started peers; number 0 is the organiser."""
     links = LinkFaults(delay_min_seconds=0.005, delay_max_seconds=0.03)
     world = TracedWorld(pace, [2.0] * count, list(range(count)), seed, links, real_keys=real_keys)
     for peer in world.peers:
@@ -37,11 +37,11 @@ def world_of(count: int, pace: PaceSpec = PACE, seed: int = 3, real_keys: bool =
 
 @dataclass
 class Observed:
-    """A world, and what an observer that looks every second makes of it."""
+    """A world, and the observation of an observer that looks every second."""
 
     world: TracedWorld
     observation: Observation = field(init=False)
-    evaluations: dict[PeerId, tuple[Evaluation, ...]] = field(default_factory=dict)  # by the hosts that tell them
+    evaluations: dict[PeerId, tuple[Evaluation, ...]] = field(default_factory=dict)  # by the hosts that report them
     names: dict[PeerId, str] = field(default_factory=dict)
     cut: set[PeerId] = field(default_factory=set)  # neither read nor answering
     unix_offset_seconds: float = UNIX
@@ -60,7 +60,7 @@ class Observed:
         return self.world.clock.now
 
     def run(self, seconds: int) -> NetworkView:
-        """Let time pass, looking once a second; the last view."""
+        """Let time pass, looking once a second; return the last view."""
         for _ in range(seconds):
             self.world.run(1.0)
             self.look()
@@ -70,14 +70,14 @@ class Observed:
         return self.observation.view(self.now)
 
     def sleep(self, seconds: float) -> None:
-        """Everybody's machine is suspended for so long: monotonic time stands still."""
+        """Suspend everybody's machine for so long: monotonic time stands still."""
         self.unix_offset_seconds += seconds
         for peer in self.world.peers:
             if peer.engine is not None:
                 peer.engine.core.unix_offset_seconds += seconds
 
     def look(self) -> None:
-        """Read records (those of the dead as long as they live) and ask what there is to ask."""
+        """Read presence records (those of dead peers until they expire), and ask the questions that are due."""
         pace = self.world.pace
         for peer in self.world.peers:
             due = self._said.get(peer.me, (-1e9, None))[0] + pace.presence_seconds

@@ -103,7 +103,7 @@ def test_integers_are_off_by_half_a_step_at_most(name, vector):
 @pytest.mark.parametrize("name", BLOCK_NAMES)
 @given(vectors)
 def test_no_error_is_longer_than_the_value(name, vector):
-    """So what error feedback puts off stays bounded."""
+    """Therefore the error that error feedback carries over stays bounded."""
     assert ((roundtrip(name, vector) - vector).abs().double() <= vector.abs().double() * (1 + 1e-6)).all()
 
 
@@ -147,7 +147,7 @@ def test_encoding_a_decoded_vector_keeps_every_code(name, vector):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_leaves_hold_whole_blocks_and_decode_alone(name):
-    """What a spot check needs: a leaf's elements encode to the leaf's bytes, wherever it lies."""
+    """Spot checks need this: a leaf's elements encode to the leaf's bytes, wherever the leaf is."""
     codec = CODECS[name]
     vector = torch.randn((CHUNK_BLOCKS * 2 + 3) * BLOCK_ELEMENTS + 77, generator=torch.Generator().manual_seed(2))
     data, decoded = codec.encode(vector), roundtrip(name, vector)

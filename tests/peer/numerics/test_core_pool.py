@@ -24,7 +24,7 @@ INT8, RULE = CODECS["int8"], MERGES["robust_rda"]
 
 
 def whole_round(momentum: float, cores: Cores) -> tuple[object, ...]:
-    """Everything that members tell each other in a round of three."""
+    """Return everything that members send each other in a round of three."""
     draws = [torch.randn(LAYOUT.elements, generator=torch.Generator().manual_seed(seed)) for seed in range(3)]
     left = torch.empty(LAYOUT.elements)
     made = [encode_contribution(vector.__getitem__, CUT, INT8, left, cores) for vector in draws]
@@ -101,7 +101,7 @@ print(len(os.listdir("/proc/self/task")) - before)
 
 
 def test_a_thread_multiplies_matrices_without_the_help_of_others() -> None:
-    """In a process of its own, in whose environment nothing says how many threads there are."""
+    """Checked in its own process, whose environment does not set the number of threads."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("OMP_", "MKL_"))}
     told = subprocess.run([sys.executable, "-c", MULTIPLIES], env=kept, capture_output=True, text=True, check=True)
     assert told.stdout.strip() == "0"

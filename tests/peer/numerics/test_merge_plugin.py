@@ -1,4 +1,4 @@
-"""A merge rule that an installed package brings: the one under `examples/merge`, put where Python finds packages."""
+"""A merge rule from an installed package: the one in `examples/merge`, put where Python finds packages."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ DIGEST = "c9400b911db93cc3c71083ce55393a78c28d834d1ad07795db9fbd9c2a69106b"
 
 @pytest.fixture
 def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder of installed packages with the example in it."""
+    """Return a folder of installed packages that contains the example."""
     install("merge", tmp_path, monkeypatch)
     return tmp_path
 
 
 @pytest.fixture
 def outer(site: Path) -> OuterSpec:
-    """What a manifest says of the merge, with the example in it."""
+    """Return the manifest's outer settings, with the example as the merge rule and its digest."""
     return with_rule_digest(RUN).outer
 
 
@@ -139,7 +139,7 @@ def test_a_package_that_brings_no_function_is_named(site: Path, named: str, text
 
 
 def test_whoever_computes_other_bytes_takes_no_part(site: Path, outer: OuterSpec) -> None:
-    """The same version of the same package: somebody has changed it, or what it imports."""
+    """The package and its version are the same, but somebody has changed it, or what it imports."""
     set_entry_points(next(site.glob("*.dist-info")), MERGES, {"mean_near_median": "rules_changed:merge"})
     (site / "rules_changed.py").write_text("def merge(pieces, weights):\n    return pieces[0]\n")
     for refused in (merge_rule, partial(TensorProofChecker, [LAYOUT])):
@@ -207,7 +207,7 @@ def fails(pieces: Any, weights: Any) -> Any:
 
 
 def test_a_package_that_fails_convicts_nobody(outer: OuterSpec, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What it would have made of the inputs is not known here; and whoever sent evidence is not to blame either."""
+    """What it would have computed is unknown here, and whoever sent the evidence is not to blame either."""
     of = round_of(outer, alike(LAYOUT, MEMBERS, 0.5, 1))
     lie = cheated(of)
     evidence, refuted = of.evidence(lie, 0), of.reduction.look(lie, voter=3)

@@ -121,7 +121,7 @@ def test_pieces_of_a_state_prove_themselves_as_they_arrive(elements):
 
 @pytest.mark.parametrize("elements", [1, 1000, STATE_PIECE_BYTES // 4, STATE_PIECE_BYTES // 4 + 1, 200_003])
 def test_without_decay_the_digest_is_that_of_a_momentum_that_was_kept(elements):
-    """What earlier versions computed with a whole tensor: 0·m + Δ, whatever m was."""
+    """Earlier versions computed it with a whole tensor: 0·m + Δ, whatever m was."""
     anchor, gradient, mu = draw(elements, 1), draw(elements, 3), np.float32(0)
     momentum = draw(elements, 2).numpy() * mu + gradient.numpy()
     step = (momentum * mu + gradient.numpy()) * np.float32(ETA)
@@ -141,7 +141,7 @@ def test_no_momentum_at_version_zero_has_the_digest_of_zeros():
 @given(st.lists(st.one_of(st.integers(0, 90_000), st.integers(-90_000, -1)), max_size=6))
 @settings(max_examples=25, deadline=None)
 def test_leaves_are_those_of_the_parts_in_one_piece(sizes):
-    """Above zero a tensor of so many elements, below so many zeros; a zero that is negative becomes a positive one."""
+    """A size above zero is a tensor of so many elements, below zero so many zeros; negative zeros become positive."""
     parts = [draw(size, size) if size > 0 else -size for size in sizes]
     for part in parts:
         if not isinstance(part, int):

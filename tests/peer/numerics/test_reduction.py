@@ -91,7 +91,7 @@ def test_no_thread_count_changes_a_byte(rule, codec):
 
 @pytest.mark.parametrize("length", [1e-30, 1e-19, 1.0, 1e14])
 def test_a_told_norm_is_close_however_short_or_long_a_gradient_is(length):
-    """Where float32 has no squares left, too, and over spans that end within segments."""
+    """It is so even where squares underflow in float32, and over spans that end within segments."""
     layout = FragmentLayout(0, (TensorSpec("a", (1, 150_001)), TensorSpec("b", (1, 49_999))))
     cut, vector = Partitioning.of(layout, 1), length * draws(layout, 1)[0]
     made = encode_contribution(vector.__getitem__, cut, FP32)
@@ -348,7 +348,7 @@ class TestVoidPartitions:
 @pytest.mark.parametrize("rule", MERGES.values(), ids=MERGES)
 @pytest.mark.parametrize("same", [False, True])
 def test_the_largest_admitted_inputs_do_not_overflow(rule, same):
-    """Nothing that passes admission may stop a reducer, or make it or the state after many rounds infinite."""
+    """No admitted input may stop a reducer, or make its result, or the state after many rounds, infinite."""
     cut = Partitioning.of(LAYOUT, 1 if same else 2)
     longest, weights = [vector / vector.norm() * 0.9e18 for vector in draws(LAYOUT, 5)], [1e-9, 1.0, 1.0, 3.0, 1e12]
     if same:  # all but one in one place, the last as far away as can be: differences are twice as long

@@ -1,4 +1,4 @@
-"""Bans as an observer shows them: with evidence that it has verified, or not at all."""
+"""Bans as an observer shows them: only with evidence that it has verified."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_a_ban_is_shown_with_evidence_that_anybody_can_verify() -> None:
 
 
 def test_of_a_false_result_its_reducers_own_statement_is_shown() -> None:
-    """The bundle that convicts it is long, and somebody else's."""
+    """The bundle that convicts the reducer is long, and somebody else's."""
     world = world_of(5, real_keys=True)
     culprit = world.peers[-1]
     culprit.mischief = Mischief(culprit.signer, cheats=True)
@@ -57,7 +57,7 @@ def test_of_a_false_result_its_reducers_own_statement_is_shown() -> None:
 
 
 def test_keys_that_convict_themselves_at_length_make_no_view_that_nobody_can_read() -> None:
-    """What proves the newest bans is shown; the older ones are shown without, and the page copes with that."""
+    """The newest bans are shown with their proof, older ones without, and the page copes with that."""
     rules = Club.of(2, real_keys=True).rules
     context = Context(run_id=rules.run_id, kind="vote", fragment=0, version=1, group=bytes(32))
     bans = []
@@ -69,7 +69,7 @@ def test_keys_that_convict_themselves_at_length_make_no_view_that_nobody_can_rea
             pair.append(Statement(context=context, sender=key.peer_id, body=body, signature=signature))
         evidence = contradiction(*pair)
         bans.append(Ban(verify(evidence, rules, VirtualProofChecker()), evidence, float(number)))
-    many = ban_views(bans[:1] * VIEWED_MAX + bans[1:2])  # with orders there may be more than a view has room for
+    many = ban_views(bans[:1] * VIEWED_MAX + bans[1:2])  # with orders there may be more than fit into a view
     assert (len(many), many[-1].peer_id) == (VIEWED_MAX, bans[1].guilt.peer)
     view = NetworkView(run_id=rules.run_id.hex(), bans=ban_views(bans))
     assert [ban.peer_id for ban in view.bans] == [ban.guilt.peer for ban in bans]
@@ -80,14 +80,14 @@ def test_keys_that_convict_themselves_at_length_make_no_view_that_nobody_can_rea
 
 
 def check_two(evidence: tuple[str, ...]) -> bool:
-    """Whether these are two statements that contradict each other, as whoever copies them from a page finds out."""
+    """Return whether these are two contradicting statements, as anybody who copies them from a page can check."""
     one, other = (Statement.from_wire(bytes.fromhex(text)) for text in evidence)
     signed = one.verify(KeyVerifier()) and other.verify(KeyVerifier())
     return signed and slot_of(one) == slot_of(other) is not None and one.body != other.body
 
 
 def test_a_ban_of_what_cannot_be_a_peer_is_passed_over() -> None:
-    """Whoever tells of it is heard all the same: one strange line must not end an observer."""
+    """The peer that reports it is still heard: one strange line must not end an observer."""
     observed = Observed(world_of(3))
     observed.run(10)
     told = PublicStatus(role="learner", note="here", bans=(BanView(peer_id="l0O", digest="ab" * 32),))

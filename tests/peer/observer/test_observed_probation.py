@@ -1,4 +1,4 @@
-"""Whoever is on probation is shown so, from certificates alone, and no longer than that."""
+"""Peers on probation are shown as such, from certificates alone, and only while it lasts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Certificates from many mouths: which of them count, and which contradict each other."""
+"""Certificates reported by many peers: which of them count, and which contradict each other."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def view(version: int, branch: str = "a", parent: str | None = None, minor: bool
 
 
 def forked(length: int, at: int, minor: bool = True) -> tuple[list[CertificateView], list[CertificateView]]:
-    """Two branches that share the versions up to `at`."""
+    """Return two branches that share the versions up to `at`."""
     trunk = [view(version) for version in range(1, length + 1)]
     first = view(at + 1, "b", trunk[at - 1].digest, minor)
     return trunk, [first, *(view(version, "b") for version in range(at + 2, length + 1))]

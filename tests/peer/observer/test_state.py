@@ -1,4 +1,4 @@
-"""What an observer makes of a network: true where certificates say so, theirs where peers only say it."""
+"""An observer's view of a network: certified facts, and, marked as such, what peers only claim."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tests.peer.observing import ME, PACE, UNIX, Observed, world_of
 
 
 def credit_of(observed: Observed) -> dict[str, int]:
-    """Certified tokens of everybody, from the certificates that the world's watcher has seen."""
+    """Return everybody's certified tokens, from the certificates that the world's watcher has seen."""
     tokens: Counter[str] = Counter()
     for certificate in observed.world.watcher.certified.values():
         tokens.update(certificate.outcome.credited())
@@ -35,7 +35,7 @@ def credit_of(observed: Observed) -> dict[str, int]:
 
 
 def check(view: NetworkView) -> NetworkView:
-    """A view is what its own schema allows, and is read back as it was written."""
+    """Check that a view conforms to its schema and is read back as it was written; return it."""
     assert NetworkView.model_validate_json(view.model_dump_json()) == view
     return view
 
@@ -120,7 +120,7 @@ def test_without_a_network_the_last_view_stays() -> None:
 
 
 def test_after_a_sleep_everything_is_dated_by_the_clock_again() -> None:
-    """Monotonic time stands still meanwhile; what was dated before keeps its date."""
+    """Monotonic time stands still during a sleep; what was dated before keeps its date."""
     observed = Observed(world_of(3))
     before = observed.run(20)
     observed.sleep(5 * 3600.0)
@@ -194,7 +194,7 @@ def test_who_rests_has_finished_if_the_run_has(target: int, state: str) -> None:
 
 @pytest.mark.parametrize("target", [1, 10**6])
 def test_a_machine_that_left_with_the_whole_run_has_finished(target: int) -> None:
-    """Its last word may have been that it trains."""
+    """The last state that it reported may have been that it trains."""
     observed = Observed(world_of(3))
     manifest = observed.observation.manifest
     facts = run_facts(manifest).model_copy(update={"versions_target": target})
@@ -210,7 +210,7 @@ def test_a_machine_that_left_with_the_whole_run_has_finished(target: int) -> Non
     assert all(peer.state != "finished" for peer in view.peers if peer.versions_behind)
 
 
-# -- what peers only say
+# -- what peers only claim
 
 
 def evaluation(versions: int, loss: float = 3.0, wall_seconds: float = 0.0, tokens: int = 7) -> Evaluation:
@@ -232,7 +232,7 @@ def test_evaluations_are_the_organisers_with_tokens_from_certificates() -> None:
         by_version[certificate.version] += certificate.outcome.tokens
     assert first.tokens_certified == 0
     assert third.tokens_certified == (by_version[1] + by_version[2] // 2) // 2
-    assert beyond.tokens_certified == 7  # no certificate reaches that far: it is only told
+    assert beyond.tokens_certified == 7  # no certificate reaches that far: it is only claimed
     created = observed.observation.manifest.created_unix_seconds
     assert third.wall_seconds - first.wall_seconds == pytest.approx(5.0)
     assert first.wall_seconds == pytest.approx(UNIX - created)
@@ -284,7 +284,7 @@ def test_names_are_one_harmless_line() -> None:
 
 
 def round_of(observed: Observed, **changes: object) -> RoundView:
-    """A round that could be, at the newest version of fragment 0."""
+    """Return a plausible round for the next version of fragment 0."""
     version = observed.observation.chains.versions[0] + 1
     values: dict[str, object] = {
         "fragment": 0,
@@ -300,7 +300,7 @@ def round_of(observed: Observed, **changes: object) -> RoundView:
 
 
 def tell(observed: Observed, *rounds: RoundView, asked: bool = True) -> NetworkView:
-    """Peer 1 tells of these rounds."""
+    """Let peer 1 report these rounds, and return the view."""
     liar = observed.world.peers[1].me
     observed.observation.known.peers[liar].asked = asked
     status = PublicStatus(role="learner", rounds=rounds)
@@ -364,7 +364,7 @@ def test_a_few_are_asked_at_once_and_everybody_in_turn() -> None:
 
 @cache
 def running() -> Observed:
-    """One world for many examples; it stands still meanwhile."""
+    """Return one world for many examples; time stands still in it."""
     observed = Observed(world_of(2))
     observed.run(30)
     return observed
@@ -374,7 +374,7 @@ VALUES = st.sampled_from([None, True, -1, 0, 10**400, -(2**70), 1e308, float("na
 
 
 def damaged(status: dict[str, Any], data: st.DataObject) -> dict[str, Any]:
-    """The status with one value, somewhere inside, replaced."""
+    """Return the status with one value, anywhere inside, replaced."""
     place: Any = status
     while True:
         key = data.draw(st.sampled_from(range(len(place)) if isinstance(place, list) else sorted(place)))

@@ -1,4 +1,4 @@
-"""Table 1 is simulated once and read by many tests."""
+"""A fixture with the paper's Table 1, simulated once for many tests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bandwidth: Table 13 of the paper, what it leaves out, and the laws of any link."""
+"""Bandwidth: Table 13 of the paper, what the table leaves out, and laws that hold for any link."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ CELLS = [
 
 
 def printed_alike(value: float, text: str) -> bool:
-    """Whether the value reads like this when printed with as many digits after the point."""
+    """Return whether the value, printed with as many decimals as the text, reads the same."""
     digits = len(text.partition(".")[2])
     return f"{value:.{digits}f}" == text
 
@@ -56,7 +56,7 @@ def test_table_13_is_not_smooth_where_we_leave_it() -> None:
 
 @pytest.mark.parametrize(("bits", "gbit"), [(4, 1.39), (16, 5.54)])
 def test_what_a_whole_model_in_24_steps_needs(bits, gbit) -> None:
-    """Our honest number is not 0.84 Gbit/s: a link that is never idle has 24 steps for all."""
+    """The honest number is not 0.84 Gbit/s: a link that is never idle has 24 steps for the whole model."""
     work, link = TrafficWorkload(5e9, 1.0, bits), SiteLink(8)
     ours = gbit_per_second(work, decoupled(Fragments()), link, 0.95)
     assert ours == pytest.approx(gbit, abs=0.005)

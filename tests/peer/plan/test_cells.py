@@ -1,4 +1,4 @@
-"""Cells below a planned group: who is dealt where, and what it costs."""
+"""Cells below a planned group: which peers are dealt to which cells, and what they cost."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_wards_are_dealt_out_as_the_protocol_does(wards: int, heads: int, seed: 
     own, below, head_of = deal(np.arange(heads), names, np.random.default_rng(seed))
     in_cells = [peer for peer in (*own.member, *below.member) if peer >= heads]
     assert set(in_cells) == {ward for ward, head in zip(names, head_of, strict=True) if head >= 0}
-    assert set(below.leader) <= set(own.member)  # who leads a cell below is in one above, too
+    assert set(below.leader) <= set(own.member)  # the leader of a cell below is in one above, too
     assert max(*own.members, *below.members, 0) <= PEERS_PER_GROUP_MAX
     for head in range(heads):
         mine = names[head_of == head]

@@ -1,4 +1,4 @@
-"""Machines of a planned run: what they are made of, and numbers that cannot be."""
+"""The machines of a planned run: their chips, and impossible numbers, which are refused."""
 
 from __future__ import annotations
 

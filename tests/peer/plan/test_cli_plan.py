@@ -1,4 +1,4 @@
-"""`muster plan`: the command lines and keys that scripts rely on, and tables to read."""
+"""`muster plan`: the command lines and JSON keys that scripts rely on, and the tables for people."""
 
 from __future__ import annotations
 
@@ -182,7 +182,7 @@ def test_numbers_that_cannot_be_are_the_users() -> None:
 
 
 def test_a_run_of_any_family_can_be_planned(tmp_path: Path) -> None:
-    """Only a plain Llama's parameters could be counted: all others ended in "a bug in Muster (ValueError)"."""
+    """Before, only a plain Llama's parameters could be counted: all others ended in "a bug in Muster (ValueError)"."""
     (tmp_path / "run.toml").write_text('[model]\nfamily = "gpt2"\nhidden_size = 32\nlayers = 1\nheads = 2\n')
     plan = (PLANS / "homes.toml").read_text().replace("parameters = 1e9", 'run = "run.toml"')
     plan = plan.replace("peers = 40", "peers = 6")

@@ -1,4 +1,4 @@
-"""Bytes and seconds of one round."""
+"""The bytes and seconds that one round costs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Goodput and uptime: against the paper's Table 1, against theory where there is some, and against common sense."""
+"""Goodput and uptime, checked against the paper's Table 1, against theory where it exists, and for plausibility."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from peer.plan.tables import straggler
 from tests.extra import extra
 
 TOLERANCE = 4.0  # points, of Table 1
-AT_ONCE = ExponentiatedWeibull(1e-6, 1.0, 1.0)  # slices that are back before anybody looks
+AT_ONCE = ExponentiatedWeibull(1e-6, 1.0, 1.0)  # slices that are back at once
 NEVER_YEARS = 1e12
 
 CELLS = [

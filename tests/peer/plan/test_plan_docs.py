@@ -14,16 +14,16 @@ DOCS = ROOT / "docs"
 TEXT = (DOCS / "research/results/planner.md").read_text(encoding="utf-8")
 EXPLAINED = (DOCS / "explanation/planner.md").read_text(encoding="utf-8")
 CELL = re.compile(r"(\d+) \((\d+)\)")
-NOISE_POINTS = 1.5  # rounding of both, and 30 days there against 5 days here
+NOISE_POINTS = 1.5  # rounding of both, and 30 simulated days there against 5 here
 
 
 def pairs(line: str) -> list[tuple[int, int]]:
-    """Ours and the paper's, from every cell of this line."""
+    """Return our number and the paper's from every cell of this line."""
     return [(int(ours), int(theirs)) for ours, theirs in CELL.findall(line)]
 
 
 def shown(title: str) -> list[list[tuple[int, int]]]:
-    """The cells of the document's first table with this title, row by row."""
+    """Return the cells of the document's first table with this title, row by row."""
     table = TEXT.split(f"| {title} |")[1].split("\n\n")[0]
     return [row for line in table.splitlines() if (row := pairs(line))]
 

@@ -1,4 +1,4 @@
-"""Groups drawn at random: the table of the threat analysis, and what must hold for any numbers."""
+"""The risk of groups drawn at random: the table of the threat analysis, and what must hold for any numbers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The simulated swarm: exact where nothing happens, near what was measured where faults were."""
+"""The planner's simulated swarm: exact without faults, and close to measurements with faults."""
 
 from __future__ import annotations
 

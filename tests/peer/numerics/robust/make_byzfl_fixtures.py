@@ -1,6 +1,6 @@
-"""Freezes what byzfl makes of a few stacks, as JSON on standard output, for fixtures/byzfl.json.
+"""Freezes byzfl's results for a few stacks, as JSON on standard output, for fixtures/byzfl.json.
 
-Needs byzfl 0.0.11, which is no dependency: it pulls in torchvision and plotting libraries. What it does differently is
+Needs byzfl 0.0.11, which is no dependency: it pulls in torchvision and plotting libraries. Its differences are
 allowed for here. Its Krum counts n − f − 1 neighbours, so f + 1 is asked for; its Multi-Krum does too, so it only sees
 stacks in which the hostile members are out of the question; centered clipping cannot be given a start, and starts
 at 0, which the fixed point forgets; pre-aggregators change their input. Arrays are float64, where no median is
@@ -19,7 +19,7 @@ CASES = ((5, 1, 6), (8, 2, 10), (12, 3, 8))  # members, hostile, elements
 
 
 def median_distance(values: np.ndarray) -> float:
-    """ρ as `peer.numerics.robust` chooses it, found with byzfl's own geometric median."""
+    """Return ρ as `peer.numerics.robust` chooses it, computed with byzfl's own geometric median."""
     centre = byzfl.GeometricMedian(nu=1e-9, T=STEPS)(values.copy())
     return float(np.median(np.linalg.norm(values - centre, axis=1)))
 

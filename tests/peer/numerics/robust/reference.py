@@ -1,4 +1,4 @@
-"""The rules again, the long way: float64 vectors, definitions as they are written, no Gram matrix, no chunks."""
+"""Reference versions of the merge rules, straight from the definitions: float64 vectors, no Gram matrix, no chunks."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ STEPS_MAX = 4000
 
 
 def median_of(values, weights) -> float:
-    """Midpoint where half of the weight ends between two values."""
+    """Return the weighted median; if half of the weight ends between two values, their midpoint."""
     pairs = sorted(zip(values, weights, strict=True))
     half, below = sum(weights) / 2, 0.0
     for place, (value, weight) in enumerate(pairs):
@@ -23,7 +23,7 @@ def median_of(values, weights) -> float:
 
 
 def trimmed_mean_of(values, weights, byzantine: int) -> float:
-    """Every value is a bar as wide as its weight; cut off f̂/n of the width at either end and average what is left."""
+    """Return the trimmed mean: values are bars as wide as their weight, of whose total width f̂/n is cut at each end."""
     low, high = (edge * sum(weights) for edge in (byzantine / len(values), 1 - byzantine / len(values)))
     total = mass = start = 0.0
     for value, weight in sorted(zip(values, weights, strict=True)):
@@ -71,15 +71,17 @@ def centered_clip(x, w):
 
 
 def clip_weights(x, w):
-    """Those with which CenteredClip's result is the mean."""
+    """Return the weights with which CenteredClip's result is the weighted mean."""
     away = lengths(x - centered_clip(x, w))
     radius = median_of(lengths(x - geometric_median(x, w)), w)
     return w * np.minimum(1, radius / np.maximum(away, 1e-300))
 
 
 def discount_alike(x, weights, w):
-    """Less of rows whose rests have a cosine c of more than ¼, or than is usual: (¼/c)², and no less than the other's
-    weight takes."""
+    """Return lower weights for rows whose rests have a cosine c above ¼, or above the usual: (¼/c)² times the weight.
+
+    The other row's weight limits how much is taken away.
+    """
     if len(x) < 4:
         return weights
     rests = units(x - mean(x, weights))
@@ -93,7 +95,7 @@ def discount_alike(x, weights, w):
 
 
 def discount_opposed(x, weights):
-    """Less of rows that point away from the sum of the others, and none of a row at a cosine of −¼."""
+    """Return lower weights for rows that point away from the sum of the others, and 0 from a cosine of −¼ on."""
     others = (weights[:, None] * x).sum(0) - weights[:, None] * x
     cosines = (x * others).sum(1) / np.maximum(lengths(x) * lengths(others), 1e-300)
     left = weights * np.clip(1 + 4 * cosines, 0, 1)

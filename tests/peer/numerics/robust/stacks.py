@@ -19,7 +19,7 @@ ABOUT_ORIGIN = ("rda", "robust_rda", "robust_embedding")  # lengths and directio
 
 @dataclass(frozen=True)
 class Sample:
-    """`values` float32[n, d]; members point roughly one way, as outer gradients do, and some are far off."""
+    """A stack `values`, float32[n, d], whose rows point roughly one way, as outer gradients do; some are far off."""
 
     values: np.ndarray
     weights: list[float]
@@ -30,7 +30,7 @@ class Sample:
 
     @property
     def size(self) -> float:
-        """What errors are measured by: the median length."""
+        """The median length, against which errors are measured."""
         return float(np.median(np.linalg.norm(self.values, axis=1)))
 
 

@@ -1,4 +1,4 @@
-"""Inputs that agree beyond what all have in common lose their say, and nothing else changes (docs/adr/0071)."""
+"""Inputs that agree beyond what all have in common lose weight, and nothing else changes (docs/adr/0071)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def equal(members: int) -> np.ndarray:
 
 
 def kept(vectors: np.ndarray) -> np.ndarray:
-    """What is left of equal shares, as multiples of the first one's."""
+    """Return what remains of equal shares, as multiples of the first row's."""
     weights = equal(len(vectors))
     left = discount_alike(weights, vectors @ vectors.T, weights)
     assert left.sum() == pytest.approx(1)
@@ -60,7 +60,7 @@ def test_less_alike_keeps_more() -> None:
 
 
 def test_where_most_have_one_as_near_nobody_loses() -> None:
-    """Four kinds of data, two members each: that pairs agree is usual there."""
+    """With four kinds of data and two members each, pairs that agree are usual."""
     kinds, own = fan([0.0] * 4, 1), fan([0.0] * 8, 2)
     vectors = np.sqrt(0.6) * np.repeat(kinds, 2, axis=0) + np.sqrt(0.4) * own
     assert kept(vectors) == pytest.approx([1.0] * 8, rel=0.2)

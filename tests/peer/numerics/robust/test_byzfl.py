@@ -1,4 +1,4 @@
-"""byzfl as an independent oracle, its results frozen by make_byzfl_fixtures.py."""
+"""Comparison with byzfl as an independent oracle, whose results make_byzfl_fixtures.py has frozen."""
 
 from __future__ import annotations
 

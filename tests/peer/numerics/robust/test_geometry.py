@@ -1,4 +1,4 @@
-"""Medians of numbers, inner products and what follows from them."""
+"""Weighted medians of numbers, and inner products with what is computed from them."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_a_median_of_few_has_the_bits_of_one_among_many(pairs, scale: float) -> 
 
 
 def test_equal_values_are_summed_in_roster_order() -> None:
-    """Quantised inputs are full of ties, and their weights must be added alike on every machine."""
+    """Quantised inputs have many ties, and their weights must be added in the same order on every machine."""
     generator = np.random.default_rng(3)
     values = generator.integers(-2, 3, (500, 31)).astype(np.float32)
     weights = generator.uniform(0.1, 1.0, 31)

@@ -49,7 +49,7 @@ ROBUST_RDA = (0.040, 0.083, 0.248, 0.018, 0.058, 0.075)
 
 
 def attacks(honest: np.ndarray, generator: np.random.Generator) -> Iterator[np.ndarray]:
-    """One vector that all hostile members send, or for noise one of their own each."""
+    """Yield the attacks: one vector that all hostile members send, or for noise, one of its own for each."""
     mean, deviation = honest.mean(0), honest.std(0)
     length = np.linalg.norm(mean)
     yield from (mean - factor * deviation for factor in (0.5, 1, 1.5, 2, 3, 5, 10))

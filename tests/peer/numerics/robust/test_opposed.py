@@ -1,4 +1,4 @@
-"""Who points away from the merge of all loses its say, and nothing else changes (docs/adr/0031)."""
+"""An input that points away from the merge of all loses its weight, and nothing else changes (docs/adr/0031)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ERROR = 0.25
 
 
 def fan(cosines: list[float], seed: int = 0) -> np.ndarray:
-    """Unit vectors with these cosines to one direction, and nothing else in common."""
+    """Return unit vectors that have these cosines to one direction, and nothing else in common."""
     basis = np.linalg.qr(np.random.default_rng(seed).standard_normal((ELEMENTS, len(cosines) + 1)))[0].T
     return np.stack([c * basis[0] + np.sqrt(1 - c**2) * own for c, own in zip(cosines, basis[1:], strict=True)])
 
@@ -33,7 +33,7 @@ def test_who_points_backwards_has_no_say_and_the_others_keep_their_proportions()
 
 
 def test_agreeing_with_itself_helps_nobody() -> None:
-    """Where the honest have cosines of 0.1, the two that point backwards have one of 0.17 with the merge of all."""
+    """The honest have cosines of 0.1; yet the two that point backwards have one of 0.17 with the merge of all."""
     vectors = fan([0.1**0.5] * 6 + [-(0.1**0.5)] * 2)
     shares = np.full(8, 1 / 8)
     merged = shares @ vectors

@@ -1,4 +1,4 @@
-"""RDA with one length per row: the formula, and what a minority can do to it."""
+"""RDA with one length per row: the formula, and how far a minority can move it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a voter can tell of coefficients by a part of a segment (docs/adr/0034)."""
+"""Checking coefficients against the rule when a voter sees only a part of a segment (docs/adr/0034)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ RULE = MERGES["robust_rda"]
 
 
 def vectors() -> torch.Tensor:
-    """Alike but for two: a little against the others in what is seen, their own way, and longer, in the rest."""
+    """Return similar vectors and two that differ.
+
+    In the part that is seen, the two point slightly against the others; in the rest, each its own way, and longer.
+    """
     draw = torch.Generator().manual_seed(0)
     common = torch.randn(WHOLE, generator=draw)
     stack = common + torch.randn(MEMBERS, WHOLE, generator=draw)

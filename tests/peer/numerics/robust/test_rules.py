@@ -205,7 +205,7 @@ def test_median_stays_between_honest_members_whatever_copies_the_others_send(giv
 @given(samples(4, 16), st.floats(2, 1e6))
 def test_length_of_a_hostile_member_changes_nothing(given: Sample, factor: float) -> None:
     values = given.values.copy()
-    values[0] *= 30 / np.linalg.norm(values[0]) * given.size  # beyond the median already
+    values[0] *= 30 / np.linalg.norm(values[0]) * given.size  # already beyond the median
     longer = values.copy()
     longer[0] *= np.float32(factor)
     weights = [1.0] * len(values)

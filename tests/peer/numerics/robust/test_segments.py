@@ -25,7 +25,7 @@ def pieces_of(given: Sample, start: int, stop: int) -> list[torch.Tensor]:
 
 
 def put_together(rule: str, given: Sample, inputs: TensorInputs, cuts=CUTS) -> torch.Tensor:
-    """What members make of the segments that different reducers merged."""
+    """Return the tensor that members put together from segments merged by different reducers."""
     merged = torch.cat([merge_segment(MERGES[rule], pieces_of(given, *cut), inputs).vector for cut in pairwise(cuts)])
     if is_directional(rule, inputs.embedding):
         merged = merged * float(direction_scale(tensor_radius(rule, inputs), squared_norm(merged)))
@@ -80,7 +80,7 @@ def test_segments_together_come_to_nearly_the_whole_rule() -> None:
 
 @pytest.mark.parametrize("embedding", [False, True])
 def test_cutting_a_tensor_keeps_the_bound_where_all_hostile_length_is_in_one_segment(embedding: bool) -> None:
-    """κ holds for the whole if it holds for the parts."""
+    """The bound κ holds for the whole if it holds for the parts."""
     honest = sample(5, 6, 1000, equal_weights=True).values
     hostile = np.zeros((2, 1000), np.float32)
     hostile[:, 40:60] = -1000
