@@ -1,4 +1,4 @@
-"""Whole rounds of one partition with real bytes and a reducer that may cheat: for tests and for the benchmark."""
+"""Rounds of one partition with real bytes and a reducer that may cheat, for tests and the benchmark."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ OTHERS = PeerId("others")
 
 @dataclass
 class Reduction:
-    """One partition of a round of `vectors` (float32 of the whole fragment), and everything that a voter needs."""
+    """The reduction of one partition in a round of `vectors` (float32, whole fragment), with all that a voter needs."""
 
     layout: FragmentLayout
     vectors: Sequence[Tensor]
@@ -43,7 +43,7 @@ class Reduction:
     partitions: int = 0
     partition: int = 0
     weights: Sequence[float] = ()
-    voters: int = 0  # who looks: all, unless this is a cell
+    voters: int = 0  # how many check it: all members, unless this is a cell
 
     def __post_init__(self) -> None:
         self.partitions = self.partitions or len(self.vectors)
@@ -74,7 +74,7 @@ class Reduction:
         return self.kept(merged if len(merged.coefficients) <= COEFFICIENTS_MAX else replace(merged, coefficients=()))
 
     def kept(self, reduced: ReducedPartition) -> ReducedPartition:
-        """With its bytes in the store, under the root that they have."""
+        """Put its bytes into the store, and return it with the root that they have."""
         reduced = replace(reduced, tree=merkle_tree(reduced.data, self.result.leaf_bytes))
         self.blobs.put(reduced.data, reduced.tree)
         return reduced
@@ -82,12 +82,12 @@ class Reduction:
     def with_coefficients(
         self, honest: ReducedPartition, change: Callable[[list[float]], Sequence[float]]
     ) -> ReducedPartition:
-        """Combined with other coefficients, which are published: nothing about the bytes is wrong."""
+        """Return a result combined with other coefficients, which it publishes: its bytes are consistent."""
         merged = self._merged(honest).with_coefficients(lambda own: np.array(change(own.tolist())))
         return self.kept(replace(honest, data=merged.encoded(self.result), coefficients=merged.coefficients))
 
     def forged(self, honest: ReducedPartition, name: str, own: int) -> ReducedPartition:
-        """What one of FORGERIES makes of it for a reducer that is this member."""
+        """Return the result as forged by one of FORGERIES, for a reducer that is this member."""
         merged = FORGERIES[name](self._merged(honest, honest.included.index(own)))
         return self.kept(replace(honest, data=merged.encoded(self.result), coefficients=merged.coefficients))
 
@@ -103,7 +103,7 @@ class Reduction:
         )
 
     def perturbed(self, honest: ReducedPartition, share: float, size: float, seed: int) -> ReducedPartition:
-        """Noise of `size` × the result's own spread in this share of the leaves."""
+        """Return the result with noise of `size` × its own spread in this share of the leaves."""
         generator = np.random.default_rng(seed)
         touched = generator.choice(self.leaves.count, math.ceil(share * self.leaves.count), replace=False)
         values = self.result.decode(honest.data, self.leaves.elements).numpy()
@@ -118,7 +118,7 @@ class Reduction:
     # -- looking
 
     def look(self, reduced: ReducedPartition, voter: int, trial: int = 0) -> Inspected:
-        """What a voter finds, with openings that the reducer made for it."""
+        """Return what a voter finds with the openings that the reducer made for it."""
         seed = seed_of(trial.to_bytes(8, "big") + voter.to_bytes(8, "big"), self.partition, 0)
         opened = self.opening(reduced, voter, seed)
         return self.inspector.inspect(self._inspect(reduced, opened.inputs, seed, None))
@@ -132,13 +132,13 @@ class Reduction:
         return opened.note
 
     def repeat(self, reduced: ReducedPartition, found: Inspected) -> Inspected:
-        """What somebody else makes of a refutation."""
+        """Return what somebody else finds when checking a refutation."""
         assert found.refutation is not None
         shown = found.refutation
         return self.inspector.inspect(self._inspect(reduced, shown.inputs, b"", shown.leaf))
 
     def audit(self, reduced: ReducedPartition) -> Inspected:
-        """What a recomputation of every leaf shows, all inputs being in the store."""
+        """Return what recomputing every leaf shows, with all inputs in the store."""
         return self.inspector.inspect(replace(self._inspect(reduced, (), b"", None), whole=True))
 
     def _inspect(
@@ -166,15 +166,15 @@ class Reduction:
 
 
 def is_caught(findings: Sequence[Finding], voters: int, left_out: int = 0) -> bool:
-    """One refutation is enough; of doubts it takes more than a third of all voters.
+    """Return whether the findings reject a result: one refutation, or doubts of more than a third of all voters.
 
-    `left_out`: so many doubts a leader in league leaves out of the checks that count.
+    `left_out`: how many doubts a colluding leader leaves out of the checks that count.
     """
     return Finding.REFUTED in findings or 3 * (findings.count(Finding.DOUBTFUL) - left_out) > voters
 
 
 def alike(layout: FragmentLayout, honest: int, cosine: float, seed: int) -> list[Tensor]:
-    """Honest outer gradients: a common direction with so large a cosine between any two.
+    """Return honest outer gradients: a common direction with the given cosine between any two.
 
     Rows differ in size, as those of real gradients do.
     """

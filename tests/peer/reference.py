@@ -1,4 +1,4 @@
-"""Mean and RDA over whole fragments in float64: what the wired path must come to."""
+"""Mean and RDA over whole fragments in float64: the results that the wired path must reach."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from peer.numerics.merge import DIRECTION_MIN, NORM_MIN, weighted_mean
 
 
 def reference_mean(vectors: Sequence[Tensor], weights: Sequence[float]) -> Tensor:
-    """Σ w v / Σ w over whole fragments in float64: what `mean` must come to."""
+    """Return Σ w v / Σ w over whole fragments in float64, which `mean` must reach."""
     stacked = torch.stack([vector.double() for vector in vectors])
     shares = torch.tensor(weights, dtype=torch.float64) / sum(weights)
     return (shares[:, None] * stacked).sum(0)
 
 
 def reference_rda(layout: FragmentLayout, vectors: Sequence[Tensor], weights: Sequence[float]) -> Tensor:
-    """RDA over whole fragments in float64: (Σ w‖v‖ / Σ w) · φ(Σ w φ(v) / Σ w) per tensor, embeddings by mean."""
+    """Return RDA over whole fragments in float64: (Σ w‖v‖ / Σ w) · φ(Σ w φ(v) / Σ w) per tensor; embeddings by mean."""
     merged = reference_mean(vectors, weights)
     for tensor, start in zip(layout.tensors, layout.offsets, strict=False):
         if tensor.embedding:

@@ -1,4 +1,4 @@
-"""An event loop whose clock jumps: asyncio code that waits for hours runs in milliseconds, the same way every time."""
+"""An event loop whose clock jumps: asyncio code that waits for hours runs in milliseconds, and deterministically."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         return self._now_seconds
 
     def jump(self, seconds: float) -> None:
-        """Let virtual time pass."""
+        """Advance virtual time."""
         self._now_seconds += seconds
 
 
@@ -42,6 +42,6 @@ class _JumpingSelector(selectors.DefaultSelector):
 
 
 def run_virtual(main: Coroutine[Any, Any, Result]) -> Result:
-    """`asyncio.run` in virtual time."""
+    """Run a coroutine in virtual time, like `asyncio.run`, and return its result."""
     with asyncio.Runner(loop_factory=VirtualLoop) as runner:
         return runner.run(main)

@@ -1,4 +1,4 @@
-"""Versions that wait for a learner that does not answer: few of them, and what comes after takes all over."""
+"""Versions queued for a learner that does not answer: only a few are kept, and a later adoption takes over all."""
 
 from __future__ import annotations
 

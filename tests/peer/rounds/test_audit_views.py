@@ -1,4 +1,4 @@
-"""What peers find out about others' work reaches whoever looks at the run."""
+"""What peers find out about others' work is shown to whoever looks at the run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""States that the core asks for: what is under way comes to its end where versions can be followed from it."""
+"""States that the core asks for: one under way is finished if newer versions can be reached from it by their steps."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def certificate_of(digest: bytes, fragment: int = 0, parent: bytes = b"") -> Any
 
 
 class Stand:
-    """States that arrive when the test says so; steps that are told or not; the core's ear."""
+    """A fake of work, transfer and core: states arrive when the test says so, and steps are told or not."""
 
     def __init__(self) -> None:
         self.asked: list[bytes] = []
@@ -28,7 +28,7 @@ class Stand:
         self.arrived = asyncio.Event()
         self.given_up = False
         self.begun = True
-        self.near: list[bytes] = []  # versions that can be followed, the newest last
+        self.near: list[bytes] = []  # versions that can be reached, the newest last
         self.told_steps: set[bytes] = set()
         self.told: list[Event] = []
         self.taken: list[Any] = []
@@ -55,11 +55,11 @@ class Stand:
 
     @property
     def anchors(self) -> Stand:
-        """We hold nothing, of states that are as long as a hundred steps."""
+        """The peer's anchors, which hold nothing; a state is as long as a hundred steps."""
         return self
 
     def held(self, fragment: int) -> None:
-        """Nothing."""
+        """Hold no state."""
 
     def state_bytes(self, fragment: int) -> int:
         return 100
@@ -191,7 +191,7 @@ def test_a_step_that_nobody_tells_is_asked_for_again_when_there_is_a_newer_versi
 
 
 def test_what_was_reached_before_the_core_wanted_it_counts() -> None:
-    """The core may know of a newer version, and ask for it a little later."""
+    """The core may learn of a newer version and ask for it only a little later."""
 
     async def course(stand: Stand) -> None:
         stand.near, stand.told_steps = [b"v1", b"v2"], {b"v2"}

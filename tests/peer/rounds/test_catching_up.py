@@ -1,4 +1,4 @@
-"""A newcomer on a line where a state takes several versions is there in the end (design §8)."""
+"""A newcomer on a line so slow that a state takes several versions catches up in the end (design §8)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def test_a_newcomer_catches_up_while_versions_go_on(name: str) -> None:
 
 
 def test_many_catch_up_at_once_though_donors_give_little() -> None:
-    """Each of their steps comes a quarter as fast as a step must that has a donor for itself."""
+    """Each newcomer gets steps at a quarter of the rate required of a donor that serves one alone."""
     moving = replace(SWARMS["eight at once, donors give 1 Mbit/s"], newcomers=4, given_mbit=0.5)
     found = catching(moving)
     assert len(found.seconds) == 4

@@ -1,4 +1,4 @@
-"""The sums that a peer shows are those of the chains that it holds, also after it has changed sides."""
+"""The sums that a peer shows are those of the chains that it holds, also after it has switched branches."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LEFT, RIGHT = (0, 1), (2, 3)
 
 
 def grown(chain: Chain, *rosters: tuple[int, ...], tokens: int = 100) -> Chain:
-    """The same chain with these versions, in which every member has so much work."""
+    """Append these versions to a chain, with so many tokens from every member, and return it."""
     for roster in rosters:
         contributors = tuple(Contributor(peer=CLUB.ids[number], tokens=tokens, steps=10) for number in roster)
         chain.append(CLUB.certify(chain, roster, contributors=contributors))
@@ -29,7 +29,7 @@ def grown(chain: Chain, *rosters: tuple[int, ...], tokens: int = 100) -> Chain:
 
 
 def work_of(chain: Chain, first: int) -> tuple[CertifiedWork, dict[str, int]]:
-    """What the versions after `first` add up to."""
+    """Return the sums and the credit of the versions after `first`."""
     outcomes = [one.outcome for one in chain.between(first, chain.version)]
     credit = Credit(1)
     for outcome in outcomes:

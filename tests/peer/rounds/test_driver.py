@@ -69,7 +69,7 @@ def config_of(versions: int = 10_000, **pace: Any) -> RunConfig:
 
 
 class Inline(Executor):
-    """Does the work at once: virtual time must not pass behind a thread's back."""
+    """An executor that works inline, so that virtual time does not pass while a thread works."""
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         future: Future[Any] = Future()
@@ -82,7 +82,7 @@ class Inline(Executor):
 
 @dataclass
 class InProcessLearner:
-    """The learner behind the interface of `LearnerClient`; `steps_at` is the trace of its steps in virtual time."""
+    """A learner in this process, with the interface of `LearnerClient`; `steps_at` are its steps' virtual times."""
 
     learner: Learner
     steps_at: list[float] = field(default_factory=list)
@@ -154,7 +154,7 @@ class Swarm:
             self.peers.append(peer)
 
     async def add(self, identity: Identity, manifest: Manifest) -> Peer:
-        """A peer that does not hear anybody yet."""
+        """Return a new peer that does not hear anybody yet."""
         random = iter(range(1 << 30))
         core = Core(
             manifest,
@@ -184,13 +184,13 @@ class Swarm:
         return Peer(identity, driver, learner, failures)
 
     def part(self, first: int) -> None:
-        """Nothing goes any more between the first peers and the others."""
+        """Cut the network between the first peers and the others."""
         names = [peer.identity.peer_id for peer in self.peers]
         self.sides = (frozenset(names[:first]), frozenset(names[first:]))
         self.network.partition(*self.sides)
 
     def heal(self) -> None:
-        """Everybody hears everybody again."""
+        """Reconnect the network, so that everybody hears everybody again."""
         self.sides = ()
         self.network.heal()
 
@@ -198,7 +198,7 @@ class Swarm:
         return next((index for index, side in enumerate(self.sides) if peer.identity.peer_id in side), 0)
 
     async def train(self, steps: int) -> None:
-        """Every learner makes this many steps, one per STEP_SECONDS."""
+        """Let every learner make this many steps, one per STEP_SECONDS."""
         loop = asyncio.get_running_loop()
         for number in range(steps):
             for peer in self.peers:
@@ -216,7 +216,7 @@ class Swarm:
             await asyncio.sleep(STEP_SECONDS)
 
     async def train_until(self, done: Callable[[], bool], steps_max: int) -> None:
-        """Train, at most so many steps, until something is true."""
+        """Train until `done` returns true, for at most `steps_max` steps."""
         for _ in range(0, steps_max, STEPS_PER_PRESENCE):
             await self.train(STEPS_PER_PRESENCE)
             if done():
@@ -224,7 +224,7 @@ class Swarm:
         raise AssertionError(f"not so after {steps_max} steps")
 
     def have_made(self, versions: int, since: list[list[int]]) -> Iterator[bool]:
-        """Of each peer and fragment: whether it has come so many versions further since then."""
+        """Yield, for each peer and fragment, whether it has made so many more versions since then."""
         for peer, before in zip(self.peers, since, strict=True):
             for now, then in zip(peer.versions, before, strict=True):
                 yield now >= then + versions
@@ -324,7 +324,7 @@ def test_what_either_half_has_certified_is_in_the_model_of_both_afterwards(tmp_p
 
 @pytest.mark.slow
 def test_in_passes_every_version_gives_everybody_a_lane_of_its_own(tmp_path: Path) -> None:
-    """And how long an adoption took is told in steps, whatever the numbers of the windows are."""
+    """Also, the length of an adoption is reported in steps, whatever the windows' numbers are."""
     config = config_of()
     config = config.model_copy(update={"data": config.data.model_copy(update={"order": "passes"})})
     read: list[int] = []
@@ -355,7 +355,7 @@ def test_in_passes_every_version_gives_everybody_a_lane_of_its_own(tmp_path: Pat
 
 @pytest.mark.parametrize("codec", ["int4", *extra(["fp32"])])
 def test_a_cheating_reducer_is_found_before_anything_is_applied(tmp_path: Path, codec: str) -> None:
-    """Its bytes are signed and complete, but a twentieth of the leaves is not what the inputs come to."""
+    """Its bytes are signed and complete, but a twentieth of the leaves does not follow from the inputs."""
     config = config_of(fragments=1)
     config = config.model_copy(
         update={"outer": OuterSpec(merge="robust_rda", contribution_codec=codec, result_codec=codec)}
@@ -457,7 +457,7 @@ def test_a_round_that_is_given_up_at_once_leaves_no_step(tmp_path: Path) -> None
 
 
 class Spy(Fault):
-    """Strikes never, and remembers where it could have."""
+    """A fault that never strikes, and remembers where it could have."""
 
     reached: ClassVar[set[str]] = set()
 
@@ -482,7 +482,7 @@ def test_every_point_at_which_a_peer_can_be_killed_is_passed(tmp_path: Path) -> 
 
 @pytest.mark.parametrize("seconds", [15.0, *extra([30.0])])
 def test_a_frozen_network_does_not_slow_the_learner(seconds: float, tmp_path: Path) -> None:
-    """(design §6.5, 2) So long without any delivery: steps go on at the same rate, and versions resume afterwards."""
+    """Without any delivery, steps continue at the same rate; versions resume afterwards (design §6.5, 2)."""
 
     async def main() -> tuple[Swarm, list[int], list[int]]:
         swarm = Swarm(config_of(min_group=2), 3, tmp_path)  # nobody goes on alone

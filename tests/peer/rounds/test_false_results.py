@@ -1,4 +1,4 @@
-"""A cheating reducer is convicted by its own signature, and no honest one ever: evidence over real bytes."""
+"""Evidence over real bytes: a cheating reducer is convicted by its own signature, and never an honest one."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_one_touched_leaf_convicts_whoever_signed_it(merge: str, codecs: tuple[s
 @pytest.mark.parametrize("name", ["noisy_results", "selfish_results", "garbage_results"])
 @pytest.mark.parametrize("codecs", CODECS, ids=str)
 def test_a_forger_is_convicted_by_any_leaf_of_what_it_signed(name: str, codecs: tuple[str, str]) -> None:
-    """Of a part that got longer, of noise, and of bytes that are no numbers: coefficients were as the rule has them."""
+    """It may forge a longer part, noise, or bytes that are not numbers; its coefficients are those of the rule."""
     of = standard(codecs=codecs)
     lie = of.reduction.forged(of.reduction.honest(), name, own=GROUP.members.index(CULPRIT))
     for leaf in range(of.reduction.leaves.count):
@@ -66,7 +66,7 @@ def test_a_forger_is_convicted_by_any_leaf_of_what_it_signed(name: str, codecs: 
 def test_no_leaf_of_an_honest_result_convicts(
     outer: OuterSpec, codecs: tuple[str, str], included: tuple[int, ...] | None
 ) -> None:
-    """Neither with attackers nor with idle members among its inputs."""
+    """This holds with attackers and with idle members among its inputs."""
     outer = outer.model_copy(update={"contribution_codec": codecs[0], "result_codec": codecs[1]})
     vectors = alike(LAYOUT, MEMBERS, 0.5, 2)
     vectors[1] = -10 * vectors[1]
@@ -124,7 +124,7 @@ def test_an_input_that_no_honest_reducer_takes_convicts_whoever_took_it() -> Non
 
 
 def test_an_honest_reducer_is_not_framed_by_other_inputs_than_it_had() -> None:
-    """Neither by a second input set, nor by contributors that opened something else than they committed."""
+    """Not by a second input set, nor by contributors that opened something else than they had committed."""
     of = standard()
     honest = of.reduction.honest()
     result = of.result(honest)
@@ -197,9 +197,9 @@ def test_results_of_nothing_and_input_sets_in_no_form_convict_nobody() -> None:
 
 
 def test_an_honest_result_of_before_bundles_said_their_size_convicts_nobody() -> None:
-    """A run goes on when its peers are updated, and anybody may have kept what was weighted by an older rule.
+    """A run continues when its peers are updated, and anybody may have kept a result weighted by an older rule.
 
-    That cut the heaviest at 1.5 × the median of the whole input set, also where others were not merged.
+    That rule cut the heaviest at 1.5 × the median of the whole input set, even when not all of it was merged.
     """
     outer = OuterSpec(merge="mean")
     of = round_of(outer, alike(LAYOUT, MEMBERS, 0.5, 1), tokens=(100, 110, 120, 200))
@@ -217,7 +217,7 @@ FLOATS = st.floats(allow_nan=False, allow_infinity=False) | st.sampled_from([0.0
 @settings(max_examples=60, deadline=None)
 @given(st.data(), st.sampled_from(sorted(MERGES)), st.integers(0, 2**53), st.integers(0, 3))
 def test_whatever_a_liar_signs_is_judged(data: st.DataObject, merge: str, tokens: int, steps: int) -> None:
-    """Its own commitments and results may hold any number: the verdict is one of two, and nothing else happens."""
+    """Its own commitments and results may hold any numbers: there are just two verdicts, and no other outcome."""
     of = standard(merge)
     lie = cheated(of)
     norms = st.lists(st.floats(0, 1e36), min_size=6, max_size=10).map(tuple)
@@ -246,7 +246,7 @@ def test_whatever_a_liar_signs_is_judged(data: st.DataObject, merge: str, tokens
 @pytest.mark.parametrize("tokens", [0, 100])
 @pytest.mark.parametrize("merge", sorted(MERGES))
 def test_a_result_of_nothing_that_counts_ends_nobody_who_judges_it(merge: str, tokens: int) -> None:
-    """Anybody can sign all of it alone, and send it to everybody."""
+    """Anybody can sign such a result alone and send it to everybody."""
     of = standard(merge)
     lie = cheated(of)
     commits = [

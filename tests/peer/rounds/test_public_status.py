@@ -1,4 +1,4 @@
-"""What a peer tells whoever asks: bounded, not too often, and nothing but PeerError for nonsense."""
+"""The status that a peer gives to anybody: it is bounded and rate-limited, and nonsense only raises PeerError."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ IDS = [Identity(digest_of(b"member", bytes([number]))).peer_id for number in ran
 
 
 def round_of(number: int, members: int) -> RoundView:
-    """A round that took as many characters as one can."""
+    """Return a round whose view is as long as one can be."""
     return RoundView(
         fragment=number % 4,
         version=number + 1,
@@ -131,7 +131,7 @@ def test_known_nonsense_is_refused(text: bytes) -> None:
 
 
 class Desk(StatusResponder):
-    """Counts how often the status was made."""
+    """A status responder that counts how often the status was made."""
 
     def __init__(self) -> None:
         self.made = 0
@@ -163,7 +163,7 @@ def test_a_peer_answers_who_asks_and_ignores_answers() -> None:
     requests = PeerRequests(Anchors((), ()), b"manifest", list, lambda to, message, _: sent.append((to, message)))
     asker = PeerId("asker")
     requests.handle(asker, StatusAsk(), b"", 0.0)
-    assert sent == []  # not ready to tell anything
+    assert sent == []  # not ready to answer yet
     requests.tell_status(lambda: public_status(snapshot(), []))
     for message in (StatusAsk(), StatusAsk(), ManifestAsk(), StatusAnswer(status=b"{}"), ManifestAnswer(manifest=b"")):
         requests.handle(asker, message, b"", 0.0)

@@ -1,4 +1,4 @@
-"""Whom a fetcher asks for the steps that it missed, and for how long (design §8)."""
+"""Which holders a fetcher asks for the steps that it missed, and for how long (design §8)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MISSED: list[Any] = [SimpleNamespace(digest=digest) for digest in (b"v1", b"v2",
 
 
 class Holders:
-    """By their first letter: s(ilent), e(mpty-handed), l(iar), h(onest). Also the fetcher's tensor work."""
+    """Holders that behave by their first letter: silent, empty-handed, liar, honest; also the fetcher's tensor work."""
 
     def __init__(self) -> None:
         self.asked: list[str] = []
@@ -41,7 +41,7 @@ class Holders:
 
 
 def follow(names: list[str]) -> tuple[bytes, list[str]]:
-    """How far we get, and who was asked."""
+    """Follow the steps with these holders; return the version reached, and who was asked."""
     holders, begun = Holders(), HeldState(b"v0", None)  # type: ignore[arg-type]
     asked = [PeerId(name) for name in names]
     reached = run_virtual(follow_steps(begun, MISSED, asked, holders, holders))  # type: ignore[arg-type]

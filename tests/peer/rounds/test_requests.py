@@ -1,4 +1,4 @@
-"""What a newcomer is told, and how much of it."""
+"""A peer's answers to a newcomer's requests, and their limits."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ ORGANISER = Identity(b"o" * 32)
 
 
 class Donor:
-    """The answering end, and what it has posted."""
+    """The answering peer, and what it has posted."""
 
     def __init__(self, answering: AnswerBudget | None = None) -> None:
         self.posted: list[tuple[PeerId, Transfer]] = []

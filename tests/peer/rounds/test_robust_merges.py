@@ -40,11 +40,11 @@ LAYOUT = FragmentLayout(
 EXACT_ANYWHERE = ("mean", "rda", "median", "trimmed_mean")  # cutting a tensor changes nothing but rounding
 ROUNDING = 2e-5  # relative; float32 sums in another order, and coefficients that were rounded to float32
 STRENGTHS = (0.0, 1e-9, 0.3, 1.0, 1.3, 4.0, 1e3, 1e15)  # times the length that the honest have
-SPREAD = 1.0  # of honest members' directions: length of what is their own over what they share
+SPREAD = 1.0  # of honest directions: the length of each one's own part over that of the common part
 
 
 def cloud(count: int, seed: int) -> list[Tensor]:
-    """Outer gradients of honest members: one common direction per tensor, noise as long as it, lengths that differ."""
+    """Return honest outer gradients: one common direction per tensor, noise as long as it, and differing lengths."""
     generator = torch.Generator().manual_seed(seed)
     common = torch.randn(LAYOUT.elements, generator=generator)
     noise = torch.randn(count, LAYOUT.elements, generator=generator) * SPREAD
@@ -53,17 +53,17 @@ def cloud(count: int, seed: int) -> list[Tensor]:
 
 
 def weights_for(count: int, seed: int) -> list[float]:
-    """Whatever speeds they have, truncation leaves weights within a factor of 1.5 of the median."""
+    """Return weights within a factor of 1.5 of the median, as truncation leaves them, whatever the speeds."""
     return (0.5 + torch.rand(count, generator=torch.Generator().manual_seed(seed))).tolist()
 
 
 def tensor_errors(found: Tensor, wanted: Tensor) -> list[float]:
-    """Distance per tensor of the fragment."""
+    """Return the distance for each tensor of the fragment."""
     return [float((found[start:stop] - wanted[start:stop]).norm()) for start, stop in pairwise(LAYOUT.offsets)]
 
 
 def honest_spread(vectors: list[Tensor], centre: Tensor) -> list[float]:
-    """Root mean squared distance of the honest members to their own merge, per tensor."""
+    """Return, per tensor, the root mean squared distance of the honest members to their own merge."""
     squares = [[error**2 for error in tensor_errors(vector, centre)] for vector in vectors]
     return [math.sqrt(sum(column) / len(vectors)) for column in zip(*squares, strict=True)]
 
@@ -81,7 +81,7 @@ def test_the_order_of_members_changes_only_rounding(rule: MergeRule, order: list
 @settings(max_examples=8)
 @given(st.integers(-20, 20), st.floats(0.01, 100), st.integers(1, 5), st.integers(0, 99))
 def test_scale_passes_through(rule: MergeRule, exponent: int, unit: float, partitions: int, seed: int):
-    """Longer inputs give a result as much longer; the unit in which weights are counted changes nothing."""
+    """Longer inputs give a proportionally longer result; the unit of the weights changes nothing."""
     vectors, weights, cut = cloud(6, seed), weights_for(6, seed), Partitioning.of(LAYOUT, partitions)
     scaled = merge_all([vector * 2.0**exponent for vector in vectors], [unit * w for w in weights], rule, cut)
     assert relative(scaled, merge_all(vectors, weights, rule, cut) * 2.0**exponent) < ROUNDING
@@ -91,7 +91,7 @@ def test_scale_passes_through(rule: MergeRule, exponent: int, unit: float, parti
 @given(st.integers(2, 6), st.integers(0, 99))
 @settings(max_examples=10)
 def test_spans_over_several_partitions(rule: MergeRule, partitions: int, seed: int):
-    """Rules that look at a whole segment choose α for each: then the result stays within the members' spread."""
+    """Rules that see a whole segment choose α for each segment; the result stays within the members' spread."""
     vectors, weights = cloud(6, seed), weights_for(6, seed)
     whole = merge_all(vectors, weights, rule, Partitioning.of(LAYOUT, 1))
     cut = merge_all(vectors, weights, rule, Partitioning.of(LAYOUT, partitions))
@@ -107,7 +107,7 @@ def test_spans_over_several_partitions(rule: MergeRule, partitions: int, seed: i
 @given(st.integers(2, 6), st.integers(0, 99))
 @settings(max_examples=10)
 def test_by_row_only_matrices_differ(name: str, partitions: int, seed: int):
-    """No row is cut, so its reducer gives it its length; members rescale vectors and nothing else."""
+    """No row is cut, so its reducer gives it its length; members rescale only vectors."""
     vectors, weights, tensor = cloud(6, seed), weights_for(6, seed), MERGES[name]
     row, cut = replace(tensor, by_row=True), Partitioning.of(LAYOUT, partitions)
     found, whole = merge_all(vectors, weights, row, cut), merge_all(vectors, weights, row, Partitioning.of(LAYOUT, 1))
@@ -143,10 +143,10 @@ def test_two_of_eight_cannot_leave_the_honest_spread(codec: str, partitions: int
 
 @st.composite
 def attacks(draw: st.DrawFn, members: int, hostile: int) -> Callable[[list[Tensor]], list[Tensor]]:
-    """What so many hostile members send, who see what the honest have: tensor by tensor any length and direction.
+    """Draw an attack by so many hostile members, who know the honest vectors.
 
-    Towards the honest mean, away from it or askew, all the same way or each its own; copies of one of the honest;
-    what the honest have, many times longer or the other way round; ALIE.
+    Each tensor may have any length and direction: towards the honest mean, away from it or askew, the same for all or
+    different for each; or they send copies of an honest vector, or it many times longer or reversed; or ALIE.
     """
     kind = draw(st.sampled_from(["together", "apart", "copies", "scaled", "alie"]))
     angle, strength = draw(st.floats(0, math.pi)), draw(st.sampled_from(STRENGTHS))
@@ -168,7 +168,10 @@ def attacks(draw: st.DrawFn, members: int, hostile: int) -> Callable[[list[Tenso
 
 
 def askew(honest: Tensor, side: Tensor, angle: float, strength: float) -> Tensor:
-    """Tensor by tensor at this angle to the honest mean, towards `side`, so many times as long as the honest are."""
+    """Return a vector that has, in each tensor, this angle to the honest mean towards `side`.
+
+    It is `strength` times as long as the median honest vector.
+    """
     sent = torch.empty(LAYOUT.elements)
     for start, stop in pairwise(LAYOUT.offsets):
         mean, own = honest[:, start:stop].mean(0), side[start:stop]
@@ -185,9 +188,9 @@ def askew(honest: Tensor, side: Tensor, angle: float, strength: float) -> Tensor
 def test_with_a_third_of_the_weight_they_move_it_as_far_as_theory_has_it(
     codec: str, data: st.DataObject, members: int, seed: int, share: float
 ):
-    """Fewer than a third of 4 to 16 members, whatever they send, hold a share β ≤ 1/3 of the weight: of each tensor the
-    merge stays within √(2β/(1 − 2β)) of the honest spread of the `rda` that the honest have by themselves, beside what
-    rule and codec are off without anybody hostile.
+    """Fewer than a third of 4 to 16 members hold a share β ≤ 1/3 of the weight. Whatever they send, in each tensor
+    the merge stays within √(2β/(1 − 2β)) honest spreads of the honest members' own `rda`, apart from the error that
+    rule and codec have without anybody hostile.
 
     So κ ≤ 2β/(1 − 2β), twice the least that any rule can have (`peer.numerics.robust.rules`); with two of eight equal
     members that is the honest spread itself. In a group so small that they and the heaviest of the honest hold two
@@ -242,7 +245,7 @@ def test_with_three_sevenths_of_the_weight_they_turn_a_tensor_around():
 @pytest.mark.parametrize("codec", ["fp32", "int8", "int4", "e3m0"])
 @pytest.mark.parametrize("rule", RULES)
 def test_what_is_not_finite_never_reaches_a_rule(codec: str, rule: MergeRule):
-    """A hostile member commits to bytes that decode to NaN: it is left out, and the others' merge is as without it."""
+    """A hostile member that commits to bytes decoding to NaN is left out, and the merge is as without it."""
     cut, encoding = Partitioning.of(LAYOUT, 2), CODECS[codec]
     contributions = contribute(cloud(8, 3), cut, encoding)
     members = members_of(contributions, weights_for(8, 3))
@@ -266,7 +269,7 @@ def test_what_is_not_finite_never_reaches_a_rule(codec: str, rule: MergeRule):
 
 
 def test_plain_rules_do_leave_it():
-    """The test above would notice: a mean, and the length of an `rda`, follow whoever sends the longest vector."""
+    """The test above would notice: a mean, and an `rda`'s length, follow the longest vector."""
     cut, vectors, weights = Partitioning.of(LAYOUT, 2), cloud(8, 1), [1.0] * 8
     sent = [vector * 1e3 if index < 2 else vector for index, vector in enumerate(vectors)]
     wanted = merge_all(vectors[2:], weights[2:], MERGES["rda"], cut)

@@ -1,4 +1,4 @@
-"""Spot checks with real bytes: honest results pass, cheated ones do not, whatever the codecs and the rule."""
+"""Spot checks with real bytes: honest results pass and forged ones do not, whatever the codecs and the rule."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ Change = Callable[[list[float]], list[float]]
 
 
 def attacked(rule: str = "robust_rda", codecs: tuple[str, str] = ("int8", "int8"), seed: int = 1) -> Reduction:
-    """Eight members, two of which send minus ten times what they have; partition 0 has the embedding in it."""
+    """Return a reduction of eight members, two of which send −10 times their vector; partition 0 has the embedding."""
     vectors = alike(LAYOUT, VOTERS, 0.5, seed)
     for member in HOSTILE:
         vectors[member] = -10 * vectors[member]
@@ -43,7 +43,7 @@ def attacked(rule: str = "robust_rda", codecs: tuple[str, str] = ("int8", "int8"
 
 
 def as_much_as_the_first(own: list[float]) -> list[float]:
-    """For the hostile, of whom the rule leaves nothing."""
+    """Return coefficients that give the hostile, which the rule leaves out, as much as the first."""
     return [own[0] if member in HOSTILE else alpha for member, alpha in enumerate(own)]
 
 
@@ -58,7 +58,7 @@ def test_honest_results_pass(codecs: tuple[str, str], partition: int) -> None:
 
 
 def test_what_was_opened_is_decoded_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """To recompute the leaves, and to run the rule on them."""
+    """One decoding serves to recompute the leaves and to run the rule on them."""
     reduction = Reduction(LAYOUT, alike(LAYOUT, VOTERS, 0.5, 1))
     honest, known, decoded = reduction.honest(), BlockCodec.decode, []
 
@@ -94,7 +94,7 @@ def test_every_rule_passes_with_attackers_and_idle_members(rule: MergeRule) -> N
 
 @pytest.mark.parametrize("rule", [*MERGES.values(), replace(MERGES["robust_rda"], by_row=True)], ids=str)
 def test_a_contribution_without_weight_changes_no_byte(rule: MergeRule) -> None:
-    """Whoever is on probation can send what it likes (docs/adr/0017)."""
+    """A peer on probation may send anything without effect (docs/adr/0017)."""
     vectors = alike(LAYOUT, VOTERS, 0.5, 4)
     vectors[3] = 1e6 * vectors[3]
     reduction = Reduction(LAYOUT, vectors, rule, partitions=2, weights=[1.0, 2.0, 1.5, 0.0, 1.0, 1.0, 1.2, 1.0])
@@ -119,7 +119,7 @@ def test_a_touched_leaf_is_refuted_and_everybody_can_repeat_it(rule: str, codecs
 @pytest.mark.parametrize("name", ["noisy_results", "selfish_results", "garbage_results"])
 @pytest.mark.parametrize("codec", ["fp32", "bf16", "int8", "int4"])
 def test_whoever_looks_refutes_what_a_forger_signs_beside_honest_coefficients(name: str, codec: str) -> None:
-    """Noise, its own part ten times as long, bytes that are no numbers: each leaf of it is wrong."""
+    """It forges noise, a part of its own ten times as long, or bytes that are not numbers: each leaf is wrong."""
     reduction = attacked(codecs=(codec, codec))
     lie = reduction.forged(reduction.honest(), name, own=0)
     for voter in LOOKERS:
@@ -162,7 +162,10 @@ def test_coefficients_that_are_not_the_rules_are_doubted(name: str, change: Chan
 
 
 def split_up(codec: str, members: int, askew: bool = False) -> Reduction:
-    """A partition of so many small segments that a voter sees a few hundred elements of any; a quarter is hostile."""
+    """Return a reduction with so many small segments that a voter sees a few hundred elements of each.
+
+    A quarter of the members is hostile.
+    """
     vectors, own = alike(MANY, members, 0.5, 1), alike(MANY, members, 0.0, 2)
     for member in hostile_of(members):
         vectors[member] = own[member] if askew else -10 * vectors[member]
@@ -225,7 +228,7 @@ def test_openings_that_are_not_what_was_committed_count_as_none() -> None:
 
 @pytest.mark.parametrize(("members", "partitions"), [(16, 8), *extra([(16, 1), (32, 32)])])
 def test_the_only_voter_of_a_cell_is_shown_no_more_than_fits_into_a_message(members: int, partitions: int) -> None:
-    """Inputs of all the others are opened for it, as for a voter of a group."""
+    """The inputs of all others are opened for it, as for a voter of a group."""
     large = FragmentLayout(0, (TensorSpec("matrix", (1000, 1000)),))
     made = Reduction(large, alike(large, members, 0.5, 1), partitions=partitions, voters=1)
     honest = made.honest()
@@ -280,7 +283,7 @@ def test_garbage_that_its_own_reducer_takes_in_ends_no_voter(outer: OuterSpec, f
 
 @pytest.mark.parametrize("codec", ["fp32", "int8"])
 def test_an_accomplice_that_takes_in_more_than_was_committed_is_doubted(codec: str) -> None:
-    """A contributor claims a hundredth of its length, so what it sends counts a hundred times; its reducer knows."""
+    """A contributor claims a hundredth of its length, so its vector counts a hundredfold; its reducer colludes."""
     vectors = alike(LAYOUT, VOTERS, 0.6, 0)
     [other] = alike(LAYOUT, 1, 0.0, 777)
     vectors[3] = 100 * other
@@ -295,7 +298,7 @@ def test_an_accomplice_that_takes_in_more_than_was_committed_is_doubted(codec: s
 @pytest.mark.parametrize("weight", [0.0, 1.0])
 @pytest.mark.parametrize("rule", ["mean", "robust_rda"])
 def test_nobody_makes_honest_results_doubtful_by_how_sums_are_rounded(rule: str, weight: float) -> None:
-    """Squares of the smallest numbers are rounded up in float32; a claim may be off as far as it is admitted."""
+    """Squares of tiny numbers round up in float32, and a claimed length may be wrong as far as it is admitted."""
     for value, claimed in ((3.3e-23, 1.0), (1.0, 1 - 0.9e-4)):
         vectors = alike(LAYOUT, VOTERS, 0.6, 0)
         vectors[3] = torch.zeros(LAYOUT.elements)
@@ -311,7 +314,7 @@ def test_nobody_makes_honest_results_doubtful_by_how_sums_are_rounded(rule: str,
 
 
 def test_a_result_that_does_not_decode_where_nobody_looked_is_doubted() -> None:
-    """Else nobody could apply it, round after round, and nobody would know why."""
+    """Otherwise nobody could apply it, round after round, and nobody would know why."""
     vectors = alike(MANY, VOTERS, 0.5, 0)
     reduction = Reduction(MANY, vectors, codecs=("fp32", "fp32"), partitions=2, partition=0)
     honest = reduction.honest()
@@ -351,7 +354,7 @@ def test_leaves_side_by_side_are_one_window(contribution: str) -> None:
 
 
 def test_a_reduction_of_nothing_passes() -> None:
-    """A fragment with fewer rows than partitions."""
+    """A partition is empty if the fragment has fewer rows than partitions."""
     layout = FragmentLayout(0, (TensorSpec("gain", (2, 4)),))
     vectors = alike(layout, 3, 0.5, 0)
     reduction = Reduction(layout, vectors, partitions=3, partition=1)

@@ -1,4 +1,4 @@
-"""Garbage in real encodings: found by reducers, judged by anybody, and never in what an honest peer encodes."""
+"""Invalid data in real encodings: reducers find it, anybody can judge it, and honest peers never encode it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tensor side of a round as one peer does it, and what it amounts to over a whole round of several."""
+"""The tensor work of a round in one peer, and its result over a whole round of several peers."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def config_of(**outer: Any) -> RunConfig:
 
 
 class Round:
-    """Members that share one blob store, as if every part had arrived."""
+    """A round whose members share one blob store, as if every part had arrived."""
 
     def __init__(self, config: RunConfig, vectors: list[Tensor], partitions: int) -> None:
         self.blobs = BlobStore(1 << 26)
@@ -99,7 +99,7 @@ class Round:
 
 
 def stepped(config: RunConfig, members: int) -> tuple[Tensor, list[Tensor], Tensor]:
-    """Anchor, each member's parameters after one SGD step of its own batch, and those after one step of all batches."""
+    """Return the anchor, and parameters after an SGD step: each member's on its own batch, then one on all batches."""
     [layout] = layouts_of(config)
     anchor = genesis_states(config)[0].anchor
     batches = torch.randint(0, 256, (members, 2, 9), generator=torch.Generator().manual_seed(3))
@@ -163,7 +163,7 @@ def test_what_is_not_as_committed_is_left_out() -> None:
 
 
 def test_what_a_reducer_tells_of_its_norms_changes_nothing() -> None:
-    """Everybody finds these; one that told others stopped a run for good, since nobody could apply its results."""
+    """Everybody computes them. Before, false norms stopped a run for good, since nobody could apply the results."""
     world = Round(config_of(merge="robust_rda"), stepped(config_of(), 3)[1], 2)
     reduced = [world.reduce(0), world.reduce(1)]
     lie = [replace(one, squared_norms=tuple(2 * norm for norm in one.squared_norms)) for one in reduced]
@@ -171,10 +171,10 @@ def test_what_a_reducer_tells_of_its_norms_changes_nothing() -> None:
 
 
 def test_who_claims_more_gives_no_merge_its_length_where_others_are_left_out() -> None:
-    """Three of ten, a thousand times as long as the others, and a reducer of theirs that merges four of the honest.
+    """Three of ten send vectors a thousand times as long, and their reducer merges only four of the honest.
 
-    Weighted for a sum of all ten (docs/adr/0046), they had more than half of those that are in it: a step of 525
-    where honest ones are below 1.
+    Before, weights were for a sum of all ten (docs/adr/0046), so the three had more than half of what was merged:
+    a step of 525, while honest ones are below 1.
     """
     config = config_of(merge="robust_rda", learning_rate=1.0, momentum=0.0)
     anchor, vectors, _ = stepped(config, 4)
@@ -219,7 +219,7 @@ def test_an_included_member_carries_what_it_made_since_its_snapshot() -> None:
 @pytest.mark.parametrize("adoption", ["overwrite", "blend"])
 def test_overwrite_and_blend_have_no_reference(adoption: str) -> None:
     result = adopted(Included(KEY, (True, True)), (False, False), adoption).result
-    assert result.update == Restart(Counters(2, 32, 0, 2))  # by which the learner knows that its own work is in there
+    assert result.update == Restart(Counters(2, 32, 0, 2))  # this tells the learner that its own work is in there
 
 
 def test_a_member_outside_rebases_on_the_old_anchor() -> None:
@@ -240,7 +240,7 @@ def test_a_version_with_a_snapshot_of_a_process_that_is_gone_replaces_what_we_ho
 
 @pytest.mark.parametrize(("rate", "momentum", "share"), [(0.5, 0.8, 0.2), (1.0, 0.0, 0.5), (0.1, 0.0, 1.0)])
 def test_who_leaves_a_branch_keeps_a_share_of_its_way(rate: float, momentum: float, share: float) -> None:
-    """As much as brings the anchor half of the way, if everybody brings it and momentum has run out."""
+    """The share is such that the anchor moves half of the way if everybody brings it and momentum has run out."""
     config = config_of(learning_rate=rate, momentum=momentum)
     lost, (theta, *_), _ = stepped(config, 2)
     work = Round(config, [theta, theta], 1).members[0]
@@ -279,10 +279,10 @@ def test_a_fetched_state_counts_what_was_included() -> None:
 
 
 class TestErrorFeedback:
-    """What encoding cuts off one contribution goes into the next (design §6.2 step 10)."""
+    """Error feedback: what encoding loses of one contribution goes into the next (design §6.2 step 10)."""
 
     def encode(self, world: Round, key: RoundKey, vector: Tensor) -> tuple[Tensor, Tensor]:
-        """What member 0 meant to send and what the others decode; its blobs hold the parts."""
+        """Return what member 0 meant to send and what the others decode; its blobs hold the parts."""
         work = world.members[0]
         encoded = work.encode(Encode(key, world.partitions), vector, Counters(2, 32, 0, 2))
         cut, codec = work._partitioning(0, world.partitions), work._contribution_codec
@@ -291,7 +291,7 @@ class TestErrorFeedback:
         return work._anchors.current(0).anchor - vector, torch.cat(sent)
 
     def rounds(self, count: int, counted: tuple[bool, ...], codec: str = "int2", feedback: bool = True) -> Any:
-        """The same outer gradient again and again, each time certified with `counted`; returns it and what was sent."""
+        """Send the same outer gradient `count` times, each certified with `counted`; return it and what was sent."""
         config = config_of(contribution_codec=codec, error_feedback=feedback)
         anchor, vectors, _ = stepped(config, 2)
         world = Round(config, vectors, len(counted))
@@ -363,7 +363,7 @@ def test_who_missed_a_version_takes_the_step_that_it_is_told(merge: str, codec: 
     assert outsider.step_bytes(certificate) == len(step)
     genesis = genesis_states(config)[0]
     elsewhere, held = HeldState(digest_of(b"elsewhere"), genesis), HeldState(parent, genesis)
-    assert outsider.follow(certificate, step, elsewhere) is None  # it is not where the step begins
+    assert outsider.follow(certificate, step, elsewhere) is None  # its state is not the one at which the step begins
     reached = outsider.follow(certificate, step, held)
     assert reached is not None
     assert reached.digest == certificate.digest
@@ -379,7 +379,7 @@ def test_who_missed_a_version_takes_the_step_that_it_is_told(merge: str, codec: 
 
 
 def test_what_a_cell_brings_is_the_gradient_that_its_step_would_take() -> None:
-    """Four members in two cells, these in a group of two: the mean of all, cut into other partitions (ADR 0011)."""
+    """Four members in two cells, which form a group of two, get the mean of all, in other partitions (ADR 0011)."""
     config = config_of(learning_rate=1.0, momentum=0.0)
     anchor, vectors, _ = stepped(config, 4)
     cells = [Round(config, vectors[first : first + 2], 3) for first in (0, 2)]
@@ -391,7 +391,7 @@ def test_what_a_cell_brings_is_the_gradient_that_its_step_would_take() -> None:
         upper = Encode(RoundKey(0, 0, digest_of(b"the group")), 2, merged)
         encoded = cell.members[0].encode_merged(upper)
         assert encoded is not None
-        assert (encoded.tokens, encoded.steps) == (0, 0)  # whose work it is, the core says
+        assert (encoded.tokens, encoded.steps) == (0, 0)  # the core says whose work it is
         for root in encoded.part_roots:
             group.blobs.add(cell.blobs.get(root), cell.members[0].leaf_bytes[0])
         group.encoded.append(encoded)
@@ -407,7 +407,7 @@ def test_what_a_cell_brings_is_the_gradient_that_its_step_would_take() -> None:
 
 
 def test_a_cell_that_hostile_members_made_too_long_brings_nothing() -> None:
-    """Each of their segments is admissible, and together they are one segment of the group above."""
+    """Each of its segments is admissible, but together they form one inadmissible segment of the group above."""
     config = config_of(merge="robust_rda", contribution_codec="int8", result_codec="int8")
     anchor, vectors, _ = stepped(config, 1)
     cut, hostile = Partitioning.of(layouts_of(config)[0], 3), anchor.clone()

@@ -1,4 +1,4 @@
-"""`muster verify` of evidence: whoever has the file and the run's manifest comes to the verdict of the peers."""
+"""`muster verify` of evidence: with the file and the run's manifest, anybody reaches the same verdict as the peers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ RUN = CertifiedRun()
 
 
 class Word(Wire):
-    """A body: what is in it does not matter to a contradiction."""
+    """A statement's body, whose content does not matter to a contradiction."""
 
     word: str
 
@@ -32,7 +32,7 @@ def vote(word: str, run_id: bytes = RUN.manifest.run_id) -> Statement:
 
 
 def kept(folder: Path, one: Statement, other: Statement) -> Path:
-    """A peer's folder with the run and evidence of these two; the file of the latter."""
+    """Write a peer's folder with the run and the evidence of these two statements; return the evidence file."""
     run = folder / f"run-{RUN.manifest.run_id.hex()[:16]}"
     run.mkdir()
     (run / MANIFEST_FILE).write_bytes(RUN.manifest.to_wire())

@@ -1,10 +1,10 @@
-"""Freezes the folder of a run as this version writes it, for later minor versions to go on from.
+"""Freezes the folder of a run as this version writes it, so that later minor versions can be tested to continue it.
 
     python -m tests.peer.runs.make_run
 
 writes `tests/peer/runs/vMAJOR.MINOR/`: the folder of the first of two peers after a few versions of a tiny model, with
-the learner's 8-bit optimizer in it, and beside it `expected.json`, what this version made of it. Run it before
-`PROTOCOL_MINOR` grows, on the commit that is left behind. What was released is never written again.
+the learner's 8-bit optimizer in it, and beside it `expected.json`, with the results of this version. Run it before
+`PROTOCOL_MINOR` grows, on the last commit of the old version. The folder of a released version is never rewritten.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ from tests.peer.virtual_loop import run_virtual
 
 FOLDER = Path(__file__).parent / f"v{OURS}"
 EXPECTED = "expected.json"
-STEPS = 24  # six versions of each fragment, about
+STEPS = 24  # about six versions of each fragment
 STEPS_AFTER = 3
 
 
 def tiny() -> RunConfig:
-    """A run whose embedding is just large enough for 8-bit moments."""
+    """Return a run whose embedding is just large enough for 8-bit moments."""
     model = ModelSpec(hidden_size=16, layers=1, heads=2, intermediate_size=16)
     return config_of().model_copy(update={"model": model, "inner": InnerSpec(warmup_steps=0)})
 
 
 async def keep(peer: Peer, directory: RunDirectory, votes: RecordLog) -> None:
-    """What a peer writes: manifest, votes, certificates, checkpoint."""
+    """Write what a peer writes: manifest, votes, certificates, checkpoint."""
     directory.keep_manifest(peer.driver.engine.core.manifest)
     directory.vote_log.append(*votes.read())
     captured = await Checkpointer(directory, peer.driver, peer.presence).capture()
@@ -50,7 +50,7 @@ async def keep(peer: Peer, directory: RunDirectory, votes: RecordLog) -> None:
 
 
 async def make(folder: Path) -> dict[str, object]:
-    """Train, and keep the first peer's folder; returns what a later version has to find there."""
+    """Train, and keep the first peer's folder; return what a later version must find there."""
     with tempfile.TemporaryDirectory() as temporary:
         swarm = Swarm(tiny(), 2, Path(temporary))
         await swarm.start()

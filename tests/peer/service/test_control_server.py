@@ -1,4 +1,4 @@
-"""The control socket: who can open it, what it answers, and that nothing anybody sends hurts the peer."""
+"""The control socket: who can open it, what it answers, and that no request harms the peer."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ async def echo(request: Request) -> Answer:
 
 
 def serving(directory: Path, client: Callable[[], Awaitable[Any]]) -> Any:
-    """What `client` returns while a server runs in `directory`."""
+    """Return the client's result, obtained while a server runs in `directory`."""
 
     async def scenario() -> Any:
         server = await ControlServer.start(directory, echo)
@@ -166,7 +166,7 @@ def test_a_peer_that_hangs_or_dies_within_its_answer_is_told(tmp_path: Path) -> 
                 connection.sendall(answer)
 
         with pytest.raises(LocalError, match=f"the peer with data directory {tmp_path} does not answer"):
-            ask(tmp_path, "status", timeout_seconds=0.1)  # nobody accepts, the kernel takes the request all the same
+            ask(tmp_path, "status", timeout_seconds=0.1)  # nobody accepts, but the kernel takes the request
         listener.accept()[0].close()
         for answer in (b"", b'{"asked": "sta'):
             dying = threading.Thread(target=die_after, args=(answer,))
@@ -177,7 +177,7 @@ def test_a_peer_that_hangs_or_dies_within_its_answer_is_told(tmp_path: Path) -> 
 
 
 def test_an_answer_that_only_trickles_in_is_not_waited_for(tmp_path: Path) -> None:
-    """A byte within every wait would else hold whoever asks for as long as there are bytes."""
+    """Otherwise one byte within each wait would hold up whoever asks for as long as bytes arrive."""
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(tmp_path / SOCKET_NAME))
         listener.listen()

@@ -1,4 +1,4 @@
-"""What stands beside a host: its words are passed on, it is started again, and it ends with the host."""
+"""The dashboard process beside a host: its output is passed on, it is restarted, and it ends with the host."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LASTING = "import os, signal; print(os.getpid(), flush=True); signal.pause()"
 
 
 async def watched(code: str, enough: Callable[[list[str]], bool], folder: Path) -> list[str]:
-    """What is said until that is enough; then whoever watches is cancelled."""
+    """Return the lines that a kept-running process says until they are enough; then cancel the watcher."""
     lines: list[str] = []
     satisfied = asyncio.Event()
 

@@ -26,7 +26,7 @@ def test_a_line_of_something_else_stays_as_it_is(line: str) -> None:
 
 
 class Meanwhile(threading.Event):
-    """Does the next thing whenever the reader waits, and then says that all is over."""
+    """An event that does the next thing whenever the reader waits, and in the end says that all is over."""
 
     def __init__(self, *things: Callable[[], object]) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Metrics of a peer: real scrapes over HTTP, and a dashboard that asks for nothing else."""
+"""Metrics of a peer: real scrapes over HTTP, and a dashboard that queries only these metrics."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ DASHBOARD = ROOT / "docs/grafana/muster.json"
 
 
 def snapshot(**changes: Any) -> PeerSnapshot:
-    """A learner that has seen something of everything."""
+    """Return a learner's snapshot with something in every field."""
     values: dict[str, Any] = {
         "peer_id": "12D3KooWme",
         "run_id": "ab" * 32,

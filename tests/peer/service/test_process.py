@@ -1,4 +1,4 @@
-"""A peer as a process: what ends it, and in which order. The node here is a stand-in; `tests/real` has real ones."""
+"""A peer as a process: what ends it, and in which order. The node is a fake here; `tests/real` has real ones."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ INVITE = str(Invite(bytes(32), KEY, (PeerAddress.parse(f"/ip4/127.0.0.1/tcp/9/p2
 
 
 class Stand:
-    """A node that trains nothing: drained, it is over; what happens to it is written down."""
+    """A fake node that trains nothing, ends once drained, and records what happens to it."""
 
     def __init__(self) -> None:
         self.happened: list[str] = []
@@ -90,7 +90,7 @@ class Stand:
             self.over.set_result(None)
 
     def end_run(self) -> None:
-        """From another thread."""
+        """End the run; callable from another thread."""
         self.over.get_loop().call_soon_threadsafe(self.over.set_result, None)
 
     def last_words(self) -> Sequence[str]:
@@ -107,21 +107,21 @@ class Stand:
 
 
 class Stubborn(Stand):
-    """Its rounds never end."""
+    """A node whose rounds never end."""
 
     def drain(self) -> None:
         self.happened.append("drain")
 
 
 class Listed(Stand):
-    """Of a run that lets in only peers that are named."""
+    """A node of a run that admits only named peers."""
 
     def invite(self, _: object = ()) -> str:
         raise UsageError("name one")
 
 
 class OnSlowDisk(Stand):
-    """Its last save takes longer than stopping may."""
+    """A node whose last save takes longer than stopping may."""
 
     async def save_last(self) -> None:
         await asyncio.sleep(3 * process.STOP_SECONDS_MAX)
@@ -129,7 +129,7 @@ class OnSlowDisk(Stand):
 
 
 class OnDeadDisk(Stand):
-    """Its last save never ends."""
+    """A node whose last save never ends."""
 
     async def save_last(self) -> None:
         await asyncio.Event().wait()
@@ -137,7 +137,7 @@ class OnDeadDisk(Stand):
 
 @pytest.fixture
 def alarms(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
-    """Alarms that were set: a real one would belong to the test run. Handlers are as before afterwards."""
+    """Record the alarms that are set, as real ones would hit the test run; restore signal handlers afterwards."""
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
     seen: list[int] = []
     monkeypatch.setattr(signal, "alarm", seen.append)
@@ -147,7 +147,7 @@ def alarms(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
 
 
 class Run:
-    """One service run, with what it said; `driver` acts on it from another thread once its socket is there."""
+    """One service run with its output; `driver` acts on it from another thread once its socket exists."""
 
     def __init__(self, directory: Path, stay: bool = False, kind: type[Stand] = Stand) -> None:
         self.options = ServiceOptions(directory, stay=stay, show_invite=True)
@@ -185,7 +185,7 @@ class Run:
         return self.nodes[0].happened
 
     def wait_for(self, text: str) -> None:
-        """Until its last line has this."""
+        """Wait until its last line contains the text."""
         until = time.monotonic() + 20
         while text not in self.lines[-1]:
             assert time.monotonic() < until
@@ -219,7 +219,7 @@ def test_a_host_without_an_invite_for_anybody_says_why_and_goes_on(tmp_path: Pat
 
 
 def test_an_invite_is_shown_only_once_the_metrics_have_their_port(tmp_path: Path, alarms: list[int]) -> None:
-    """It may have been taken since the start, or be the one that this peer listens at."""
+    """The port may have been taken since the start, or be the one on which this peer listens."""
     said: list[str] = []
 
     async def start() -> Stand:
@@ -277,7 +277,7 @@ def test_a_last_save_that_takes_longer_than_stopping_may_is_no_failure(
 
 
 def test_a_first_signal_does_not_cost_the_last_save() -> None:
-    """As when a service is stopped while its peer, whose run is over, still saves."""
+    """For example when a service is stopped while its peer, whose run is over, still saves."""
     requests, lines = ShutdownRequests(), list[str]()
 
     class OnBusyDisk(Stand):
@@ -458,6 +458,6 @@ def test_what_killed_processes_left_is_removed_and_what_is_in_use_stays(short_fo
 
 @pytest.fixture
 def short_folder() -> Iterator[Path]:
-    """A folder whose path leaves room for the names of sockets, which pytest's own does not."""
+    """Yield a folder with a path short enough for sockets, unlike pytest's."""
     with tempfile.TemporaryDirectory() as folder:
         yield Path(folder)

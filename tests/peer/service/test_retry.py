@@ -1,4 +1,4 @@
-"""Coming back before the network does."""
+"""Retrying when a peer is back before its network is."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.peer.virtual_loop import run_virtual
 
 
 class Network:
-    """Nobody answers the first `silent` times."""
+    """A network in which nobody answers the first `silent` times."""
 
     def __init__(self, silent: int) -> None:
         self.silent = silent

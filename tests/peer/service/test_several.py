@@ -1,4 +1,4 @@
-"""Several processes by one command: what they say, how they end, and that one does not end the others."""
+"""Several processes started by one command: their output, how they end, and that one does not end the others."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def child(name: str, program: str, *arguments: str, told: str = "") -> PeerChild
 
 
 def run(*children: PeerChild, on: Callable[[str], None] = lambda line: None) -> tuple[int, list[str]]:
-    """The exit code and all lines; `on` hears of each of them."""
+    """Run the children; return the exit code and all lines, each of which is also passed to `on`."""
     lines: list[str] = []
 
     def say(line: str) -> None:
@@ -74,7 +74,7 @@ def test_one_that_is_killed_is_said_and_the_others_go_on() -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_reaches_all_once_and_a_second_one_again(number: signal.Signals) -> None:
-    """As the first Ctrl-C, which drains, and the second, which stops, whatever signal it is."""
+    """Like Ctrl-C: the first signal drains and the second stops, whichever signal it is."""
     seen: list[str] = []
 
     def on(line: str) -> None:

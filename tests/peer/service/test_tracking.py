@@ -1,4 +1,4 @@
-"""`--track`: what is drawn of a peer, and that no library of others holds up or ends a run."""
+"""`--track`: what trackers draw of a peer, and that no tracking library can delay or end a run."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def snapshot(**changes: Any) -> PeerSnapshot:
 
 
 class Drawn:
-    """A tracker that keeps what it is given."""
+    """A tracker that records what it is given."""
 
     viewer = "look here"
 
@@ -49,14 +49,14 @@ class Drawn:
 
 
 class Broken(Drawn):
-    """One whose library fails."""
+    """A tracker whose library fails."""
 
     def note(self, step: int, numbers: Mapping[str, float], sample: str) -> None:
         raise ValueError("no room left\nat all")
 
 
 def drawn(kind: type[Drawn], folder: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[list[Drawn], list[str]]:
-    """Draw a run of two snapshots with such a tracker; returns it, if it was made, and what was said."""
+    """Draw a run of two snapshots with such a tracker; return it, if it was made, and the messages."""
     made: list[Drawn] = []
     said: list[str] = []
     noted = threading.Event()

@@ -1,4 +1,4 @@
-"""What a session says once its peer has ended."""
+"""The messages of a session whose peer has ended."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a session is given to take part in: an invite as somebody pasted it, or a run file."""
+"""The ways to tell a session what to join: an invite, as somebody pasted it, or a run file."""
 
 from __future__ import annotations
 

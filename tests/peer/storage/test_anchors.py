@@ -1,4 +1,4 @@
-"""Which states and steps a peer still has for others, and where they lie."""
+"""The states and steps that a peer still keeps for others, and where they are stored."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def moved(state: OuterState, way: float) -> OuterState:
 
 
 def installed(anchors: Anchors, versions: int, step_bytes: int = 0) -> list[OuterState]:
-    """So many versions of fragment 0, named by their numbers."""
+    """Install so many versions of fragment 0, named by their numbers, and return their states."""
     first = anchors.current(0)
     states = [moved(first, float(version)) for version in range(versions)]
     for version, state in enumerate(states):

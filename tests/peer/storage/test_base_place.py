@@ -1,4 +1,4 @@
-"""Where a peer remembers the base of its run to lie."""
+"""Remembering where the base of a peer's run is on disk."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_the_owners_own_goes_before_the_one_that_was_fetched(tmp_path: Path):
     assert noted_base(tmp_path) == str(own)
     before = (tmp_path / NOTE).stat()
     note_base(tmp_path, RUN, str(own))
-    assert (tmp_path / NOTE).stat() == before  # a full disk keeps no peer from its next start
+    assert (tmp_path / NOTE).stat() == before  # a full disk must not prevent the next start
     (own / "model.safetensors").unlink()
     assert noted_base(tmp_path) == str(fetched)
 

@@ -1,4 +1,4 @@
-"""Bytes of rounds in flight: bounded, and nobody's flood drives out what others sent."""
+"""The store for bytes of rounds in flight: it is bounded, and no sender's flood evicts what others sent."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ LEAF_BYTES = 64
 
 
 def taken(size: int) -> int:
-    """What a blob of this size counts for: itself, its tree and its place in the books."""
+    """Return the bytes that a blob of this size counts for: itself, its tree and its entry."""
     return size + ENTRY_BYTES + NODE_BYTES * merkle_tree(bytes(size), LEAF_BYTES).nodes
 
 
 def room(*sizes: int) -> int:
-    """The bound within which blobs of these sizes fit."""
+    """Return the bound within which blobs of these sizes just fit."""
     return sum(map(taken, sizes))
 
 
@@ -59,7 +59,7 @@ def test_one_sender_can_not_use_more_than_all_of_it() -> None:
 
 
 def test_what_a_round_needs_stays_whoever_sent_it() -> None:
-    """Also what the flood itself sent first: it must not be taken back once the others count on it."""
+    """This includes what the flooding peer sent first: it must not vanish once others rely on it."""
     store = BlobStore(room(*[10] * 8))
     roots = [store.add(data(number), LEAF_BYTES, sender) for number, sender in enumerate([None, FLOOD, A])]
     store.needed = frozenset(root for root in roots if root)

@@ -1,4 +1,4 @@
-"""Certificates on disk: those of the newest checkpoint are always there, however long the run is."""
+"""The certificate log on disk: the newest checkpoint's certificates are always there, however long the run is."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_what_was_added_comes_back_in_another_life(tmp_path: Path) -> None:
 
 
 def test_a_disk_that_refuses_is_told_with_the_name_of_the_file(tmp_path: Path) -> None:
-    """And as certificates, not as votes, whose log is of the same kind."""
+    """The error names the certificates' file, not that of the votes, whose log is of the same kind."""
     path = tmp_path / "certificates-0"
     with file_size_limit(20), pytest.raises(LocalError) as told:
         CertificateLog(path).add(grown(CLUB.chain(), 1).certificates)
@@ -58,7 +58,7 @@ def test_a_disk_that_refuses_is_told_with_the_name_of_the_file(tmp_path: Path) -
 def test_at_every_moment_both_checkpoints_can_be_loaded(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
 ) -> None:
-    """The one that was written last, however many have failed since, and the one that is about to be; on any branch."""
+    """Both are the one written last, however many have failed since, and the one to be written; on any branch."""
     path = tmp_path_factory.mktemp("log") / "log"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "CHAIN_KEPT", 6)
@@ -70,7 +70,7 @@ def test_at_every_moment_both_checkpoints_can_be_loaded(
             rosters = data.draw(st.lists(st.sampled_from([EVERYONE, (0, 1)]), min_size=back + 1, max_size=6))
             chain = CLUB.grow(chain.truncated(chain.version - back), *rosters)
             if data.draw(st.booleans()):
-                log = CertificateLog(path)  # another life
+                log = CertificateLog(path)  # as after a restart
             log.add(PackedHistory(chain.certificates[-6:]))
             is_written = data.draw(st.booleans())
             if is_written:

@@ -1,4 +1,4 @@
-"""What a peer keeps of credit across restarts, and what `muster credit` prints of it."""
+"""The credit that a peer keeps across restarts, and what `muster credit` prints of it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def said(run: CertifiedRun, **changes: str) -> list[tuple[PeerId, Presence]]:
 
 
 def forgetful(chains: list[Chain]) -> list[Chain]:
-    """Only the newest four certificates are kept."""
+    """Return the chains with only their newest four certificates."""
     return [Chain(one.rules, one.fragment, one.genesis, PackedHistory(one.certificates[-4:])) for one in chains]
 
 
@@ -37,7 +37,7 @@ def test_credit_outlives_certificates_and_restarts(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(credit, "UNSETTLED_VERSIONS", 2)
     run = CertifiedRun()
     for _ in range(5):
-        book = CreditBook(tmp_path, run.manifest.run_id, 2)  # another life each time
+        book = CreditBook(tmp_path, run.manifest.run_id, 2)  # as after a restart each time
         run.advance(2)
         book.hear(said(run))
         book.save(forgetful(run.chains))

@@ -1,4 +1,4 @@
-"""Folders of runs that this and earlier minor versions have written (`tests/peer/runs/`): a peer goes on from them."""
+"""Run folders written by this and earlier minor versions (`tests/peer/runs/`): a peer can continue from them."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from peer.storage.run_directory import Captured, RunDirectory, RunState, head_of
 from tests.peer.rounds.test_driver import windows_of
 
 RUNS = Path(__file__).parents[1] / "runs"
-BYTES_MAX = 300_000  # of each, as it lies in the repository
+BYTES_MAX = 300_000  # of each folder in the repository
 FOLDERS = sorted(path.parent for path in RUNS.glob("v*/expected.json"))
 
 
 class Frozen:
-    """A copy of one of the folders, and what its version made of it."""
+    """A copy of one of the folders, with the results of its version."""
 
     def __init__(self, folder: Path, copy: Path) -> None:
         shutil.copytree(folder, copy, dirs_exist_ok=True)
@@ -51,7 +51,7 @@ def frozen(request: pytest.FixtureRequest, tmp_path: Path) -> Frozen:
 
 
 def test_there_is_a_run_of_this_version_and_all_are_small() -> None:
-    """The next minor version needs it: `python -m tests.peer.runs.make_run` writes it."""
+    """The next minor version needs the run of this one; `python -m tests.peer.runs.make_run` writes it."""
     assert RUNS / f"v{OURS}" in FOLDERS
     for folder in FOLDERS:
         assert sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()) < BYTES_MAX
@@ -74,7 +74,7 @@ def test_votes_still_bind(frozen: Frozen) -> None:
 
 
 def test_the_learner_goes_on_where_it_stopped(frozen: Frozen) -> None:
-    """The same data, parameters and moments: its next losses are those that it would have had."""
+    """Data, parameters and moments are the same, so its next losses are those that it would have had."""
     state_path = frozen.load().learner_state
     assert state_path is not None
     state, config = load_file(state_path), frozen.manifest.config

@@ -1,4 +1,4 @@
-"""What a peer saves: whole or not there, whatever happens, and nothing twice."""
+"""The generations that a peer saves: each is complete or absent, whatever happens, and nothing is stored twice."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ RUN_ID = bytes(range(32))
 
 
 def held(*versions: int) -> list[Held]:
-    """Fragments at these versions."""
+    """Return one held fragment for each of these versions."""
     states = [OuterState.begin(torch.full((5,), 10.0 * at + one), 0.0) for at, one in enumerate(versions)]
     return [Held(one, bytes([one]) * 32, state) for one, state in zip(versions, states, strict=True)]
 
 
 def learner_of(folder: Path, step: int) -> Path:
-    """A file as the learner writes it."""
+    """Write a file as the learner does, and return its path."""
     (folder / "learner-new").mkdir(parents=True, exist_ok=True)
     path = folder / "learner-new" / "learner.safetensors"
     write_tensors(path, {"step": torch.tensor(step)})
@@ -51,7 +51,7 @@ def save(folder: Path, *versions: int, step: int | None = None) -> None:
 
 
 def read(folder: Path) -> tuple[tuple[int, ...], int | None] | None:
-    """Versions, whose states are as they were, and the learner's step of what is found."""
+    """Return the versions and the learner's step of the newest generation, after checking its states; or None."""
     generations = Generations(folder, RUN_ID)
     newest = generations.newest()
     if newest is None:
@@ -116,7 +116,7 @@ def test_only_the_newest_is_there_while_a_part_of_the_next_is_written(tmp_path):
 
 
 def renew(folder: Path, *versions: int, only: Sequence[int] = (), step: int | None = None) -> None:
-    """Save these fragments alone, or a learner that holds these versions."""
+    """Save only these fragments, or a learner that holds these versions."""
     generations = Generations(folder, RUN_ID)
     staged, learner = generations.stage(held(*versions), only), None if step is None else learner_of(folder, step)
     heads = None if step is None else [one.head for one in held(*versions)]
@@ -348,7 +348,7 @@ def test_a_directory_that_cannot_be_is_said_in_words(tmp_path):
 
 
 def publish(folder: Path, **changes: object) -> None:
-    """A generation as another version of Muster, or another run, would have written it."""
+    """Write a generation as another version of Muster, or another run, would have written it."""
     newest = Generations(folder, RUN_ID).newest()
     assert isinstance(newest, Generation)
     data = Index.to_wire(newest.index.model_copy(update=changes))

@@ -1,4 +1,4 @@
-"""A state that somebody fetches is kept while its holder goes on: one, and not for ever (design §8)."""
+"""Pins: a state that somebody fetches is kept while its holder continues, but only one and not forever (design §8)."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_who_goes_on_lets_go() -> None:
 
 
 def test_what_several_fetch_is_kept_until_the_last_of_them_goes_on() -> None:
-    """Else whoever asks for a piece, and then for a step, has taken the state from all others."""
+    """Otherwise one that asks for a piece and then for a step would take the state away from all others."""
     pins = Pins()
     pins.keep(0, OLD, ASKER, 0.0)
     pins.keep(0, OLD, OTHER, 1.0)
@@ -71,7 +71,7 @@ def test_who_asks_for_ever_keeps_others_waiting_for_a_while_only() -> None:
 
 
 def test_who_never_stops_asking_gives_way_to_the_first_other_one() -> None:
-    """It asks more often than the other one: it must not begin a turn of its own again as soon as one is over."""
+    """It asks more often than the other: when its turn is over, it must not begin another one at once."""
     pins, now = Pins(), 0.0
     while now < PIN_SECONDS_MAX + IDLE_SECONDS:
         pins.keep(0, OLD, ASKER, now)

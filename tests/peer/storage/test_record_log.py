@@ -43,7 +43,7 @@ class TestRecordLog:
         written = path.read_bytes()
         torn = written[:cut] + data.draw(st.sampled_from([b"", bytes(20), b"\xff" * 9]))
         path.write_bytes(torn)
-        whole = votes[: sum(torn[:size] == written[:size] for size in sizes[1:])]  # what tore may end as a vote did
+        whole = votes[: sum(torn[:size] == written[:size] for size in sizes[1:])]  # a torn tail may equal a vote's
         log = RecordLog(path)
         assert log.read() == whole
         log.append(b"after the crash")
@@ -63,7 +63,7 @@ class TestRecordLog:
         assert RecordLog(path).read() == []
 
     def test_what_lies_behind_a_torn_record_is_never_read(self, tmp_path):
-        """A torn record may hold bytes that look like a record; they must not come to life."""
+        """A torn record may contain bytes that look like a record; they must never be read as one."""
         path = tmp_path / "votes"
         RecordLog(path).append(b"forged")
         forged = path.read_bytes()

@@ -1,4 +1,4 @@
-"""What survives a restart: states that are the certified ones, certificates, votes, the learner's file."""
+"""The run directory, which survives a restart: the certified states, certificates, votes and the learner's file."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def rules_of(manifest: Manifest) -> Rules:
 
 
 def certify(chain: Chain, state: OuterState) -> Certificate:
-    """The next version, signed by the only voter there is."""
+    """Return the next version's certificate, signed by the only voter."""
     root = digest_of(b"bytes")
     outcome = Outcome(
         fragment=chain.fragment,
@@ -86,7 +86,7 @@ def certify(chain: Chain, state: OuterState) -> Certificate:
 
 
 def advanced(manifest: Manifest, versions: int) -> tuple[list[Chain], list[OuterState]]:
-    """Both fragments, so many versions on."""
+    """Return chains and states of both fragments after so many versions."""
     states = genesis_states(CONFIG)
     chains = [Chain(rules_of(manifest), fragment, digest) for fragment, digest in enumerate(manifest.genesis)]
     for fragment, chain in enumerate(chains):
@@ -195,7 +195,7 @@ def test_a_full_disk_at_a_start_leaves_the_manifest(tmp_path: Path, manifest: Ma
     directory = RunDirectory(tmp_path, manifest.run_id)
     directory.keep_manifest(manifest)
     with file_size_limit(0):
-        directory.keep_manifest(manifest)  # nothing has to be written
+        directory.keep_manifest(manifest)  # nothing needs to be written
         with pytest.raises(LocalError, match=r"manifest.bin cannot be written: File too large"):
             directory.keep_manifest(manifest.model_copy(update={"created_unix_seconds": 1}))
     assert directory.known_manifest() == manifest

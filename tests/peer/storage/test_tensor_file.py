@@ -1,4 +1,4 @@
-"""Ordinary safetensors files, without a second copy in memory."""
+"""Writing and mapping ordinary safetensors files without a second copy in memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the processes of a swarm are started with."""
+"""The arguments with which the processes of a swarm are started."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SETTINGS = ("model.layers=1", "data.path=text/**/*.md")
 
 
 def test_the_host_hosts_the_run_that_the_swarm_was_told_to_start(monkeypatch) -> None:
-    """`--set` reached the report only, and the host began the run of the file."""
+    """Before, `--set` reached only the report, and the host began the run of the file."""
     told: list[SwarmOptions] = []
     monkeypatch.setattr(commands, "_run_swarm", lambda options, *_: told.append(options))
     line = ["swarm", "--config", str(TINY), "--versions", "7", *(word for one in SETTINGS for word in ("--set", one))]

@@ -1,4 +1,4 @@
-"""Peers as child processes: how their ends are told, and that none is left."""
+"""Peers as child processes: how their exits are reported, and that none is left over."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ENDING_SECONDS = 30.0
 
 @pytest.fixture
 def waiting(tmp_path: Path) -> Iterator[PeerProcess]:
-    """A peer that waits for an invite on its standard input."""
+    """Yield a peer that waits for an invite on its standard input."""
     peer = PeerProcess.start("peer-1", tmp_path / "peer-1", ["join", "-", "--yes"])
     yield peer
     kill_all([peer])

@@ -1,4 +1,4 @@
-"""The figures of a swarm, from snapshots as peers would have told them."""
+"""The report of a swarm, from snapshots as peers would have reported them."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def watch_of(learners: int) -> SwarmWatch:
 
 
 def ended(learners: int, versions: list[int], **more: object) -> SwarmWatch:
-    """A swarm that began at version 0 and ended well."""
+    """Return the watch of a swarm that began at version 0 and ended well."""
     watch = watch_of(learners)
     watch.note("host", told("host", [0] * FRAGMENTS), 0.0)
     for name in watch.names:

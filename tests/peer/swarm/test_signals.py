@@ -1,4 +1,4 @@
-"""What a signal to `muster swarm` does, whoever sends it: a terminal, `kill` or a service manager."""
+"""Signals to `muster swarm`, whether sent by a terminal, `kill` or a service manager."""
 
 from __future__ import annotations
 

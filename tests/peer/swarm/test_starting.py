@@ -1,4 +1,4 @@
-"""What a swarm says while its host starts."""
+"""The phases that a swarm shows while its host starts."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from peer.swarm.watch import SwarmWatch
 
 
 class Shown:
-    """Keeps the phases that are shown."""
+    """A view that records the phases that are shown."""
 
     def __init__(self) -> None:
         self.phases: list[str] = []

@@ -1,4 +1,4 @@
-"""What is shown of a swarm fits the terminal and says what was seen."""
+"""The view of a swarm, which fits the terminal and reports what was seen."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ def test_the_summary_tells_success_from_failure_and_shows_the_sample() -> None:
 
 
 def test_losses_on_other_text_are_not_compared_with_frequencies_of_python_s() -> None:
-    """A run over conversations was told what bytes of source text reach."""
+    """Before, a run on conversations was compared with the losses of byte frequencies in source code."""
     watch = swarm(2)
     report = report_of(watch, 2, 151.0)
     assert "(unigrams 3.22, bigrams 2.43)" in "\n".join(lines_of(summary(report, "", None, bytewise=True)))

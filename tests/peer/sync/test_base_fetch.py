@@ -1,4 +1,4 @@
-"""A base that is given: whoever lacks it gets it from those who have it, piece by piece, and takes no false one."""
+"""Fetching a base that the run's peers give away: piece by piece, from those that have it, and never a false one."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ HOST, NEWCOMER, OTHER = (Identity(digest_of(b"base", name)) for name in (b"host"
 
 @pytest.fixture(scope="module")
 def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One of some megabytes."""
+    """Return the folder of a base of a few megabytes."""
     return write_base(tmp_path_factory.mktemp("base"), inner=2048)
 
 
 @pytest.fixture(scope="module")
 def manifest(base: Path) -> Manifest:
-    """Of a run whose host gives it."""
+    """Return the manifest of a run whose host gives away the base."""
     config = describe(adapter_run(base, give_base=True)).config
     return Manifest(
         config=config,
@@ -64,7 +64,7 @@ def pieces_of(manifest: Manifest) -> int:
 
 
 class Holder:
-    """A peer that hands out its base, and says nothing more after so many questions."""
+    """A peer that hands out its base, and falls silent after so many questions."""
 
     def __init__(self, network: MemoryNetwork, identity: Identity, answers: float = math.inf) -> None:
         self.asked = 0
@@ -93,7 +93,7 @@ class Holder:
 
 
 async def got(part: Path, file: BaseFile, served: Sequence[ServedFile], answers: float = math.inf) -> tuple[bool, int]:
-    """Whether one look at these holders brings the whole file to `part`; and how many questions they were asked."""
+    """Return whether one try with these holders brings the whole file to `part`, and how many questions it took."""
     network = MemoryNetwork(1)
     newcomer, holders = network.transport(NEWCOMER.peer_id), []
     for identity, one in zip((HOST, OTHER), served, strict=False):
@@ -120,7 +120,7 @@ def served_by(base: Path, file: BaseFile) -> ServedFile:
 
 
 def damaged(path: Path, folder: Path, piece: int) -> Path:
-    """The same file, but for one byte of this piece."""
+    """Return a copy of the file with one byte of this piece changed."""
     content = bytearray(path.read_bytes())
     content[piece * STATE_PIECE_BYTES + 7] ^= 1
     found = folder / "damaged"

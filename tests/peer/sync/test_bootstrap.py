@@ -1,4 +1,4 @@
-"""What a newcomer makes of the manifests that others show it: memory transport, virtual time."""
+"""Which of the manifests that others show it a newcomer accepts, over the memory transport in virtual time."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ NEWCOMER, HOLDER, LIAR = (Identity(digest_of(name)).peer_id for name in (b"newco
 
 
 def fetched(shown: dict[PeerId, bytes], run_id: bytes) -> Manifest:
-    """What the newcomer ends with if these peers answer with these bytes."""
+    """Return the manifest that the newcomer accepts if these peers answer with these bytes."""
 
     async def show(network: MemoryNetwork, peer: PeerId, data: bytes) -> None:
         transport = network.transport(peer)
@@ -61,7 +61,7 @@ def test_a_run_of_newer_peers_is_not_taken_for_silence() -> None:
 
 
 def test_whoever_takes_the_question_and_says_nothing_is_not_waited_for() -> None:
-    """As behind a connection of which only our end is left."""
+    """This happens on a connection of which only our end is left."""
     waypoint = Waypoint(version=8, digest=digest_of(b"heads"))
     introduction = Introduction(waypoint, empty_chains(manifest(), observer_rules(manifest(), KeyVerifier())))
 

@@ -1,4 +1,4 @@
-"""A host's memory has bounds: however many versions go by, nothing that it can reach gets longer for ever."""
+"""A host's memory is bounded: however many versions go by, no container that it can reach grows forever."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ VERSIONS_MORE = 24
 
 
 def lengths(root: object) -> Counter[str]:
-    """Items in every container that can be reached from here, added up by the class and attribute that holds them."""
+    """Count the items in all containers reachable from here, by the class and attribute that holds them."""
     found: Counter[str] = Counter()
     seen = {id(root)}
     todo: list[tuple[Any, str]] = [(root, "")]
@@ -60,7 +60,7 @@ def attributes(one: object) -> list[tuple[Any, str]]:
 
 
 async def host_of(swarm: Swarm) -> Peer:
-    """Beside those who train: one that contributes nothing."""
+    """Add a host to the swarm: a peer that contributes nothing."""
     host = await swarm.add(Identity(digest_of(b"host")), swarm.peers[0].driver.engine.core.manifest)
     host.driver.engine.core.contributes = False
     host.driver.learner = None
@@ -70,7 +70,7 @@ async def host_of(swarm: Swarm) -> Peer:
 
 def test_nothing_in_a_host_grows_with_the_versions_that_go_by(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     torch.set_num_threads(1)
-    monkeypatch.setattr(identity, "VERIFIED_KEPT", CHAIN_KEPT)  # or it would fill up for longer than this lasts
+    monkeypatch.setattr(identity, "VERIFIED_KEPT", CHAIN_KEPT)  # otherwise it would still be filling up at the end
     monkeypatch.setattr(rate, "RATE_SECONDS", 1.0)  # so would this
 
     async def main() -> tuple[Counter[str], Counter[str]]:

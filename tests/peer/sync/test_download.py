@@ -1,4 +1,4 @@
-"""A state from several holders at once, of whom any may lie, stall or know nothing (design §8)."""
+"""Downloading a state from several holders at once, any of which may lie, stall or have nothing (design §8)."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ NAME = b"certificate"
 
 
 def ended() -> None:
-    """Nobody waits here."""
+    """Do nothing at the end, because nobody waits here."""
 
 
 def begun(holders: Sequence[str], state: bytes = DIGEST, elements: int = ELEMENTS) -> DownloadScheduler:
-    """One state, of fragment 0, to be had from these."""
+    """Return a scheduler that has begun to download one state of fragment 0 from these holders."""
     downloads = DownloadScheduler()
     downloads.begin(Wanted(0, 3, NAME, state), elements, [PeerId(holder) for holder in holders], ended)
     return downloads
@@ -60,7 +60,7 @@ def answer_of(seed: int, piece: int | None) -> bytes:
 
 @dataclass
 class Holders:
-    """Answers in random order, each holder after its manner; virtual time."""
+    """Holders that answer in random order and virtual time, each in its own manner."""
 
     manners: dict[str, Manner]
     random: random.Random
@@ -146,7 +146,7 @@ def test_a_slow_holder_does_not_hold_up_the_end() -> None:
 
 
 def test_holders_that_are_slow_on_purpose_keep_no_place_for_good() -> None:
-    """One answer just before it would be left, and a holder was asked again, while others waited in reserve."""
+    """Before, a holder that answered just before its time was up was asked again, while others waited in reserve."""
     slow = [PeerId(f"slow {number}") for number in range(HOLDERS_ASKED_MAX)]
     state = OuterState(STATE.anchor.repeat(4), STATE.momentum.repeat(4))  # more than the slow ones give in two turns
     answers = [b"".join(state_tree(half).leaves) for half in (state.anchor, state.momentum)]
@@ -180,7 +180,7 @@ def test_holders_that_are_slow_on_purpose_keep_no_place_for_good() -> None:
 
 
 def test_who_says_again_what_is_here_already_is_waited_for_no_longer() -> None:
-    """It had answered some questions, and what it owed then was asked of nobody else, for as long as it spoke."""
+    """Before, what such a holder still owed was asked of nobody else for as long as it repeated answers."""
     download, repeater, now, answers = begun(["repeater", "honest"]), PeerId("repeater"), 0.0, 0
     owed: dict[PeerId, list[Ask]] = {PeerId("honest"): [], repeater: []}
     while not download.is_over(0):
@@ -211,7 +211,7 @@ def test_only_some_holders_are_asked_at_once_each_for_few_pieces() -> None:
 
 
 def proven(*holders: str, now: float = 0.0) -> tuple[DownloadScheduler, list[Ask]]:
-    """These have given the leaf digests and are asked for pieces."""
+    """Return a download whose holders have given the leaf digests, and the pieces that they are asked for."""
     download = begun(holders)
     for ask in download.asks(now):
         receive(download, ask.holder, None, answer_of(1, None), now)
@@ -219,7 +219,7 @@ def proven(*holders: str, now: float = 0.0) -> tuple[DownloadScheduler, list[Ask
 
 
 def test_a_holder_is_asked_for_as_much_as_it_gives_in_a_while() -> None:
-    """From few pieces in flight up to many where answers are quick; down to one where they are not."""
+    """The pieces in flight grow from few to many if answers are quick, and shrink to one if they are not."""
     quick, asks = proven("one")
     first = len(asks)
     assert 1 < first < PIECES_IN_FLIGHT
@@ -290,7 +290,7 @@ def test_who_sends_a_false_piece_unasked_is_heard_no_more() -> None:
 
 
 def test_a_later_try_does_not_begin_with_the_patience_of_the_one_before() -> None:
-    """What was asked for before a rest made every holder look as if it had stalled."""
+    """Before, questions from before a pause made every holder look as if it had stalled."""
     download, _ = proven("one", "two")
     download.pause(0, ended)
     download.begin(Wanted(0, 3, NAME, DIGEST), ELEMENTS, [PeerId("one"), PeerId("two")])

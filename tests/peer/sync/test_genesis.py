@@ -1,4 +1,4 @@
-"""Version 0 that nobody can draw: the host keeps it, newcomers fetch it, and the manifest's digests prove it."""
+"""A version 0 that no seed reproduces: the host keeps it, newcomers fetch it, and the manifest's digests prove it."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ MANIFEST = manifest_of(STATES)
 
 
 def known(*identities: Identity) -> Holders:
-    """These are who may hold it, now and later."""
+    """Return a lookup in which these are the possible holders, now and later."""
 
     async def holders() -> set[PeerId]:
         return {one.peer_id for one in identities}
@@ -61,7 +61,7 @@ def known(*identities: Identity) -> Holders:
 
 
 async def fetched_from(held: list[OuterState]) -> list[OuterState]:
-    """What a newcomer gets from a host that serves `held`, over a transport in memory."""
+    """Return what a newcomer gets from a host that serves `held`, over the memory transport."""
     network = MemoryNetwork(1)
     host, newcomer = network.transport(HOST.peer_id), network.transport(NEWCOMER.peer_id)
     anchors = Anchors(layouts_of(CONFIG), held)
@@ -131,7 +131,7 @@ def test_a_damaged_file_is_named(tmp_path: Path):
 
 
 class Holder:
-    """A peer that serves version 0, and dies after so many pieces."""
+    """A peer that serves version 0 and dies after so many pieces."""
 
     def __init__(self, network: MemoryNetwork, identity: Identity, pieces: float = math.inf) -> None:
         self.asked = 0
@@ -160,7 +160,7 @@ class Holder:
 
 
 def test_a_newcomer_whose_host_dies_asks_the_others_who_hold_version_0(tmp_path: Path) -> None:
-    """It gave up at once and kept nothing, though two other peers held it."""
+    """Before, it gave up at once and kept nothing, although two other peers held version 0."""
 
     async def main() -> list[OuterState]:
         network = MemoryNetwork(1)

@@ -1,4 +1,4 @@
-"""A newcomer in a run whose beginning nobody keeps: real peers, virtual time, memory transport (design §8)."""
+"""Newcomers to a run whose beginning nobody keeps: real peers, virtual time, memory transport (design §8)."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_whoever_does_not_know_or_lies_is_named_and_changes_nothing() -> None:
     assert not newcomer.done
     newcomer.hear(HOLDER, tail)
     assert first not in newcomer.questions()
-    newcomer.hear(HOLDER, tail)  # twice is no fault
+    newcomer.hear(HOLDER, tail)  # hearing it twice is no fault
     assert HOLDER not in newcomer.refused
 
 
@@ -131,7 +131,7 @@ async def newcomer_of(swarm: Swarm) -> Peer:
 
 
 async def begin(swarm: Swarm, newcomer: Peer, invite: Invite) -> None:
-    """As a node does: first the heads, then everything else."""
+    """Start a newcomer as a node does: first get the heads of the invite, then everything else."""
     driver = newcomer.driver
     await begin_at_invite(driver.engine, invite, driver.transport)
     await driver.transport.start(driver.on_frame, driver.on_gone)
@@ -156,7 +156,7 @@ def test_a_newcomer_joins_a_run_whose_beginning_nobody_keeps(tmp_path: Path) -> 
         for machine in newcomer.driver.engine.machines:
             assert newcomer.identity.peer_id in machine.chain.active_set()
             assert newcomer.driver.anchors.digest(machine.index) == machine.chain.state
-        # and its own invites bring others in
+        # and its own invites work for others
         assert waypoint_of(invite_of(newcomer)) is not None
         await swarm.close()
 
@@ -164,7 +164,7 @@ def test_a_newcomer_joins_a_run_whose_beginning_nobody_keeps(tmp_path: Path) -> 
 
 
 def test_heads_that_nobody_keeps_are_refused_in_one_sentence_and_no_heads_lead_nowhere(tmp_path: Path) -> None:
-    """A lineage without the invite's heads could be one that old keys have made."""
+    """A lineage without the invite's heads could have been forged with old keys."""
 
     async def main() -> None:
         swarm = await long_run(tmp_path)

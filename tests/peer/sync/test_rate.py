@@ -1,4 +1,4 @@
-"""How long a download still takes, as its last seconds tell."""
+"""The time that a download will still take, estimated from its last seconds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Joins among donors that die or lie, with the code of the benchmark that counts them (design §8)."""
+"""Joins among donors that die or lie, with the code of the benchmark that measures them (design §8)."""
 
 from __future__ import annotations
 

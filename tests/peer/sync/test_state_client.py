@@ -1,4 +1,4 @@
-"""A state crosses in pieces and counts only if it is the certified one, whoever sent it."""
+"""Fetching a state in pieces: it counts only if it is the certified one, whoever sent it."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def certificate_of(state: OuterState) -> Any:
 
 @dataclass
 class Wire:
-    """Holders by name, each with a state (or none), and what each does to the pieces it sends."""
+    """A fake network of holders by name, each with a state or none, and what each does to the pieces it sends."""
 
     holders: dict[str, OuterState | None]
     tampered: set[str] = field(default_factory=set)
@@ -139,7 +139,7 @@ def test_whoever_waits_is_told_how_long_it_still_takes() -> None:
 
 
 def three_fragments() -> tuple[Anchors, list[bytes], Sequence[OuterState]]:
-    """A donor's anchors, and the states that it holds, with their names."""
+    """Return a donor's anchors, and the names and contents of the states it holds."""
     config = RunConfig(model=ModelSpec(hidden_size=256, layers=1, heads=2), pace=PaceSpec(fragments=3), outer=OUTER)
     states, layouts = genesis_states(config), layouts_of(config)
     held = Anchors(layouts, states)
@@ -159,7 +159,7 @@ def test_the_progress_is_that_of_all_states_that_are_lacking_between_two_tries_t
 
     async def main() -> list[str]:
         loop = asyncio.get_running_loop()
-        given = 12  # then nothing comes any more
+        given = 12  # after these, nothing more comes
 
         def give(to: PeerId, piece: StateAsk | StatePiece, data: bytes | memoryview) -> None:
             nonlocal given
@@ -217,7 +217,7 @@ def test_a_holder_that_fails_is_passed_over(fault: str) -> None:
 
 
 def test_one_whole_state_is_hashed_once_for_all_who_ask(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However many states are served: a question of a few bytes would else cost a pass over a state, each time."""
+    """Otherwise each question of a few bytes would cost a pass over a state, however many states are served."""
     hashed: list[int] = []
     monkeypatch.setattr(
         "peer.numerics.outer_optimizer.state_tree", lambda vector: hashed.append(len(vector)) or state_tree(vector)
@@ -298,7 +298,7 @@ def test_all_holders_share_the_work_and_a_later_try_goes_on_where_the_first_ende
 
 
 def test_nothing_is_kept_for_an_answer_that_is_not_waited_for_any_more() -> None:
-    """Neither after silence nor after somebody has given up: what comes late finds nobody."""
+    """After silence, or once the asker has given up, a late answer is dropped."""
     state = state_of(1)
     certificate = certificate_of(state)
 
@@ -389,7 +389,7 @@ def test_what_led_to_a_state_arrives_as_it_was_told() -> None:
 
 
 def test_a_step_that_only_trickles_in_is_not_waited_for() -> None:
-    """A piece just before the holder would be left, again and again."""
+    """Its pieces arrive just before the holder would be abandoned, again and again."""
     wire = Wire({"a": state_of(1)}, delay_seconds=0.6 * STALL_SECONDS)
     assert fetch_step(wire) is not None
     wire = Wire({"a": state_of(1)})
@@ -411,7 +411,7 @@ def test_a_step_that_only_trickles_in_is_not_waited_for() -> None:
 
 
 def test_a_step_may_take_longer_where_the_state_did() -> None:
-    """On a slow line, or from donors with many askers, no step would else be told, and states begin anew for ever."""
+    """Otherwise, on a slow line or from busy donors, no step would arrive, and states would start again forever."""
     state, piece_seconds = state_of(1), 2 * STALL_SECONDS
 
     async def main() -> None:
@@ -474,7 +474,7 @@ def test_a_step_that_is_asked_for_again_may_come_twice() -> None:
 
 
 def test_steps_come_one_after_the_other_on_a_slow_line_and_before_states() -> None:
-    """Whoever shares a slow line with others could not be held to the rate that a step must have."""
+    """A step that shares a slow line with others could not reach the rate that is required of it."""
     state = state_of(1)
     wire = Wire({"a": state, "b": state}, delay_seconds=0.5)
 
@@ -527,7 +527,7 @@ def test_who_lets_one_step_wait_does_not_let_all_the_others_wait() -> None:
 
 
 def test_what_has_come_whole_counts_for_the_progress_until_all_has() -> None:
-    """Else the share of it would fall at every fragment, as states come one after the other."""
+    """Otherwise the share shown would fall at every fragment, because states come one after the other."""
     held, names, states = three_fragments()
 
     async def main() -> None:
@@ -619,7 +619,7 @@ def test_a_donor_keeps_a_state_that_somebody_fetches_and_steps_for_longer(fetche
         for place, name in enumerate(names):
             anchors.install(0, name, state_of(place), step)
             if place == 0 or fetched:
-                piece = 0 if fetched else None  # who only asks what there would be to fetch fetches nothing yet
+                piece = 0 if fetched else None  # asking what there would be to fetch fetches nothing yet
                 donor.serve(PeerId("x"), StateAsk(fragment=0, certificate=names[0], piece=piece))
             await asyncio.sleep(1.0)
         assert [bool(anchors.step(0, name)) for name in names] == [False] * 22 + [True] * 8

@@ -1,4 +1,4 @@
-"""Donors give at a bounded rate and to everybody in turn, whatever the askers do (design §8)."""
+"""The upload scheduler: donors give at a bounded rate and to everybody in turn, whatever askers do (design §8)."""
 
 from __future__ import annotations
 
