@@ -23,8 +23,8 @@ from peer.learner.optimizers.muon import COPIES as MUON_COPIES
 from peer.learner.shared_memory import slots_bytes
 from peer.machine.free_memory import free_memory_bytes
 from peer.model.build import parameter_specs
-from peer.model.cut_off import CUT_OFF_BYTES
 from peer.model.flat_parameters import DTYPES
+from peer.model.rounding_remainders import REMAINDER_BYTES
 from peer.numerics.codec import CODECS
 from peer.numerics.fragments import FLOAT_BYTES, TensorSpec
 from peer.storage.anchors import HELD_SHARE, STEPS_HELD, STEPS_KEPT, STEPS_SHARE, layouts_of
@@ -201,7 +201,7 @@ def kept_bytes_per_parameter(config: RunConfig) -> float:
 
 def rounding_bytes_per_parameter(config: RunConfig) -> int:
     """Return the bytes per parameter, off the device, of the remainders that bfloat16 rounding cuts off."""
-    return CUT_OFF_BYTES * (config.inner.precision == "bfloat16")
+    return REMAINDER_BYTES * (config.inner.precision == "bfloat16")
 
 
 def _withheld_bytes(config: RunConfig) -> int:

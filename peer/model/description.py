@@ -32,7 +32,7 @@ from peer.model.config_table import agree
 from peer.model.families import make_module
 from peer.model.given import holds_weights, load_weights, read_safetensors
 from peer.model.own_module import named_values
-from peer.model.quiet import unheard
+from peer.model.quiet import without_warnings
 from peer.model.sketch import check_room
 from peer.model.source import checked, folder_of, settled
 from peer.model.trial import try_family
@@ -131,7 +131,7 @@ def _describe_model(config: RunConfig, room_bytes: int | None, base: str) -> Des
         return Description(config)
     if model.is_own:
         return _with_tensors(config, read_safetensors(Path(model.source)), frozenset())
-    with unheard():
+    with without_warnings():
         return _describe_family(config, room_bytes)
 
 

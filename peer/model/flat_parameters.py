@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from dht.errors import LocalError
 from dht.statement import digest_of
 from peer.machine.heap import give_back_freed
-from peer.model.cut_off import CutOff
 from peer.model.own_module import trained_parameters
+from peer.model.rounding_remainders import RoundingRemainders
 from peer.numerics.fragments import FragmentLayout, fragment_spans
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
@@ -43,7 +43,7 @@ class FlatParameters:
         self.values = torch.empty(elements, dtype=self._dtype, device=self.device)
         self.gradient = torch.empty(0, dtype=self._dtype, device=self.device)
         rounded = self._dtype == torch.bfloat16
-        self._cut_off = CutOff(elements if rounded else 0, pinned=self.device.type == "cuda")
+        self._remainders = RoundingRemainders(elements if rounded else 0, pinned=self.device.type == "cuda")
         for name, view in self._cut(self.values):
             parameter = self._named[name]
             view.copy_(parameter.detach())
@@ -91,19 +91,19 @@ class FlatParameters:
     def exact(self, fragment: int) -> Tensor:
         """Return this process's part of a fragment in float32, on the parameters' device; it may share their memory."""
         values, span = self._view(self.values, fragment), self._spans[fragment]
-        return values.float().add_(self._cut_off.of(span, values.device)) if len(self._cut_off) else values
+        return values.float().add_(self._remainders.of(span, values.device)) if len(self._remainders) else values
 
     def load(self, fragment: int, exact: Tensor) -> None:
         """Load float32[elements], which may be the changed result of `exact`; overwrites it."""
         values = self._view(self.values, fragment)
         if exact.data_ptr() != values.data_ptr():
             values.copy_(exact)
-        if len(self._cut_off):
-            self._cut_off.keep(self._spans[fragment], exact.sub_(values))
+        if len(self._remainders):
+            self._remainders.keep(self._spans[fragment], exact.sub_(values))
 
     def export_state(self) -> dict[str, Tensor]:
         """Return all values, not copied, and the rounding remainders."""
-        return {"theta": self.values, **self._cut_off.export_state()}
+        return {"theta": self.values, **self._remainders.export_state()}
 
     def fits(self, state: Mapping[str, Tensor]) -> bool:
         """Whether the state holds an `export_state` of such parameters."""
@@ -113,7 +113,7 @@ class FlatParameters:
     def import_state(self, state: Mapping[str, Tensor]) -> None:
         """Continue from an `export_state` that `fits`."""
         self.values.copy_(state["theta"])
-        self._cut_off.import_state(state)
+        self._remainders.import_state(state)
 
     def rest(self) -> None:
         """Free the gradients, and the memory of a GPU; `exact` and `load` still work."""

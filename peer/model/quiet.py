@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 
 @contextmanager
-def unheard() -> Iterator[None]:
+def without_warnings() -> Iterator[None]:
     """Hide the warnings of `transformers` within the block: we check for ourselves, and may disagree."""
     from transformers.utils import logging
 

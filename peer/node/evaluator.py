@@ -7,8 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from coordinator.views.evaluation import Evaluation
+from peer.data.text_codec import TextCodec, run_text_codec
 from peer.data.token_files import TokenData
-from peer.data.wording import Wording, run_wording
 from peer.export.exported import Exported
 from peer.export.regular import RegularExport
 from peer.learner.devices import choose_devices
@@ -46,13 +46,13 @@ class HostEvaluator:
         """Build the model for evaluations; raises UsageError without a hub to push exports to, or without a device."""
         exports, config = options.export, located(driver.engine.core.manifest.config, options.files.base)
 
-        def wording() -> Wording | None:
-            return run_wording(config, read_tokenizer(checkpointer.folder, config.data))
+        def text_codec() -> TextCodec | None:
+            return run_text_codec(config, read_tokenizer(checkpointer.folder, config.data))
 
         def make() -> EvaluationLoop:
             share = options.limits.gpu_memory_share
             devices, _ = choose_devices(options.device, lambda _: evaluator_bytes(config), share)
-            loop = EvaluationLoop(config, data, driver.anchors.all_anchors, wording=wording, device=devices[0])
+            loop = EvaluationLoop(config, data, driver.anchors.all_anchors, text_codec=text_codec, device=devices[0])
             loop.use(options.limits.threads(options.threads))
             return loop
 

@@ -17,8 +17,8 @@ from torch import Tensor
 
 from coordinator.run.manifest import RunConfig
 from coordinator.views.evaluation import Evaluation
+from peer.data.text_codec import TextCodec, first_words, run_text_codec
 from peer.data.token_files import TokenData
-from peer.data.wording import Wording, first_words, run_wording
 from peer.learner.evaluation import Enough, Estimate, Evaluator, never
 from peer.machine.heap import give_back_freed
 from peer.machine.text import first_line
@@ -64,12 +64,12 @@ class EvaluationLoop:
         data: TokenData,
         anchors: Callable[[], list[Tensor]],
         clock: Callable[[], float] = time.monotonic,
-        wording: Callable[[], Wording | None] | None = None,
+        text_codec: Callable[[], TextCodec | None] | None = None,
         device: str = PROCESSOR,
     ) -> None:
-        """`wording` returns how the run's tokens are decoded; without it, only byte tokens are."""
+        """`text_codec` returns how the run's tokens are decoded; without it, only byte tokens are."""
         self._config = config
-        self._wording = wording or (lambda: run_wording(config, None))
+        self._text_codec = text_codec or (lambda: run_text_codec(config, None))
         self._anchors = anchors
         self._clock = clock
         self._worker = nice_worker("evaluation")
@@ -166,12 +166,12 @@ class EvaluationLoop:
         return self.newest_text
 
     def _written(self, anchors: Sequence[Tensor], seconds_max: float) -> str:
-        if (wording := self._wording()) is None:
+        if (text_codec := self._text_codec()) is None:
             return ""
-        given = wording.encode(first_words(self._config))
+        given = text_codec.encode(first_words(self._config))
         generator, enough = torch.Generator().manual_seed(self._config.seed), self._after(seconds_max)
         following = self._full.sample(anchors, given, SAMPLE_TOKENS, generator, enough)
-        return wording.decode([*given, *following]) if len(following) >= SAMPLE_TOKENS_MIN else ""
+        return text_codec.decode([*given, *following]) if len(following) >= SAMPLE_TOKENS_MIN else ""
 
     def _is_stale(self, anchors: Sequence[Tensor]) -> bool:
         given_way = sum(then.nbytes for then, now in zip(anchors, self._anchors(), strict=True) if then is not now)

@@ -19,9 +19,9 @@ from dht.errors import UsageError
 from peer.data.marks import inputs_of, targets_of
 from peer.learner.gradient.objective import BodyAndHead, chunks, count_of, layers_of, summed_cross_entropy
 from peer.learner.group.collective import Ranks
-from peer.model.cut_off import CutOff
 from peer.model.flat_parameters import DTYPES
 from peer.model.own_module import trained_parameters
+from peer.model.rounding_remainders import RoundingRemainders
 from peer.numerics.fragments import FragmentLayout, TensorSpec, fragment_spans, gather, scatter
 
 
@@ -102,7 +102,7 @@ class ShardedParameters:
         )
         self.stepped = {name: nn.Parameter(_local(one)) for name, one in self._named.items()}
         self._is_rounded = self._dtype == torch.bfloat16
-        self._cut_off = [CutOff(layout.elements if self._is_rounded else 0) for layout in self.layouts]
+        self._remainders = [RoundingRemainders(layout.elements if self._is_rounded else 0) for layout in self.layouts]
         self.is_awake = True
 
     def own(self, fragment: int, whole: Tensor) -> Tensor:
@@ -117,7 +117,7 @@ class ShardedParameters:
         layout = self.layouts[fragment]
         values = gather(layout, self.stepped, torch.empty(layout.elements, device=self.device))
         if self._is_rounded:
-            values.add_(self._cut_off[fragment].of(slice(None), self.device))
+            values.add_(self._remainders[fragment].of(slice(None), self.device))
         return values
 
     def load(self, fragment: int, exact: Tensor) -> None:
@@ -125,7 +125,7 @@ class ShardedParameters:
         scatter(layout, exact, self.stepped)
         if self._is_rounded:
             rounded = gather(layout, self.stepped, torch.empty(layout.elements, device=self.device))
-            self._cut_off[fragment].keep(slice(None), exact.sub_(rounded))
+            self._remainders[fragment].keep(slice(None), exact.sub_(rounded))
 
     def clear_gradient(self) -> None:
         for one in self._named.values():
@@ -156,17 +156,18 @@ class ShardedParameters:
     def export_state(self) -> dict[str, Tensor]:
         """Return all values and rounding remainders, in host memory; an empty dict except in the first process."""
         leads, values = self._group.leads, []
-        cut_off = CutOff(sum(layout.elements for layout in self.fragments) if leads and self._is_rounded else 0)
+        elements = sum(layout.elements for layout in self.fragments)
+        remainders = RoundingRemainders(elements if leads and self._is_rounded else 0)
         for fragment, (layout, part) in enumerate(zip(self.layouts, fragment_spans(self.fragments), strict=True)):
             here = gather(layout, self.stepped, torch.empty(layout.elements, device=self.device))
             whole = self._whole(fragment, here)
             if leads:
                 values.append(whole.to("cpu", self._dtype))
             if self._is_rounded:
-                whole = self._whole(fragment, self._cut_off[fragment].of(slice(None), self.device))
+                whole = self._whole(fragment, self._remainders[fragment].of(slice(None), self.device))
                 if leads:
-                    cut_off.keep(part, whole)
-        return {"theta": torch.cat(values), **cut_off.export_state()} if values else {}
+                    remainders.keep(part, whole)
+        return {"theta": torch.cat(values), **remainders.export_state()} if values else {}
 
     def fits(self, state: Mapping[str, Tensor]) -> bool:
         values = state.get("theta")
@@ -174,13 +175,13 @@ class ShardedParameters:
         return values is not None and values.shape == (elements,) and values.dtype == self._dtype
 
     def import_state(self, state: Mapping[str, Tensor]) -> None:
-        cut_off = CutOff.held_in(state)
-        is_known = self._is_rounded and len(cut_off) == len(state["theta"])
+        remainders = RoundingRemainders.held_in(state)
+        is_known = self._is_rounded and len(remainders) == len(state["theta"])
         for fragment, part in enumerate(fragment_spans(self.fragments)):
             scatter(self.layouts[fragment], self.own(fragment, state["theta"][part]), self.stepped)
             if is_known:
-                rest = cut_off.of(part, torch.device("cpu"))
-                self._cut_off[fragment].keep(slice(None), self.own(fragment, rest))
+                rest = remainders.of(part, torch.device("cpu"))
+                self._remainders[fragment].keep(slice(None), self.own(fragment, rest))
 
     def rest(self) -> None:
         """Free the gradients; parameters stay on their devices."""

@@ -167,7 +167,10 @@ def test_a_host_evaluates_on_as_many_cores_as_its_owner_allows(evaluator: Evalua
     used: list[int] = []
     anchors = untrained(evaluator.fragments)
     loop = evaluation_loop.EvaluationLoop(
-        CONFIG, TokenData(TEXT, TEXT, bytes(32)), lambda: anchors, wording=lambda: used.append(torch.get_num_threads())
+        CONFIG,
+        TokenData(TEXT, TEXT, bytes(32)),
+        lambda: anchors,
+        text_codec=lambda: used.append(torch.get_num_threads()),
     )
     for threads in (1, 3):
         loop.use(threads)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from peer.model.cut_off import CUT_OFF_BYTES, CutOff
+from peer.model.rounding_remainders import REMAINDER_BYTES, RoundingRemainders
 
 CPU = torch.device("cpu")
 FLOATS = st.floats(min_value=2.0**-100, max_value=2.0**126, width=32)
@@ -21,7 +21,7 @@ def cut(values: Tensor) -> Tensor:
 @given(st.lists(SIGNED, min_size=1, max_size=50))
 def test_what_is_cut_off_any_number_comes_back(numbers: list[float]) -> None:
     values = torch.tensor(numbers)
-    kept = CutOff(len(values))
+    kept = RoundingRemainders(len(values))
     kept.keep(slice(None), cut(values))
     assert torch.equal(kept.of(slice(None), CPU), cut(values))
     assert torch.equal(values.bfloat16().float() + kept.of(slice(None), CPU), values)
@@ -29,18 +29,18 @@ def test_what_is_cut_off_any_number_comes_back(numbers: list[float]) -> None:
 
 def test_parts_are_kept_by_themselves_in_three_bytes() -> None:
     values = torch.randn(1000, generator=torch.Generator().manual_seed(2))
-    kept = CutOff(1000)
+    kept = RoundingRemainders(1000)
     kept.keep(slice(0, 300), cut(values[:300]))
     assert torch.equal(kept.of(slice(0, 300), CPU), cut(values[:300]))
     assert not kept.of(slice(300, 1000), CPU).any()
-    assert sum(one.nbytes for one in kept.export_state().values()) == 1000 * CUT_OFF_BYTES
+    assert sum(one.nbytes for one in kept.export_state().values()) == 1000 * REMAINDER_BYTES
 
 
 def test_a_state_is_read_by_as_many_values_and_by_no_others() -> None:
     rest = cut(torch.randn(70, generator=torch.Generator().manual_seed(4)))
-    kept = CutOff(70)
+    kept = RoundingRemainders(70)
     kept.keep(slice(None), rest)
-    again, other = CutOff(70), CutOff(69)
+    again, other = RoundingRemainders(70), RoundingRemainders(69)
     for one in (again, other):
         one.import_state(kept.export_state())
     assert torch.equal(again.of(slice(None), CPU), rest)

@@ -11,23 +11,23 @@ from peer.data.tokens import BYTES, parse_tokenizer
 
 
 @dataclass(frozen=True, slots=True)
-class Wording:
+class TextCodec:
     """Conversion of text into tokens and back; tokens that are not text are replaced or left out."""
 
     encode: Callable[[str], list[int]]
     decode: Callable[[Sequence[int]], str]
 
 
-OF_BYTES = Wording(lambda text: list(text.encode()), lambda tokens: bytes(tokens).decode(errors="replace"))
+BYTE_TEXT = TextCodec(lambda text: list(text.encode()), lambda tokens: bytes(tokens).decode(errors="replace"))
 
 
-def run_wording(config: RunConfig, tokenizer: bytes | None) -> Wording | None:
-    """Return a run's wording; None if its tokens cannot be read here. `tokenizer` is the run's `tokenizer.json`.
+def run_text_codec(config: RunConfig, tokenizer: bytes | None) -> TextCodec | None:
+    """Return a run's text codec; None if its tokens cannot be read here. `tokenizer` is the run's `tokenizer.json`.
 
     Raises UsageError if that is damaged.
     """
     if not config.data.tokenizer_sha256:
-        return OF_BYTES if config.model.vocabulary == BYTES else None
+        return BYTE_TEXT if config.model.vocabulary == BYTES else None
     if tokenizer is None:
         return None
     reads = parse_tokenizer(tokenizer)
@@ -39,7 +39,7 @@ def run_wording(config: RunConfig, tokenizer: bytes | None) -> Wording | None:
     def decode(tokens: Sequence[int]) -> str:
         return str(reads.decode(list(tokens), skip_special_tokens=True))
 
-    return Wording(encode, decode)
+    return TextCodec(encode, decode)
 
 
 def first_words(config: RunConfig) -> str:

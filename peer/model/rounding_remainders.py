@@ -8,11 +8,11 @@ from typing import Self
 import torch
 from torch import Tensor
 
-CUT_OFF_BYTES = 3  # per value
+REMAINDER_BYTES = 3  # per value
 _HIGH, _LOW = "cut_off_high", "cut_off_low"
 
 
-class CutOff:
+class RoundingRemainders:
     """The remainders of a vector of values in host memory; zero at first.
 
     bfloat16 rounds to the nearest number with 8 of a float32's 24 bits. The remainder has at most 15, so the lowest

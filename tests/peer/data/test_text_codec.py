@@ -14,8 +14,8 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from coordinator.run.data_spec import DataSpec
 from coordinator.run.manifest import PaceSpec, RunConfig
 from coordinator.run.model_spec import ModelSpec
+from peer.data.text_codec import BYTE_TEXT, first_words, run_text_codec
 from peer.data.token_files import TokenData
-from peer.data.wording import OF_BYTES, first_words, run_wording
 from peer.model.build import initial_parameters
 from peer.numerics.fragments import gather
 from peer.rounds.evaluation_loop import EvaluationLoop
@@ -49,23 +49,23 @@ def run_with(tokenizer: bytes | None, **data: object) -> RunConfig:
 
 
 def test_text_comes_back_from_the_tokens_of_a_tokenizer(tokenizer: bytes) -> None:
-    words = run_wording(run_with(tokenizer), tokenizer)
+    words = run_text_codec(run_with(tokenizer), tokenizer)
     assert words is not None
     found = words.encode(TEXT)
     assert len(found) < len(TEXT) / 2
     assert words.decode(found) == TEXT
     assert words.decode([*found, 0]) == TEXT, "the end of a document is no text"
-    begun = run_wording(run_with(tokenizer, begin_token=0), tokenizer)
+    begun = run_text_codec(run_with(tokenizer, begin_token=0), tokenizer)
     assert begun is not None
     assert begun.encode(TEXT) == [0, *found]
 
 
 def test_bytes_are_text_and_tokens_without_a_tokenizer_are_not(tokenizer: bytes) -> None:
-    assert run_wording(run_with(None), None) is OF_BYTES
-    assert OF_BYTES.decode([*OF_BYTES.encode("ä"), 255]) == "ä\ufffd"
-    assert run_wording(run_with(tokenizer), None) is None
+    assert run_text_codec(run_with(None), None) is BYTE_TEXT
+    assert BYTE_TEXT.decode([*BYTE_TEXT.encode("ä"), 255]) == "ä\ufffd"
+    assert run_text_codec(run_with(tokenizer), None) is None
     other = run_with(None).model_copy(update={"model": run_with(tokenizer).model})
-    assert run_wording(other, None) is None
+    assert run_text_codec(other, None) is None
 
 
 def test_what_a_model_begins_with_fits_its_text_and_its_tokens(tokenizer: bytes) -> None:
@@ -86,11 +86,11 @@ def test_a_host_shows_text_of_a_model_with_a_tokenizer(
     here: bool, tokenizer: bytes, loops: list[EvaluationLoop], tmp_path: Path
 ) -> None:
     config = run_with(tokenizer)
-    words = run_wording(config, tokenizer)
+    words = run_text_codec(config, tokenizer)
     assert words is not None
     heldout = torch.tensor(words.encode(TEXT) * 40, dtype=torch.int32)
     loop = EvaluationLoop(
-        config, TokenData(heldout, heldout, bytes(32)), lambda: anchors, wording=lambda: words if here else None
+        config, TokenData(heldout, heldout, bytes(32)), lambda: anchors, text_codec=lambda: words if here else None
     )
     loops.append(loop)
     anchors = [gather(layout, initial_parameters(config.model, config.seed)) for layout in layouts_of(config)]
