@@ -16,7 +16,7 @@ from peer.cli import terms
 from peer.cli.terms import Machine
 from peer.machine.limits import Limits
 from peer.machine.pause_policy import Conditions
-from peer.net.probe import gets_through
+from peer.net.probe import is_reachable
 from peer.node.clock_check import ADVICE_WRONG_CLOCK, clock_words, is_wrong
 from peer.node.slow_steps import ADVICE_SLOW_STEPS, TOO_LATE, step_seconds_max, step_words
 
@@ -144,7 +144,7 @@ def reachability(probed: Probed, listen: str, port: int) -> DiagnosisLine:
     where = f"{' and '.join(sorted(set(probed.hosts)))} port {port}" if probed.hosts else f"port {port}"
     if not probed.reachable:
         return DiagnosisLine("note", "reachable", "nobody has tried to call this machine", "give an invite, and --port")
-    if gets_through(probed.reachable, len(probed.reachable)):  # as `peer.node.reachability` will judge
+    if is_reachable(probed.reachable, len(probed.reachable)):  # as `peer.node.reachability` will judge
         return DiagnosisLine("ok", "reachable", f"others get through to {where}")
     advice = (
         "listen for others: --listen 0.0.0.0"

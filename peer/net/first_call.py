@@ -37,13 +37,13 @@ def first_call(invite: Invite, key: Path, looks: bool = True) -> None:
 
 
 async def _call(invite: Invite, asks_doors: bool) -> None:
-    if not await somebody_listens(invite.addresses, answers):
+    if not await any_endpoint_answers(invite.addresses, answers):
         raise NetworkError(silence(invite.addresses))
     if asks_doors and (refused := await _refusal(invite)) is not None:
         raise UsageError(ADVICE[refused])
 
 
-async def somebody_listens(addresses: Sequence[PeerAddress], call: Call) -> bool:
+async def any_endpoint_answers(addresses: Sequence[PeerAddress], call: Call) -> bool:
     """Whether `call` gets through to one of these; true if there is one that only the daemon can call."""
     if not all(address.over_tcp and ip_of(address.host) is not None for address in addresses):
         return True  # resolving a name may take longer than a call, and cannot be cancelled

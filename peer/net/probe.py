@@ -29,7 +29,7 @@ HostOf = Callable[[PeerId], Awaitable[str]]
 Post = Callable[[PeerId, ProbeAnswer, bytes], None]
 
 
-def gets_through(tried: Collection[bool], asked: int) -> bool:
+def is_reachable(tried: Collection[bool], asked: int) -> bool:
     """Whether this peer can be called, from the results of the peers that tried, out of `asked` peers.
 
     To conclude that it cannot, most results must be failures, and more of them than peers may be hostile: hostile peers
@@ -39,7 +39,7 @@ def gets_through(tried: Collection[bool], asked: int) -> bool:
     return not (2 * failed > len(tried) and failed > most_hostile(asked + 1))
 
 
-def some_of(peers: Iterable[PeerId], me: PeerId, turn: int, count: int) -> set[PeerId]:
+def rotating_subset(peers: Iterable[PeerId], me: PeerId, turn: int, count: int) -> set[PeerId]:
     """Return `count` of these peers, different ones at each turn and for different askers."""
     order = sorted(peers)
     first = (bisect(order, me) + turn * count) % max(len(order), 1)

@@ -17,7 +17,7 @@ from dht.identity import PeerId
 from dht.validation import CLOCK_TOLERANCE_SECONDS
 from peer.machine.clock import Clock
 from peer.net.frames import ProbeAnswer, ProbeAsk
-from peer.net.probe import some_of
+from peer.net.probe import rotating_subset
 
 if TYPE_CHECKING:
     from peer.rounds.driver import RoundDriver
@@ -49,7 +49,7 @@ class ClockCheck:
     def ask(self) -> None:
         """Ask a few peers, the same ones as long as most of them answer, because a new peer costs a new connection."""
         self._turns += len(self._ahead_seconds) < len(self._asked)
-        self._asked = some_of(set(self._whom()) - {self._me}, self._me, self._turns, ASKED_MAX)
+        self._asked = rotating_subset(set(self._whom()) - {self._me}, self._me, self._turns, ASKED_MAX)
         self._ahead_seconds = []
         self._looks += 1
         self._asked_unix_seconds = self._clock()

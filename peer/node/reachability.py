@@ -21,7 +21,7 @@ from dht.identity import PeerId
 from peer.net.addresses import OwnAddresses
 from peer.net.frames import ProbeAnswer, ProbeAsk
 from peer.net.origins import HostsOf
-from peer.net.probe import gets_through, some_of
+from peer.net.probe import is_reachable, rotating_subset
 from peer.node.options import NodeOptions
 from peer.rounds.driver import RoundDriver
 
@@ -66,7 +66,7 @@ class ReachLoop:
 
     def ask(self) -> bool:
         """Ask the next few peers; False if there are none."""
-        self._asked, self._found = some_of(self._live(), self._me, self._looks, ASKED_MAX), {}
+        self._asked, self._found = rotating_subset(self._live(), self._me, self._looks, ASKED_MAX), {}
         self._looks += 1
         for peer in sorted(self._asked):
             self._post(peer, ProbeAsk(ticket=self._ticket, port=self._port()), b"")
@@ -87,7 +87,7 @@ class ReachLoop:
             self._take(False)
         elif self._found:
             connected = {peer for peer, host in hosts.items() if host}
-            self._take(gets_through(self._found.values(), len(self._asked & (connected | self._found.keys()))))
+            self._take(is_reachable(self._found.values(), len(self._asked & (connected | self._found.keys()))))
 
     def _take(self, dialable: bool) -> None:
         if dialable != self._dialable:

@@ -25,7 +25,7 @@ from dht.refusal import Refusal
 from peer.cli import doctor, main
 from peer.cli.diagnosis import DiagnosisLine
 from peer.machine.paths import IDENTITY_NAME
-from peer.net.first_call import first_call, somebody_listens
+from peer.net.first_call import any_endpoint_answers, first_call
 from peer.observer.looking import Looking
 from peer.service.dashboard import PagesAt
 from tests.peer.virtual_loop import run_virtual
@@ -59,7 +59,7 @@ def test_silence_everywhere_is_told_within_the_time_of_one_call(monkeypatch: pyt
     monkeypatch.setattr(asyncio, "open_connection", silent)
 
     async def course() -> float:
-        assert not await somebody_listens(EIGHT, meeting.answers)
+        assert not await any_endpoint_answers(EIGHT, meeting.answers)
         return asyncio.get_running_loop().time()
 
     assert run_virtual(course()) == meeting.CALL_SECONDS_MAX < PEOPLE_WAIT_SECONDS / 2
@@ -71,7 +71,7 @@ def test_one_place_that_answers_is_enough() -> None:
         return host == "8.8.8.3"
 
     async def course() -> float:
-        assert await somebody_listens(EIGHT, call)
+        assert await any_endpoint_answers(EIGHT, call)
         return asyncio.get_running_loop().time()
 
     assert run_virtual(course()) < PEOPLE_WAIT_SECONDS / 2
@@ -82,7 +82,7 @@ def test_what_only_the_daemon_can_call_is_left_to_it(place: str) -> None:
     async def call(host: str, port: int) -> bool:
         raise AssertionError
 
-    assert run_virtual(somebody_listens([*EIGHT, *at(place)], call))
+    assert run_virtual(any_endpoint_answers([*EIGHT, *at(place)], call))
 
 
 class Keeper:
