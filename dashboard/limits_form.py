@@ -61,7 +61,7 @@ def limits_form(directory: Path, seconds_max: float) -> None:
 def _limits(directory: Path, seconds_max: float) -> OwnerLimits | None:
     try:
         st.session_state[KNOWN] = control.limits(directory, (), seconds_max)
-    except control.NobodyRunsError:
+    except control.PeerNotRunningError:
         st.session_state[KNOWN] = None
     except MusterError:
         pass  # the page says above that the peer does not answer

@@ -62,11 +62,11 @@ class Request:
     changes: tuple[str, ...] = ()
 
 
-class NobodyRunsError(LocalError):
+class PeerNotRunningError(LocalError):
     """No peer is running with this data directory."""
 
 
-class UnreadyError(NobodyRunsError):
+class UnreadyError(PeerNotRunningError):
     """A peer is there, but can only say what it is doing; a reply has that under `reply_key`."""
 
     reply_key: ClassVar[str]
@@ -99,8 +99,8 @@ def ask(
 ) -> dict[str, Any]:
     """Send a command to the peer with this data directory and return its reply.
 
-    Raises NobodyRunsError if no peer runs there, or it is starting or ending; UsageError if the command makes no sense;
-    LocalError if the peer does not answer or reports a failure.
+    Raises PeerNotRunningError if no peer runs there, or it is starting or ending; UsageError if the command makes no
+    sense; LocalError if the peer does not answer or reports a failure.
     """
     path = data_directory / SOCKET_NAME
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
@@ -110,7 +110,7 @@ def ask(
         except (FileNotFoundError, NotADirectoryError, ConnectionRefusedError):
             start = "muster host RUN_FILE" if command in OF_ORGANISERS else "muster join INVITE"
             told = f"no peer is running with data directory {data_directory}; start one with: {start}"
-            raise NobodyRunsError(told) from None
+            raise PeerNotRunningError(told) from None
         except OSError as error:
             raise LocalError(f"the control socket {path} cannot be opened: {error}") from None
         try:

@@ -122,7 +122,7 @@ class ChaosSwarm(Swarm):
             return  # it has been replaced already
         super()._note_end(peer)
         if not self._conductor.note_death(peer.name, peer.exit_code, time.monotonic()):
-            self.watch.accidents.append(Accident(peer.name, peer.last_words(), time.monotonic()))
+            self.watch.accidents.append(Accident(peer.name, peer.last_output(), time.monotonic()))
 
     def _is_deserted(self) -> bool:
         return super()._is_deserted() and not self._conductor.restarts_pending

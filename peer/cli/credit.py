@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from coordinator.views import quantity
-from coordinator.views.control import NobodyRunsError, ask, members_of
+from coordinator.views.control import PeerNotRunningError, ask, members_of
 from coordinator.views.credit import CreditReport, team_tokens
 from coordinator.views.members import InviteView, MemberList, RunMember
 from dht.errors import LocalError
@@ -47,7 +47,7 @@ def newest_report(home: Path, run: str) -> CreditReport:
         report = CreditReport.model_validate(ask(home, "credit")["credit"])
         if report.run_id.startswith(run.lower()):
             return report
-    except NobodyRunsError:
+    except PeerNotRunningError:
         pass
     except (KeyError, ValueError):
         raise LocalError("the peer speaks another version of the control protocol; restart it") from None

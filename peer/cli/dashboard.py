@@ -19,7 +19,7 @@ from typing import Annotated
 
 import typer
 
-from coordinator.views.control import NobodyRunsError, UnreadyError, snapshot
+from coordinator.views.control import PeerNotRunningError, UnreadyError, snapshot
 from dht.errors import LocalError, MusterError, UsageError
 from dht.files import write_whole
 from dht.invite import Invite
@@ -130,7 +130,7 @@ def looking_at(invite: str | None, directory: Path, folder: Path) -> Looking:
         return Looking.at_own_run(directory, folder)
     except UnreadyError:
         raise
-    except NobodyRunsError:
+    except PeerNotRunningError:
         sentence = "no peer is running here; give the invite of a run, or --demo, or start one with: muster join INVITE"
         raise LocalError(sentence) from None
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from coordinator.run.toml_file import reading
-from coordinator.views.control import SAVE_SECONDS_MAX, EndingError, NobodyRunsError, ask, snapshot
+from coordinator.views.control import SAVE_SECONDS_MAX, EndingError, PeerNotRunningError, ask, snapshot
 from coordinator.views.evaluation import Evaluation
 from coordinator.views.quantity import counted
 from dht.errors import LocalError, UsageError
@@ -152,7 +152,7 @@ def chosen_run(home: Path, beginning: str) -> Manifest:
     from peer.export.source import known_run
 
     if not beginning:
-        with suppress(NobodyRunsError):
+        with suppress(PeerNotRunningError):
             beginning = snapshot(home).run_id
     return known_run(home, beginning)
 
@@ -166,7 +166,7 @@ def _save_running_peer(home: Path, manifest: Manifest) -> tuple[Evaluation, ...]
         return snapshot(home).evaluations
     except EndingError:
         raise  # the ending peer is about to save a newer state than the one on disk
-    except NobodyRunsError:
+    except PeerNotRunningError:
         return ()
 
 

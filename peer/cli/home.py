@@ -132,7 +132,7 @@ def limits(
     directory = paths.data_directory(data)
     try:
         shown = control.limits(directory, change or ())
-    except control.NobodyRunsError:
+    except control.PeerNotRunningError:
         shown = _limits_at_rest(directory, change or ())
     changed = {key for key, _ in map(parse_change, change or ())}
     rows = [

@@ -70,14 +70,14 @@ def _chosen(known: list[Manifest], start: str) -> Manifest:
 
 
 def _forget(directory: Path, manifest: Manifest) -> None:
-    from coordinator.views.control import NobodyRunsError, UnreadyError, snapshot
+    from coordinator.views.control import PeerNotRunningError, UnreadyError, snapshot
 
     try:
         if snapshot(directory).run_id == manifest.run_id.hex():
             raise UsageError("the peer here takes part in that run now; end it first with: muster stop")
     except UnreadyError:
         raise  # the peer that starts or ends may be about to read or write this folder
-    except NobodyRunsError:
+    except PeerNotRunningError:
         pass
     path = paths.run_path(directory, manifest.run_id)
     try:

@@ -14,7 +14,7 @@ from dht.errors import LocalError, MusterError, UsageError
 CONSOLE_NAME = "console.log"
 START_SECONDS_MAX = 300.0  # imports take long on a small machine
 POLL_SECONDS = 0.3
-LAST_WORDS_BYTES = 2000
+LAST_OUTPUT_BYTES = 2000
 
 
 def start_detached(arguments: Sequence[str], line: str, data_directory: Path) -> int:
@@ -41,13 +41,13 @@ def start_detached(arguments: Sequence[str], line: str, data_directory: Path) ->
     for _ in range(int(START_SECONDS_MAX / POLL_SECONDS)):
         with suppress(subprocess.TimeoutExpired):
             code = process.wait(POLL_SECONDS)
-            raise (UsageError if code == 2 else LocalError)(_last_words(console, code))
+            raise (UsageError if code == 2 else LocalError)(_last_output(console, code))
         with suppress(MusterError):
             if snapshot(data_directory).pid == process.pid:  # and not another peer with this folder
                 return process.pid
     raise LocalError(f"the peer has not begun within {START_SECONDS_MAX:g} seconds; see {console} and `muster logs`")
 
 
-def _last_words(console: Path, code: int) -> str:
-    lines = console.read_bytes()[-LAST_WORDS_BYTES:].decode(errors="replace").strip().splitlines()
+def _last_output(console: Path, code: int) -> str:
+    lines = console.read_bytes()[-LAST_OUTPUT_BYTES:].decode(errors="replace").strip().splitlines()
     return lines[-1] if lines else f"the peer ended with exit code {code}"

@@ -254,7 +254,7 @@ class Node:
         """Open no further rounds. The learner rests once those in flight are over or a round's deadline has passed."""
         self._parts.lifecycle.leave()
 
-    def last_words(self) -> tuple[str, ...]:
+    def closing_advice(self) -> tuple[str, ...]:
         """Return advice for the owner after the end."""
         newest = None if self.evaluator is None else self.evaluator.newest_export
         base = self._parts.entered.options.files.base

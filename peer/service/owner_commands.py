@@ -9,17 +9,17 @@ from coordinator.views.control import EndingError, Request, StartingError
 from dht.errors import UsageError
 from dht.identity import PeerId
 from peer.service.control_server import Answer
-from peer.service.served import Served
+from peer.service.served import ServedNode
 from peer.service.shutdown import ShutdownRequests
 
 
 @dataclass(slots=True)
-class Desk:
+class OwnerCommands:
     """Answers the owner's commands. `node` is None until it can obey; `ending` says what an ending peer still does."""
 
     requests: ShutdownRequests
     doing: Callable[[], str]
-    node: Served | None = None
+    node: ServedNode | None = None
     ending: str = ""
 
     async def answer(self, request: Request) -> Answer:
@@ -37,7 +37,7 @@ class Desk:
         raise StartingError(self.doing())
 
 
-async def _obey(node: Served, requests: ShutdownRequests, request: Request) -> Answer:
+async def _obey(node: ServedNode, requests: ShutdownRequests, request: Request) -> Answer:
     command = request.command
     if command == "pause":
         await node.pause()
@@ -76,7 +76,7 @@ def _subject(request: Request) -> tuple[str, str, bool]:
     return request.changes[0], request.changes[1], request.changes[2:] == ("everybody",)
 
 
-async def _told(node: Served, request: Request) -> Answer:
+async def _told(node: ServedNode, request: Request) -> Answer:
     """Answer a command that asks for data."""
     command = request.command
     if command == "final":

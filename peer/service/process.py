@@ -29,8 +29,8 @@ from peer.machine.timed_wait import wait_for
 from peer.service.control_server import ControlServer
 from peer.service.dashboard import PagesAt, PublicPage, dashboard_beside
 from peer.service.descriptors import allow_more_descriptors
-from peer.service.owner_commands import Desk
-from peer.service.served import Served, Start
+from peer.service.owner_commands import OwnerCommands
+from peer.service.served import ServedNode, Start
 from peer.service.shutdown import ALARM_SECONDS, ShutdownRequests
 from peer.service.status_text import left_line, status_line
 from peer.service.trackers import Tracking
@@ -132,12 +132,12 @@ def _ignore_signals() -> None:
 async def _serve(start: Start, options: ServiceOptions, requests: ShutdownRequests, say: Say) -> None:
     try:
         with on_signals(_SIGNALS, requests.on_signal):
-            desk = Desk(requests, options.doing)
-            control = await ControlServer.start(options.data_directory, desk.answer)
+            commands = OwnerCommands(requests, options.doing)
+            control = await ControlServer.start(options.data_directory, commands.answer)
             try:
-                desk.node = node = await _start_unless_told_to_leave(start, requests)
+                commands.node = node = await _start_unless_told_to_leave(start, requests)
                 if node is not None:
-                    await _serve_started(node, desk, control, options, say)
+                    await _serve_started(node, commands, control, options, say)
             finally:
                 await control.close()
     finally:
@@ -145,33 +145,35 @@ async def _serve(start: Start, options: ServiceOptions, requests: ShutdownReques
             _ignore_signals()
 
 
-async def _serve_started(node: Served, desk: Desk, control: ControlServer, options: ServiceOptions, say: Say) -> None:
-    goodbye, requests = list[str](), desk.requests
+async def _serve_started(
+    node: ServedNode, commands: OwnerCommands, control: ControlServer, options: ServiceOptions, say: Say
+) -> None:
+    final_lines, requests = list[str](), commands.requests
     try:
         try:
             async with _metrics(node, options):  # before an invite is shown: the port may be taken
-                goodbye = await _show_and_live(node, options, requests, say)
+                final_lines = await _show_and_live(node, options, requests, say)
         finally:
-            desk.ending = "writes its last checkpoint"
+            commands.ending = "writes its last checkpoint"
             await control.settle()  # so that no client waits for an answer in vain
     finally:
         try:
             if not requests.abandoned:  # its folder may be gone already
                 await _save_last(node, requests, say)
         finally:
-            desk.ending = "closes its connections"
+            commands.ending = "closes its connections"
             if requests.hurried:
                 signal.alarm(ALARM_SECONDS)
             await _stop(node)
-    for line in goodbye:  # the last lines, once nothing is left to do
+    for line in final_lines:  # the last lines, once nothing is left to do
         say(line)
 
 
-async def _show_and_live(node: Served, options: ServiceOptions, requests: ShutdownRequests, say: Say) -> list[str]:
+async def _show_and_live(node: ServedNode, options: ServiceOptions, requests: ShutdownRequests, say: Say) -> list[str]:
     """Show device, invite and pages, and run until the end; returns the lines to print last."""
     if device := node.snapshot().device:
         say(f"The learner trains on {device}")
-        say(f"Memory: {takes(node.manifest.config)}")
+        say(f"Memory: {memory_summary(node.manifest.config)}")
     if options.show_invite:
         _show_invite(node, options.listens_at, say)
     served = [] if options.pages is None else options.pages.arguments()
@@ -181,7 +183,7 @@ async def _show_and_live(node: Served, options: ServiceOptions, requests: Shutdo
         return await _live(node, requests, options, say)
 
 
-def _show_invite(node: Served, listens_at: str, say: Say) -> None:
+def _show_invite(node: ServedNode, listens_at: str, say: Say) -> None:
     """Print the invite, or why there is none; a second line says where it would not work, and why."""
     try:
         text = node.invite()
@@ -192,14 +194,14 @@ def _show_invite(node: Served, listens_at: str, say: Say) -> None:
         say(limits)
 
 
-def takes(config: RunConfig) -> str:
+def memory_summary(config: RunConfig) -> str:
     """Return a summary of the memory that this run takes, by place."""
     from peer.learner.memory_estimate import footprint
 
     return footprint(config).summary()
 
 
-def _metrics(node: Served, options: ServiceOptions) -> AbstractAsyncContextManager[None]:
+def _metrics(node: ServedNode, options: ServiceOptions) -> AbstractAsyncContextManager[None]:
     if options.metrics_port is None:
         return nullcontext()
     from peer.service.metrics import serve_metrics
@@ -212,7 +214,7 @@ def _pages(options: ServiceOptions, arguments: Sequence[str], say: Say) -> Abstr
     return dashboard_beside(options.data_directory, arguments, say) if arguments else nullcontext()
 
 
-async def _start_unless_told_to_leave(start: Start, requests: ShutdownRequests) -> Served | None:
+async def _start_unless_told_to_leave(start: Start, requests: ShutdownRequests) -> ServedNode | None:
     starting, leaving = asyncio.ensure_future(start()), asyncio.create_task(requests.leave.wait())
     try:
         await asyncio.wait({starting, leaving}, return_when=asyncio.FIRST_COMPLETED)
@@ -227,24 +229,24 @@ async def _start_unless_told_to_leave(start: Start, requests: ShutdownRequests) 
         leaving.cancel()
 
 
-async def _live(node: Served, requests: ShutdownRequests, options: ServiceOptions, say: Say) -> list[str]:
+async def _live(node: ServedNode, requests: ShutdownRequests, options: ServiceOptions, say: Say) -> list[str]:
     """Wait until the run is over or the peer is asked to end; returns the last lines, raises the node's error."""
     over = asyncio.create_task(node.wait())
     leaving, stopping = asyncio.create_task(requests.leave.wait()), asyncio.create_task(requests.stop.wait())
-    awaited, goodbye, status_seconds = {over, leaving, stopping}, list[str](), options.status_seconds
+    awaited, final_lines, status_seconds = {over, leaving, stopping}, list[str](), options.status_seconds
     try:
         while True:
             done, _ = await asyncio.wait(awaited, timeout=status_seconds, return_when=asyncio.FIRST_COMPLETED)
             awaited -= done
             if over in done:
                 over.result()
-                goodbye = _goodbye(node, requests)
+                final_lines = _final_lines(node, requests)
             if requests.stop.is_set() or (over.done() and (leaving.done() or not options.stay)):
-                return goodbye
+                return final_lines
             if over in done:  # it stays, so these lines are not the last
-                for line in goodbye:
+                for line in final_lines:
                     say(line)
-                goodbye = []
+                final_lines = []
             if leaving in done:
                 node.drain()
                 say("finishing the rounds under way; press Ctrl-C again to stop at once")
@@ -257,13 +259,13 @@ async def _live(node: Served, requests: ShutdownRequests, options: ServiceOption
         await asyncio.wait((over, leaving, stopping))
 
 
-def _goodbye(node: Served, requests: ShutdownRequests) -> list[str]:
+def _final_lines(node: ServedNode, requests: ShutdownRequests) -> list[str]:
     """Return the last lines: how the peer ended, and what it leaves to its owner."""
     now, left = node.snapshot(), requests.leave.is_set() or requests.drained
-    return [left_line(now) if left else f"the run is over: {status_line(now)}", *node.last_words()]
+    return [left_line(now) if left else f"the run is over: {status_line(now)}", *node.closing_advice()]
 
 
-async def _save_last(node: Served, requests: ShutdownRequests, say: Say) -> None:
+async def _save_last(node: ServedNode, requests: ShutdownRequests, say: Say) -> None:
     """Save the last checkpoint, outside the time limit of stopping: a large model on a slow disk takes long."""
     if requests.hurried:
         signal.alarm(0)
@@ -281,7 +283,7 @@ async def _save_last(node: Served, requests: ShutdownRequests, say: Say) -> None
         say("leaving without the last checkpoint; the one before is still there")
 
 
-async def _stop(node: Served) -> None:
+async def _stop(node: ServedNode) -> None:
     try:
         async with asyncio.timeout(STOP_SECONDS_MAX):
             await node.stop()

@@ -22,7 +22,7 @@ from typing import IO, Self
 from torch import nn
 
 from coordinator.run.manifest import RunConfig
-from coordinator.views.control import SAVE_SECONDS_MAX, Command, NobodyRunsError, ask, snapshot
+from coordinator.views.control import SAVE_SECONDS_MAX, Command, PeerNotRunningError, ask, snapshot
 from coordinator.views.snapshot import PeerSnapshot
 from dht.errors import LocalError, MusterError, UsageError
 from dht.invite import Invite, looks_like_invite
@@ -209,7 +209,7 @@ class Session:
         """Raise LocalError in a session's words if the peer has ended before it is asked in this block."""
         try:
             yield
-        except NobodyRunsError:
+        except PeerNotRunningError:
             raise LocalError(
                 f"the run in {self._directory} is over, and its peer has ended; a new run needs a new folder"
             ) from None

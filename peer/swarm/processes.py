@@ -20,7 +20,7 @@ from peer.machine.log import LOG_NAME
 from peer.machine.paths import IDENTITY_NAME
 
 CONSOLE_NAME = "console.log"
-LAST_WORDS_BYTES = 2000
+LAST_OUTPUT_BYTES = 2000
 KILLED_SECONDS_MAX = 10.0
 
 
@@ -86,13 +86,13 @@ class PeerProcess:
             self.process.wait(seconds)
         return self.exit_code is not None
 
-    def last_words(self) -> str:
+    def last_output(self) -> str:
         """Say how it ended: the signal that killed it, or the last line it printed."""
         code = self.exit_code
         if code is not None and code < 0:
             return f"ended by signal {-code}"
         with (self.data_directory / CONSOLE_NAME).open("rb") as console:
-            console.seek(max(0, console.seek(0, os.SEEK_END) - LAST_WORDS_BYTES))
+            console.seek(max(0, console.seek(0, os.SEEK_END) - LAST_OUTPUT_BYTES))
             lines = console.read().decode(errors="replace").strip().splitlines()
         return self._with_lasting_log(lines[-1]) if lines else f"ended with exit code {code}"
 
@@ -108,7 +108,7 @@ class PeerProcess:
 
     def failure(self) -> MusterError:
         """Return its end as an error: UsageError for exit code 2, else LocalError."""
-        return (UsageError if self.exit_code == 2 else LocalError)(self.last_words())
+        return (UsageError if self.exit_code == 2 else LocalError)(self.last_output())
 
 
 def make_identity(data_directory: Path) -> PeerId:

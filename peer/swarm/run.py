@@ -271,7 +271,7 @@ class Swarm:
         self._note_end(peer)
 
     def _note_end(self, peer: PeerProcess) -> None:
-        self.watch.note_death(peer.name, peer.last_words())
+        self.watch.note_death(peer.name, peer.last_output())
 
     async def _ask_final(self, peer: PeerProcess) -> None:
         try:
@@ -279,7 +279,7 @@ class Swarm:
             self.watch.note_final(peer.name, last, time.monotonic())
         except MusterError:
             if await asyncio.to_thread(peer.has_ended, DEATH_SECONDS):  # else it counts as disagreeing
-                self.watch.note_death(peer.name, peer.last_words())
+                self.watch.note_death(peer.name, peer.last_output())
 
     async def _tell_all(self, names: Iterable[str], command: Command) -> None:
         """Send a command to these processes; one that does not take it has died or will be ended by a signal."""

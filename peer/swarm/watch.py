@@ -57,9 +57,9 @@ class SwarmWatch:
         self.note(name, snapshot, now)
         self.final[name] = snapshot
 
-    def note_death(self, name: str, last_words: str) -> None:
+    def note_death(self, name: str, last_output: str) -> None:
         """Note that a process ended before the swarm did."""
-        self.died.setdefault(name, last_words)
+        self.died.setdefault(name, last_output)
 
     def note_restart(self, name: str) -> None:
         """Note that a new process replaces the ended one of this name."""

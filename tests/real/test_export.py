@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.views.control import NobodyRunsError, ask, snapshot
+from coordinator.views.control import PeerNotRunningError, ask, snapshot
 from coordinator.views.credit import CreditReport
 from dht.errors import LocalError
 from dht.identity import KeyVerifier
@@ -42,12 +42,12 @@ def processes() -> Iterator[list[PeerProcess]]:
 def wait_until(process: PeerProcess, true: Callable[[], bool]) -> None:
     deadline = time.monotonic() + WAIT_SECONDS
     while time.monotonic() < deadline:
-        with suppress(NobodyRunsError, LocalError):  # not yet
+        with suppress(PeerNotRunningError, LocalError):  # not yet
             if true():
                 return
         with suppress(subprocess.TimeoutExpired):
             process.process.wait(0.2)
-            raise AssertionError(f"{process.name} ended: {process.last_words()}")
+            raise AssertionError(f"{process.name} ended: {process.last_output()}")
     raise AssertionError("not in time")
 
 

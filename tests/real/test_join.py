@@ -50,7 +50,7 @@ def _until_ready(host: PeerProcess) -> str:
         try:
             return str(ask(host.data_directory, "invite")["invite"])
         except MusterError:
-            assert not host.has_ended(0.2), host.last_words()
+            assert not host.has_ended(0.2), host.last_output()
     raise AssertionError("the host was not ready")
 
 
@@ -162,7 +162,7 @@ def test_a_peer_outside_its_hours_is_there_and_rests(tmp_path: Path, invite: str
                     assert seen.steps == 0
                     return
             except MusterError:
-                assert not peer.has_ended(0.2), peer.last_words()
+                assert not peer.has_ended(0.2), peer.last_output()
         raise AssertionError("it never paused")
     finally:
         kill_all([peer])

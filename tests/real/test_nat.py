@@ -117,7 +117,7 @@ class Street:
             self._join(name, invite)
 
     def _invite(self) -> str:
-        assert self.processes["host"].exit_code is None, self.processes["host"].last_words()
+        assert self.processes["host"].exit_code is None, self.processes["host"].last_output()
         return str(ask(self.folder / "host", "invite")["invite"])
 
     def _join(self, name: str, invite: str) -> None:
@@ -129,7 +129,7 @@ class Street:
 
     def look(self, name: str) -> PeerSnapshot:
         process = self.processes[name]
-        assert process.exit_code is None, process.last_words()
+        assert process.exit_code is None, process.last_output()
         return snapshot(process.data_directory)
 
     def end(self) -> None:

@@ -135,7 +135,7 @@ class ElasticSwarm:
         for name, process in self._processes.items():
             code = process.exit_code
             if code is not None and not self._conductor.note_death(name, code, time.monotonic()):
-                raise LocalError(f"{name} died of itself: {process.last_words()}")
+                raise LocalError(f"{name} died of itself: {process.last_output()}")
 
 
 def for_workers(plan: Plan) -> Plan:

@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coordinator.views.control import SOCKET_NAME, Command, NobodyRunsError, Request, ask
+from coordinator.views.control import SOCKET_NAME, Command, PeerNotRunningError, Request, ask
 from dht.errors import LocalError, UsageError
 from peer.service.control_server import CONNECTIONS_MAX, REQUEST_BYTES_MAX, Answer, ControlServer
 
@@ -59,7 +59,7 @@ def test_commands_are_answered_and_the_socket_goes_with_the_server(tmp_path: Pat
     reply = serving(tmp_path, lambda: asyncio.to_thread(ask, tmp_path, "invite"))
     assert reply == {"asked": "invite"}
     assert list(tmp_path.iterdir()) == []
-    with pytest.raises(NobodyRunsError, match="no peer is running"):
+    with pytest.raises(PeerNotRunningError, match="no peer is running"):
         ask(tmp_path, "status")
 
 

@@ -93,7 +93,7 @@ class Stand:
         """End the run; callable from another thread."""
         self.over.get_loop().call_soon_threadsafe(self.over.set_result, None)
 
-    def last_words(self) -> Sequence[str]:
+    def closing_advice(self) -> Sequence[str]:
         return ("the newest export is in models/latest",)
 
     async def wait(self) -> None:

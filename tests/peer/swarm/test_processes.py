@@ -46,7 +46,7 @@ def test_a_killed_peer_is_told_from_one_that_failed(waiting: PeerProcess) -> Non
     waiting.process.kill()
     assert waiting.has_ended(ENDING_SECONDS)
     assert waiting.exit_code == -signal.SIGKILL
-    assert waiting.last_words() == "ended by signal 9"
+    assert waiting.last_output() == "ended by signal 9"
     assert isinstance(waiting.failure(), LocalError)
     waiting.tell("nobody listens")
 
@@ -61,10 +61,10 @@ def test_a_log_that_is_named_outlives_a_temporary_folder(
     log = tmp_path / "peer-1" / LOG_NAME
     log.write_text("Traceback")
     (tmp_path / "peer-1" / CONSOLE_NAME).write_text(f"0:15 training\nthis is a bug in Muster; see {log}\n")
-    kept = Path(peer.last_words().removeprefix("this is a bug in Muster; see "))
+    kept = Path(peer.last_output().removeprefix("this is a bug in Muster; see "))
     assert kept.read_text() == "Traceback"
     assert (kept == log) != temporary
-    assert peer.last_words().endswith(str(kept))
+    assert peer.last_output().endswith(str(kept))
     kill_all([peer])
 
 

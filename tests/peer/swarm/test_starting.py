@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from coordinator.run.manifest import RunConfig
-from coordinator.views.control import NobodyRunsError, StartingError
+from coordinator.views.control import PeerNotRunningError, StartingError
 from peer.swarm import run
 from peer.swarm.run import Swarm, SwarmOptions
 from peer.swarm.watch import SwarmWatch
@@ -28,7 +28,7 @@ class Shown:
 
 def test_who_waits_for_a_host_hears_what_it_does(monkeypatch: pytest.MonkeyPatch) -> None:
     answers = iter(
-        [NobodyRunsError("no peer"), StartingError("reads the text (making tokens, 40%)"), StartingError("")]
+        [PeerNotRunningError("no peer"), StartingError("reads the text (making tokens, 40%)"), StartingError("")]
     )
 
     def ask(*_: object, **__: object) -> dict[str, Any]:
