@@ -26,7 +26,7 @@ from dht.errors import NetworkError, UsageError
 from dht.guard import CallGuard, guard_handlers, node_id_of
 from dht.hivemind_storage import SignedRecordValidator, TableStorage, place_of
 from dht.identity import PeerId, Signer
-from dht.invite_reach import silence
+from dht.invite_reach import no_answer_message
 from dht.meeting import GRACE_SECONDS, any_answers
 from dht.records import Record, RecordKey, parse_record
 from dht.refusal import ADVICE
@@ -238,7 +238,7 @@ class HivemindStore:
         """
         if not await any_answers(self._meet(address) for address in self._daemon.bootstrap_peers):
             if self._daemon.initial_peers:
-                raise NetworkError(silence(self._daemon.initial_peers))
+                raise NetworkError(no_answer_message(self._daemon.initial_peers))
             return
         await find_nearest(self._node, self._node.node_id, self._traversing)
 

@@ -38,7 +38,7 @@ def limits_of(addresses: Sequence[PeerAddress], listens_at: str = "") -> str:
     return ""
 
 
-def silence(addresses: Sequence[PeerAddress]) -> str:
+def no_answer_message(addresses: Sequence[PeerAddress]) -> str:
     """Say in a sentence where no peer answers and what to do about it."""
     found = list(dict.fromkeys(map(place, addresses)))
     more = f" and at {len(found) - PLACES_SHOWN} more places" if len(found) > PLACES_SHOWN else ""

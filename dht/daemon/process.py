@@ -33,7 +33,7 @@ from dht.door import KNOCK, Door
 from dht.errors import LocalError, NetworkError, UsageError
 from dht.guard import Calls, Questions
 from dht.identity import Identity, PeerId
-from dht.invite_reach import silence
+from dht.invite_reach import no_answer_message
 from dht.locks import IdentityLock, RuntimeDirectory
 
 __all__ = ["Daemon", "DaemonConfig"]
@@ -211,7 +211,7 @@ class Daemon:
         """
         async with Caller.start(self._config.runtime_parent) as caller:
             if not await caller.meets(self.bootstrap_peers, self.door):
-                raise NetworkError(silence(self._config.initial_peers))
+                raise NetworkError(no_answer_message(self._config.initial_peers))
             return await caller.can_find(self._peer_id)
 
     async def _launch(self) -> None:

@@ -44,10 +44,10 @@ from peer.learner.shared_memory import FreeSlots, SharedSlots
 from peer.learner.spawn import LearnerEnd, LearnerGoneError
 from peer.learner.work_counters import Counters, LearnerProgress
 from peer.machine.buffer_pool import new_vector
-from peer.machine.silence import Silence, work_done
+from peer.machine.stall_detector import StallDetector, work_done
 from peer.storage.anchors import layouts_of
 
-STARTUP_SILENCE_SECONDS = 120.0  # enough for a machine that swaps; loading may take longer as long as something happens
+STARTUP_STALL_SECONDS = 120.0  # enough for a machine that swaps; loading may take longer as long as something happens
 LOOK_SECONDS = 1.0
 STOP_SECONDS_MAX = 5.0  # the peer has requested every save before it stops the learner
 UNSENT_BYTES_MAX = 1 << 20
@@ -375,10 +375,10 @@ class LearnerClient:
 
 async def _until(ready: asyncio.Future[Ready], sign: Callable[[], Hashable]) -> None:
     """Wait for `ready` while `sign` keeps changing; raises its error, or LocalError if nothing changes for long."""
-    loop, silence = asyncio.get_running_loop(), Silence(STARTUP_SILENCE_SECONDS)
+    loop, detector = asyncio.get_running_loop(), StallDetector(STARTUP_STALL_SECONDS)
     while not ready.done():
-        if silence.look(sign(), loop.time()):
-            raise LocalError(f"the learner has done nothing for {STARTUP_SILENCE_SECONDS:.0f} seconds")
+        if detector.look(sign(), loop.time()):
+            raise LocalError(f"the learner has done nothing for {STARTUP_STALL_SECONDS:.0f} seconds")
         await asyncio.wait({ready}, timeout=LOOK_SECONDS)
     ready.result()
 

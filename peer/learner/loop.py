@@ -41,7 +41,7 @@ from peer.learner.messages import (
 )
 from peer.learner.ranks.first_rank import LeadingLearner
 from peer.learner.ranks.further_rank import follow
-from peer.learner.setup import AttackNamed, prepare_rank, settle
+from peer.learner.setup import AttackNamed, prepare_learner, prepare_rank
 from peer.learner.shared_memory import SharedSlots
 
 REPORT_SECONDS = 0.2
@@ -72,8 +72,8 @@ def serve(channel: Channel, descriptor: int, attack_named: AttackNamed | None = 
         raise LocalError("a learner is told first what to train")
     os.nice(start.settings.niceness)
     torch.set_num_threads(start.settings.threads)
-    settled = settle(start, attack_named, Pulse(channel).tell)
-    learner, others = settled.learner, settled.others
+    prepared = prepare_learner(start, attack_named, ProgressReporter(channel).tell)
+    learner, others = prepared.learner, prepared.others
     gc.freeze()  # keep imported objects out of collections; see peer.learner.imports.import_quickly
     gc.enable()
     slots = SharedSlots(descriptor, learner.fragments, start.config.pace.overlap)
@@ -89,14 +89,14 @@ def serve(channel: Channel, descriptor: int, attack_named: AttackNamed | None = 
         Ready(
             startup_cpu_seconds=used(),
             parameters=sum(layout.elements for layout in learner.fragments),
-            data_digest=settled.data_digest,
+            data_digest=prepared.data_digest,
             step=learner.step_count,
-            device=devices_name(settled.devices, start.settings.threads),
-            use=settled.words,
+            device=devices_name(prepared.devices, start.settings.threads),
+            use=prepared.words,
             threads=start.settings.threads,
             sequences=learner.placement.sequences,
             recompute=learner.placement.recompute,
-            data_note=settled.data_note[:TEXT_MAX],
+            data_note=prepared.data_note[:TEXT_MAX],
         )
     )
     train(replica, command_loop, early)
@@ -104,7 +104,7 @@ def serve(channel: Channel, descriptor: int, attack_named: AttackNamed | None = 
         others.end()
 
 
-class Pulse:
+class ProgressReporter:
     """The reports of work before the first step, limited in frequency."""
 
     def __init__(self, channel: Channel) -> None:

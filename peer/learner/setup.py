@@ -24,7 +24,7 @@ from peer.learner.learner import Learner, make_learner
 from peer.learner.memory_estimate import available_bytes, check_memory, least_bytes, optimizer_bytes
 from peer.learner.messages import LearnerSettings, Start, StartRank
 from peer.learner.microbatch import Fit, bytes_in_use, fit_sequences, measured_peak
-from peer.learner.ranks.first_rank import Others
+from peer.learner.ranks.first_rank import OtherRanks
 from peer.learner.ranks.further_rank import SharedBatches
 from peer.machine.heap import limit_memory
 from peer.machine.local_files import LocalFiles
@@ -44,7 +44,7 @@ AttackNamed = Callable[[str], LearnerAttack]
 
 
 @dataclass(frozen=True, slots=True)
-class Settled:
+class PreparedLearner:
     """A learner that is ready. `memory_bytes` is the memory of its steps on a device; `note`: why no GPU is used.
 
     `data_note`: what was left out of this machine's text. `others` are the processes on further `devices`.
@@ -52,7 +52,7 @@ class Settled:
 
     learner: Learner
     devices: tuple[str, ...]
-    others: Others | None
+    others: OtherRanks | None
     data_digest: bytes
     memory_bytes: int
     note: str
@@ -73,7 +73,7 @@ class Settled:
         return f"{at_once} at once, about {quantity.size(self.memory_bytes)}{libraries}{recompute}{note}"
 
 
-def settle(start: Start, attack_named: AttackNamed | None = None, tell: Tell = tell_nobody) -> Settled:
+def prepare_learner(start: Start, attack_named: AttackNamed | None = None, tell: Tell = tell_nobody) -> PreparedLearner:
     """Return a learner that fits; `tell` is called with the progress.
 
     Raises UsageError if the run does not fit this machine or its owner's limits.
@@ -85,7 +85,7 @@ def settle(start: Start, attack_named: AttackNamed | None = None, tell: Tell = t
     several = len(devices) > 1
     sharded = several and (_is_sharded(start, devices) if settings.sharded is None else settings.sharded)
     _room_bytes(start, devices[0], len(devices), sharded)  # before minutes of tokenizing a long text
-    others = Others(start, devices, sharded) if several else None  # these processes import meanwhile
+    others = OtherRanks(start, devices, sharded) if several else None  # these processes import meanwhile
     bound_memory(settings, devices[0], len(devices))  # before any reading: text and tokenizer may come from the Hub
     files = LocalFiles(settings.corpus, settings.tokenizer, settings.cache)
     loading = Loading(tell, settings.loading_threads)
@@ -94,12 +94,12 @@ def settle(start: Start, attack_named: AttackNamed | None = None, tell: Tell = t
     windows: Batches = training_windows(tokens.train, config, start.run_key, start.peer_id)
     with nullcontext() if others is None else others.together():
         group = ALONE if others is None else others.join()
-        learner, memory_bytes, compiling = prepare(start, devices[0], group, windows, attack_named, tell)
+        learner, memory_bytes, compiling = _fit_learner(start, devices[0], group, windows, attack_named, tell)
     notes = filter(None, (note, compiling))
-    return Settled(learner, devices, others, tokens.digest, memory_bytes, "; ".join(notes), tokens.note)
+    return PreparedLearner(learner, devices, others, tokens.digest, memory_bytes, "; ".join(notes), tokens.note)
 
 
-def prepare(
+def _fit_learner(
     start: Start,
     device: str,
     group: Ranks,
@@ -138,7 +138,7 @@ def prepare_rank(told: StartRank, store_descriptor: int) -> Learner:
     """Return the learner of a process that is not the first."""
     bound_memory(told.start.settings, told.device, told.size)
     group = join(store_descriptor, told.rank, told.size, told.device, told.sharded)
-    return prepare(told.start, told.device, group, None)[0]
+    return _fit_learner(told.start, told.device, group, None)[0]
 
 
 def bound_memory(settings: LearnerSettings, device: str, size: int) -> None:

@@ -16,7 +16,7 @@ from dht.door import Door
 from dht.errors import NetworkError, UsageError
 from dht.identity import Identity
 from dht.invite import Invite
-from dht.invite_reach import silence
+from dht.invite_reach import no_answer_message
 from dht.meeting import answers, any_answers
 from dht.refusal import ADVICE, Refusal
 from peer.machine.paths import runtime_directory
@@ -38,7 +38,7 @@ def first_call(invite: Invite, key: Path, looks: bool = True) -> None:
 
 async def _call(invite: Invite, asks_doors: bool) -> None:
     if not await any_endpoint_answers(invite.addresses, answers):
-        raise NetworkError(silence(invite.addresses))
+        raise NetworkError(no_answer_message(invite.addresses))
     if asks_doors and (refused := await _refusal(invite)) is not None:
         raise UsageError(ADVICE[refused])
 
@@ -56,5 +56,5 @@ async def _refusal(invite: Invite) -> Refusal | None:
     """Return why all that answer refuse this invite, None if one admits us; raises NetworkError if none answers."""
     async with Caller.start(runtime_directory()) as caller:
         if not await caller.meets(invite.addresses, Door(invite.pass_for)):
-            raise NetworkError(silence(invite.addresses))
+            raise NetworkError(no_answer_message(invite.addresses))
         return next(iter(caller.refusals)) if all(caller.refusals) else None

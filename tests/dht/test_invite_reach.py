@@ -6,7 +6,7 @@ import pytest
 
 from dht.addresses import PeerAddress, Reach
 from dht.identity import Identity
-from dht.invite_reach import limits_of, silence, widest
+from dht.invite_reach import limits_of, no_answer_message, widest
 
 PEER = Identity(bytes(32)).peer_id
 LOCAL, HOME, OUT, NAMED = (
@@ -44,8 +44,8 @@ def test_a_host_that_listens_everywhere_is_not_told_to_do_so(listens_at: str, st
 
 
 def test_who_gets_no_answer_is_told_where_was_called_and_what_to_do() -> None:
-    said = silence(at(LOCAL))
+    said = no_answer_message(at(LOCAL))
     assert said.startswith("nobody answers at 127.0.0.1:7400; check that the host is running, that its run is not over")
     assert "; this invite works on the host's own machine" in said
-    five = silence(at(LOCAL, HOME, OUT, NAMED, "/ip4/8.8.8.8/tcp/1"))
+    five = no_answer_message(at(LOCAL, HOME, OUT, NAMED, "/ip4/8.8.8.8/tcp/1"))
     assert "127.0.0.1:7400, 192.168.1.5:7400, [2600::7]:1 and at 2 more places; check that the host is running" in five

@@ -57,7 +57,7 @@ class _Other:
         return f"the learner's process for {self.device}: {how}"
 
 
-class Others:
+class OtherRanks:
     """All processes of a learner but the first, which is this one: it ends as soon as one of them has ended."""
 
     def __init__(self, start: Start, devices: Sequence[str], sharded: bool) -> None:
@@ -145,7 +145,7 @@ def _exit(reason: str, code: int) -> NoReturn:
 class LeadingLearner:
     """A `Learner` whose every call is also made by the other processes (`peer.learner.ranks.further_rank`)."""
 
-    def __init__(self, learner: Learner, others: Others) -> None:
+    def __init__(self, learner: Learner, others: OtherRanks) -> None:
         self._learner = learner
         self._others = others
 

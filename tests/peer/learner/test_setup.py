@@ -22,7 +22,7 @@ def test_the_owners_memory_limit_holds_before_anything_is_read(monkeypatch: pyte
     monkeypatch.setattr(setup, "load_tokens", load_tokens)
     settings = LearnerSettings(memory_bytes=5 << 30, device="cpu")
     with pytest.raises(LocalError, match="far enough"):
-        setup.settle(Start(config=RunConfig(), run_key=b"run", peer_id="peer", settings=settings))
+        setup.prepare_learner(Start(config=RunConfig(), run_key=b"run", peer_id="peer", settings=settings))
     assert done == [5 << 30, "read"]
 
 
@@ -33,4 +33,4 @@ def test_a_run_that_does_not_fit_is_refused_before_its_text_is_read(monkeypatch:
     monkeypatch.setattr(setup, "load_tokens", load_tokens)
     settings = LearnerSettings(memory_bytes=1 << 20, device="cpu")
     with pytest.raises(UsageError, match="and only 0 MiB"):
-        setup.settle(Start(config=RunConfig(), run_key=b"run", peer_id="peer", settings=settings))
+        setup.prepare_learner(Start(config=RunConfig(), run_key=b"run", peer_id="peer", settings=settings))

@@ -9,7 +9,7 @@ from pathlib import Path
 
 
 @dataclass(slots=True)
-class Silence:
+class StallDetector:
     """Measures how long a sign has not changed. Time comes with every look."""
 
     limit_seconds: float

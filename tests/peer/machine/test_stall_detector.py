@@ -5,19 +5,19 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from peer.machine.silence import Silence, work_done
+from peer.machine.stall_detector import StallDetector, work_done
 
 
 def test_whatever_makes_progress_is_alive():
-    silence = Silence(10.0)
-    assert not any(silence.look(sign, 9.0 * sign) for sign in range(1000))
+    detector = StallDetector(10.0)
+    assert not any(detector.look(sign, 9.0 * sign) for sign in range(1000))
 
 
 def test_whoever_is_silent_for_longer_is_not():
-    silence = Silence(10.0)
-    looks = [silence.look("same", now) for now in (100.0, 105.0, 110.0, 110.5)]
+    detector = StallDetector(10.0)
+    looks = [detector.look("same", now) for now in (100.0, 105.0, 110.0, 110.5)]
     assert looks == [False, False, False, True]
-    assert not silence.look("other", 111.0)
+    assert not detector.look("other", 111.0)
 
 
 def test_computing_and_reading_are_signs_of_life(tmp_path: Path):
