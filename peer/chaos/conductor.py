@@ -9,9 +9,9 @@ from itertools import count
 from typing import Generic, TypeVar
 
 from dht.errors import LocalError
-from peer.chaos.executor import MACHINE_KINDS, Breaker, LinkFault
+from peer.chaos.executor import MACHINE_KINDS, FaultInjector, LinkFault
 from peer.chaos.plan import LINK_VALUES, UNDONE_BY, Event, Kind, Plan, number_of
-from peer.chaos.record import Happening
+from peer.chaos.record import EventOutcome
 
 END_OF_PLAN = "the run ended first"
 REPAIRED: tuple[Kind, ...] = ("continue", "clear", "disk_free", "clock_right", "heal")  # at the end of a plan
@@ -28,10 +28,10 @@ class Conductor(Generic[Target]):
     def __init__(
         self,
         plan: Plan,
-        executor: Breaker[Target],
+        executor: FaultInjector[Target],
         processes: Mapping[str, Target],
         restart: Callable[[str, str | None], None],
-        tell: Callable[[Happening], None],
+        tell: Callable[[EventOutcome], None],
     ) -> None:
         self._executor = executor
         self._processes = processes
@@ -52,7 +52,7 @@ class Conductor(Generic[Target]):
     def advance(self, now: float) -> None:
         """Fire all due events, and those for which a peer waits at a point."""
         for name, event in list(self._at_points.items()):
-            if not event.dies_there and self._executor.stands(process := self._processes[name]):
+            if not event.dies_there and self._executor.is_waiting(process := self._processes[name]):
                 del self._at_points[name]
                 self._fire(event, now)
                 self._executor.release(process)
@@ -86,7 +86,7 @@ class Conductor(Generic[Target]):
         for event in left:
             refusal = self._executor.refusal(event)
             if refusal is not None or event.do not in UNDONE_BY.values():
-                self._tell(Happening(event, now, refusal or END_OF_PLAN))
+                self._tell(EventOutcome(event, now, refusal or END_OF_PLAN))
         hurt = {key for key, faults in self._faults.items() if faults}
         for kind in REPAIRED:
             for name in sorted(name for undoing, name in hurt if undoing == kind):
@@ -108,7 +108,7 @@ class Conductor(Generic[Target]):
         return None
 
     def _note(self, event: Event, now: float, refusal: str | None = None) -> None:
-        self._tell(Happening(event, now, refusal))
+        self._tell(EventOutcome(event, now, refusal))
         if refusal is None and event.for_seconds is not None:
             self._push(now + event.for_seconds, event.undoing(), event)
 

@@ -22,7 +22,7 @@ from peer.chaos.conductor import Conductor
 from peer.chaos.containers import Containers
 from peer.chaos.measure import UndisturbedPace, chaos_report
 from peer.chaos.plan import HOST, Plan, name_of
-from peer.chaos.record import Accident, ChaosWatch
+from peer.chaos.record import ChaosWatch, UnplannedExit
 from peer.chaos.score import Window
 from peer.chaos.swarm import RETURN_SECONDS_MAX, WARM_UP_SECONDS_MAX
 from peer.machine.signals import ENDING, on_signals
@@ -52,7 +52,7 @@ class ContainerSwarm:
         names = tuple(name_of(number) for number in range(1, options.plan.peers + 1))
         self.watch = ChaosWatch(HOST, names, options.config.versions, options.plan.seconds)
         targets = {name: name for name in self.watch.names}
-        self._conductor = Conductor(options.plan, place, targets, self._restart, self.watch.happenings.append)
+        self._conductor = Conductor(options.plan, place, targets, self._restart, self.watch.outcomes.append)
         self._lives = Counter[str]()
         self._is_stopped = False
         self._started_at = time.monotonic()
@@ -122,7 +122,7 @@ class ContainerSwarm:
                 words = f"ended with exit code {code}"
                 self.watch.note_death(name, words)
                 if not self._conductor.note_death(name, code, time.monotonic()):
-                    self.watch.accidents.append(Accident(name, words, time.monotonic()))
+                    self.watch.unplanned_exits.append(UnplannedExit(name, words, time.monotonic()))
             await asyncio.sleep(POLL_SECONDS)
 
     def _restart(self, name: str, _: str | None) -> None:

@@ -32,7 +32,7 @@ class Container:
 
 
 class Containers:
-    """A `Breaker` whose targets are names of processes: `host`, `peer-1` …, numbered as docker-compose does."""
+    """A `FaultInjector` whose targets are names of processes: `host`, `peer-1` …, numbered as docker-compose does."""
 
     def __init__(self, engine: ContainerEngine, beside: str) -> None:
         """`beside` is any container of the swarm; raises UsageError if there is no such swarm."""
@@ -144,7 +144,7 @@ class Containers:
     def set_clock(self, peer: str, skew_seconds: float) -> None:
         raise LocalError("containers share the clock of their machine")
 
-    def stands(self, peer: str) -> bool:
+    def is_waiting(self, peer: str) -> bool:
         return False  # no container was started with a fault point
 
     def release(self, peer: str) -> None:

@@ -1,6 +1,6 @@
 """The places where peers of a chaos run live, and the faults possible there; on loopback, those that signals can cause.
 
-Another place implements `Executor`, or `Breaker` if its peers are started elsewhere, as in containers.
+Another place implements `Executor`, or `FaultInjector` if its peers are started elsewhere, as in containers.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any, Protocol, TypeVar
 from dht.errors import LocalError
 from peer.chaos.plan import Event, Kind
 from peer.machine.clock import SKEW_FILE, write_skew
-from peer.machine.fault_points import GATE_NAME, release, stands
+from peer.machine.fault_points import GATE_NAME, is_waiting, release
 from peer.swarm.processes import PeerProcess
 
 NETWORK_KINDS: frozenset[Kind] = frozenset({"partition", "heal", "delay", "loss", "bandwidth", "clear"})
@@ -39,7 +39,7 @@ class LinkFault:
 Target_contra = TypeVar("Target_contra", contravariant=True)
 
 
-class Breaker(Protocol[Target_contra]):
+class FaultInjector(Protocol[Target_contra]):
     """The faults that a place can cause; a Target is a running peer. All methods raise LocalError if they fail."""
 
     def refusal(self, event: Event) -> str | None:
@@ -54,7 +54,7 @@ class Breaker(Protocol[Target_contra]):
         """Shift the peer's wall clock by this from now on."""
         ...
 
-    def stands(self, peer: Target_contra) -> bool:
+    def is_waiting(self, peer: Target_contra) -> bool:
         """Whether the peer waits at a point of the protocol, until `release`."""
         ...
 
@@ -66,7 +66,7 @@ class Breaker(Protocol[Target_contra]):
     def shape(self, name: str, link: LinkFault) -> None: ...
 
 
-def refused(events: Collection[Event], place: Breaker[Any]) -> str:
+def refused(events: Collection[Event], place: FaultInjector[Any]) -> str:
     """Return which of these events are impossible there, a sentence for each reason; empty if all are possible."""
     kinds: dict[str, list[Kind]] = {}
     for event in events:
@@ -78,7 +78,7 @@ def refused(events: Collection[Event], place: Breaker[Any]) -> str:
     )
 
 
-class Executor(Breaker[PeerProcess], Protocol):
+class Executor(FaultInjector[PeerProcess], Protocol):
     """A place on this machine that also starts peers; `open` raises UsageError if the place does not exist."""
 
     def open(self, names: Sequence[str]) -> None: ...
@@ -131,8 +131,8 @@ class Loopback:
         """Write the offset to the file that a peer started with `--skew-file` reads."""
         write_skew(peer.data_directory / SKEW_FILE, skew_seconds)
 
-    def stands(self, peer: PeerProcess) -> bool:
-        return stands(peer.data_directory / GATE_NAME)
+    def is_waiting(self, peer: PeerProcess) -> bool:
+        return is_waiting(peer.data_directory / GATE_NAME)
 
     def release(self, peer: PeerProcess) -> None:
         release(peer.data_directory / GATE_NAME)

@@ -47,11 +47,11 @@ def chaos_report(swarm: SwarmReport, watch: ChaosWatch, window: Window, pace: Un
     lineage = watch.certificates.lineage(watch.heads())
     fragments = max(1, len(watch.heads()))
     inside = [one for one in lineage if one.seconds in window]
-    peer_seconds = score.alive_seconds(watch.happenings, watch.learners, window)
+    peer_seconds = score.alive_seconds(watch.outcomes, watch.learners, window)
     tokens = _tokens(inside) // fragments
     ideal = pace.tokens_in(peer_seconds)
     honest = {name: lives for name, lives in watch.lives_of.items() if name not in watch.hostile}  # a ban lasts
-    recovered, lost = score.recoveries(watch.happenings, honest, window)
+    recovered, lost = score.recoveries(watch.outcomes, honest, window)
     own = {
         **swarm.model_dump(exclude={"bans"}),
         "bans": swarm.bans,
@@ -68,7 +68,7 @@ def chaos_report(swarm: SwarmReport, watch: ChaosWatch, window: Window, pace: Un
         longest_gap_seconds=score.longest_gap_seconds([one.seconds for one in inside], window),
         recovery_seconds=score.spread(recovered),
         not_recovered=lost,
-        faults=score.counts(watch.happenings),
+        faults=score.counts(watch.outcomes),
         timeline=_timeline(watch, window),
         peers_planned=len(watch.learners),
         step_seconds=pace.step_seconds,
@@ -109,7 +109,7 @@ def _tokens(certificates: Sequence[Seen]) -> int:
 def _events(swarm: SwarmReport, watch: ChaosWatch) -> dict[str, int]:
     """Return the swarm's events, with unplanned deaths in place of all deaths."""
     events = {name: count for name, count in swarm.events.items() if not name.startswith(f"{DIED} ")}
-    for one in watch.accidents:
+    for one in watch.unplanned_exits:
         events[f"{DIED} {one.name}"] = events.get(f"{DIED} {one.name}", 0) + 1
     return events
 
@@ -123,10 +123,10 @@ def _timeline(watch: ChaosWatch, window: Window) -> tuple[FaultRecord, ...]:
             detail=one.refusal or one.event.detail(),
             fired=one.refusal is None,
         )
-        for one in watch.happenings
+        for one in watch.outcomes
     ]
     records += [
         FaultRecord(seconds=round(one.seconds - window.start, 2), fault=DIED, peer=one.name, detail=one.words)
-        for one in watch.accidents
+        for one in watch.unplanned_exits
     ]
     return tuple(sorted(records, key=lambda record: record.seconds))

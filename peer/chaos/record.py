@@ -10,7 +10,7 @@ from peer.swarm.watch import SwarmWatch
 
 
 @dataclass(frozen=True, slots=True)
-class Happening:
+class EventOutcome:
     """An event that fired, or could not: then `refusal` is the reason."""
 
     event: Event
@@ -33,7 +33,7 @@ class Life:
 
 
 @dataclass(frozen=True, slots=True)
-class Accident:
+class UnplannedExit:
     """An unplanned end of a process."""
 
     name: str
@@ -46,8 +46,8 @@ class ChaosWatch(SwarmWatch):
     """A swarm's watch that also records each life of each peer, and every fault."""
 
     lives_of: dict[str, list[Life]] = field(default_factory=dict)
-    happenings: list[Happening] = field(default_factory=list)
-    accidents: list[Accident] = field(default_factory=list)
+    outcomes: list[EventOutcome] = field(default_factory=list)
+    unplanned_exits: list[UnplannedExit] = field(default_factory=list)
 
     def note(self, name: str, snapshot: PeerSnapshot, now: float) -> None:
         """Record a process's snapshot of itself."""

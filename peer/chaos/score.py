@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from peer.chaos.record import Happening, Life
+from peer.chaos.record import EventOutcome, Life
 
 STEP_PAUSES_MAX = 3.0  # step times from one step to the next, within which a learner counts as busy
 STEP_PAUSE_SECONDS_MIN = 3.0  # peers are polled twice a second, and late on busy cores
@@ -32,7 +32,7 @@ class Window:
         return self.start <= seconds <= self.end
 
 
-def alive_seconds(happenings: Iterable[Happening], learners: Sequence[str], window: Window) -> float:
+def alive_seconds(outcomes: Iterable[EventOutcome], learners: Sequence[str], window: Window) -> float:
     """Return the peer-seconds that the plan left to the learners.
 
     The time from a kill to the restart, and from a stop to its end, is excluded. Slow restarts and unplanned deaths
@@ -40,7 +40,7 @@ def alive_seconds(happenings: Iterable[Happening], learners: Sequence[str], wind
     """
     away_since: dict[str, float] = {}
     away = 0.0
-    for one in sorted(happenings, key=lambda one: one.seconds):
+    for one in sorted(outcomes, key=lambda one: one.seconds):
         name, event = one.event.target, one.event.do
         if one.refusal is not None or name not in learners:
             continue
@@ -67,14 +67,14 @@ def longest_gap_seconds(certified_at: Iterable[float], window: Window) -> float:
 
 
 def recoveries(
-    happenings: Iterable[Happening], lives: Mapping[str, Sequence[Life]], window: Window
+    outcomes: Iterable[EventOutcome], lives: Mapping[str, Sequence[Life]], window: Window
 ) -> tuple[list[float], int]:
     """Return seconds from each restart to the peer's next certified contribution, and how many restarts had none.
 
     A peer that was hit again before it could contribute counts as neither.
     """
     seconds, missing = [], 0
-    fired = sorted((one for one in happenings if one.refusal is None), key=lambda one: one.seconds)
+    fired = sorted((one for one in outcomes if one.refusal is None), key=lambda one: one.seconds)
     for index, one in enumerate(fired):
         name = one.event.target
         if one.event.do != "restart" or name not in lives:
@@ -96,10 +96,10 @@ def spread(seconds: Sequence[float]) -> dict[str, float]:
     return {"median": statistics.median(seconds), "max": max(seconds)} if seconds else {}
 
 
-def counts(happenings: Iterable[Happening]) -> dict[str, int]:
+def counts(outcomes: Iterable[EventOutcome]) -> dict[str, int]:
     """Return how often each fault fired."""
     found: dict[str, int] = {}
-    for one in happenings:
+    for one in outcomes:
         if one.is_fault:
             found[one.event.name] = found.get(one.event.name, 0) + 1
     return found

@@ -18,7 +18,7 @@ from peer.chaos.conductor import Conductor
 from peer.chaos.executor import Executor
 from peer.chaos.measure import UndisturbedPace, chaos_report
 from peer.chaos.plan import Plan
-from peer.chaos.record import Accident, ChaosWatch
+from peer.chaos.record import ChaosWatch, UnplannedExit
 from peer.chaos.score import Window
 from peer.machine.clock import SKEW_FILE
 from peer.swarm.processes import KILLED_SECONDS_MAX, PeerProcess
@@ -53,7 +53,7 @@ class ChaosSwarm(Swarm):
         self._plan = plan
         self._executor = options.executor
         self._arguments: dict[str, tuple[Path, tuple[str, ...]]] = {}
-        self._conductor = Conductor(plan, self._executor, self._processes, self._restart, self.watch.happenings.append)
+        self._conductor = Conductor(plan, self._executor, self._processes, self._restart, self.watch.outcomes.append)
         self._window: Window | None = None
 
     async def measure(self) -> ChaosReport:
@@ -122,7 +122,7 @@ class ChaosSwarm(Swarm):
             return  # it has been replaced already
         super()._note_end(peer)
         if not self._conductor.note_death(peer.name, peer.exit_code, time.monotonic()):
-            self.watch.accidents.append(Accident(peer.name, peer.last_output(), time.monotonic()))
+            self.watch.unplanned_exits.append(UnplannedExit(peer.name, peer.last_output(), time.monotonic()))
 
     def _is_deserted(self) -> bool:
         return super()._is_deserted() and not self._conductor.restarts_pending

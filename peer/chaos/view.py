@@ -10,7 +10,7 @@ from rich.text import Text
 
 from coordinator.views import quantity
 from coordinator.views.report import ChaosReport
-from peer.chaos.record import ChaosWatch, Happening
+from peer.chaos.record import ChaosWatch, EventOutcome
 from peer.swarm.run import Display
 from peer.swarm.view import LABEL_CHARACTERS
 from peer.swarm.watch import SwarmWatch
@@ -25,18 +25,18 @@ class ChaosDisplay:
         self._said = 0
 
     def show(self, watch: SwarmWatch, phase: str, seconds: float) -> None:
-        happenings = watch.happenings if isinstance(watch, ChaosWatch) else []
-        for happening in islice(happenings, self._said, None):
-            self._say(f"{quantity.duration(seconds)} {line(happening)}")
-        self._said = len(happenings)
+        outcomes = watch.outcomes if isinstance(watch, ChaosWatch) else []
+        for outcome in islice(outcomes, self._said, None):
+            self._say(f"{quantity.duration(seconds)} {line(outcome)}")
+        self._said = len(outcomes)
         self._swarm.show(watch, phase, seconds)
 
 
-def line(happening: Happening) -> str:
+def line(outcome: EventOutcome) -> str:
     """Return an event in one line."""
-    event = happening.event
+    event = outcome.event
     words = " ".join(word for word in (event.do, event.target, event.detail()) if word)
-    return words if happening.refusal is None else f"{words}: did not happen, {happening.refusal}"
+    return words if outcome.refusal is None else f"{words}: did not happen, {outcome.refusal}"
 
 
 def chaos_summary(report: ChaosReport) -> RenderableType:

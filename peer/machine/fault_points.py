@@ -63,10 +63,10 @@ class Fault:
         """Carry out the fault."""
         if self.do == "kill":
             os.kill(os.getpid(), signal.SIGKILL)
-        stand(self.gate)
+        wait_at_gate(self.gate)
 
 
-def stand(gate: Path) -> None:
+def wait_at_gate(gate: Path) -> None:
     """Wait until `release`, or for GATE_SECONDS_MAX; return at once in a folder where no gate can be made."""
     new = gate.with_name(f".{gate.name}")
     with suppress(OSError):
@@ -81,7 +81,7 @@ def stand(gate: Path) -> None:
             os.close(descriptor)
 
 
-def stands(gate: Path) -> bool:
+def is_waiting(gate: Path) -> bool:
     """Whether a living peer waits at this gate."""
     return _write(gate, b"")
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from peer.chaos import score
 from peer.chaos.measure import UndisturbedPace
-from peer.chaos.record import Happening, Life
+from peer.chaos.record import EventOutcome, Life
 from peer.chaos.score import Window
 
 
@@ -48,25 +48,25 @@ def lives_of(steps: Iterable[Step]) -> dict[str, list[Life]]:
 
 def figures(
     steps: Sequence[Step],
-    happenings: Sequence[Happening],
+    outcomes: Sequence[EventOutcome],
     workers: Sequence[str],
     window: Window,
     pace: UndisturbedPace,
 ) -> dict[str, Any]:
     """Return the figures, named as in the report of `muster chaos`; a step of all stands for its certificate."""
     inside = [one for one in kept(steps) if one.seconds in window]
-    peer_seconds = score.alive_seconds(happenings, workers, window)
+    peer_seconds = score.alive_seconds(outcomes, workers, window)
     ideal = pace.tokens_in(peer_seconds)
     tokens = sum(one.members for one in inside) * pace.tokens_per_step
     lives = lives_of(steps)
-    recovered, lost = score.recoveries(happenings, lives, window)
+    recovered, lost = score.recoveries(outcomes, lives, window)
     return {
         "goodput_ideal": tokens / ideal if ideal else None,
         "uptime": score.uptime(lives, len(workers), window, pace.step_seconds),
         "longest_gap_seconds": score.longest_gap_seconds([one.seconds for one in inside], window),
         "recovery_seconds": score.spread(recovered),
         "not_recovered": lost,
-        "faults": score.counts(happenings),
+        "faults": score.counts(outcomes),
         "measured_seconds": window.seconds,
         "measured_peer_seconds": peer_seconds,
         "measured_tokens": tokens,

@@ -19,7 +19,7 @@ from peer.chaos.conductor import Conductor
 from peer.chaos.measure import UndisturbedPace
 from peer.chaos.namespaces import UPLINK, Namespaces
 from peer.chaos.plan import HOST, Plan, name_of
-from peer.chaos.record import Happening
+from peer.chaos.record import EventOutcome
 from peer.chaos.score import Window
 from peer.swarm.processes import CONSOLE_NAME, PeerProcess, kill_all
 from tests.bench.elastic.score import Step, figures
@@ -49,7 +49,7 @@ class ElasticSwarm:
     say: Callable[[str], None]
     place: Namespaces = field(default_factory=Namespaces)
     steps: list[Step] = field(default_factory=list)  # appended to by the readers, one for each process
-    happenings: list[Happening] = field(default_factory=list)
+    outcomes: list[EventOutcome] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.workers = [name_of(number) for number in range(1, self.options.plan.peers + 1)]
@@ -78,7 +78,7 @@ class ElasticSwarm:
                 store.wait()
             self.place.close()
         pace = UndisturbedPace(self.options.config.tokens_per_step, self.options.step_seconds)
-        return figures(list(self.steps), self.happenings, self.workers, window, pace)
+        return figures(list(self.steps), self.outcomes, self.workers, window, pace)
 
     def _start_store(self) -> subprocess.Popen[bytes]:
         words = ("-m", "tests.bench.elastic.rendezvous", str(len(self.workers)), self.place.address(STORE))
@@ -112,10 +112,10 @@ class ElasticSwarm:
         for line in process.stdout:
             self.steps.append(Step(name=name, pid=process.pid, **json.loads(line)))
 
-    def _note(self, happening: Happening) -> None:
-        self.happenings.append(happening)
-        refused = f": did not happen, {happening.refusal}" if happening.refusal else ""
-        self.say(f"{happening.event.do} {happening.event.target}{refused}")
+    def _note(self, outcome: EventOutcome) -> None:
+        self.outcomes.append(outcome)
+        refused = f": did not happen, {outcome.refusal}" if outcome.refusal else ""
+        self.say(f"{outcome.event.do} {outcome.event.target}{refused}")
 
     def _until(self, phase: str, done: Callable[[], bool]) -> None:
         deadline = time.monotonic() + WARM_UP_SECONDS_MAX

@@ -40,8 +40,8 @@ def test_figures_are_by_the_rules_of_chaos() -> None:
     told = [made(number, float(number), name) for number in range(1, 5) for name in NAMES]
     told += [Step("peer-1", 1, 2, number, 1, number + 2.0) for number in range(5, 9)]
     told += [made(9, 12.0, name, generation=3, pid=7 if name == "peer-2" else 1) for name in NAMES]
-    happenings = [happened("kill", 4.5, 2), happened("restart", 8.5, 2)]
-    found = figures(told, happenings, NAMES, Window(0.0, 13.0), UndisturbedPace(10, 1.0))
+    outcomes = [happened("kill", 4.5, 2), happened("restart", 8.5, 2)]
+    found = figures(told, outcomes, NAMES, Window(0.0, 13.0), UndisturbedPace(10, 1.0))
     assert found["measured_peer_seconds"] == 22.0
     assert found["measured_tokens"] == 10 * (4 * 2 + 4 * 1 + 2)
     assert found["goodput_ideal"] == pytest.approx(140 / 220)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from peer.chaos.executor import LinkFault
 from peer.chaos.plan import Event, Kind
-from peer.chaos.record import Happening, Life
+from peer.chaos.record import EventOutcome, Life
 from peer.swarm.processes import PeerProcess
 
 HOW: dict[Kind, dict[str, object]] = {
@@ -30,8 +30,8 @@ def some(do: Kind, **when: object) -> Event:
     return event(do, None if when else 0.0, peer, **HOW.get(do, {}), **when)
 
 
-def happened(do: Kind, seconds: float, peer: int | str | None = None, refusal: str | None = None) -> Happening:
-    return Happening(event(do, 0.0, peer, **HOW.get(do, {})), seconds, refusal)
+def happened(do: Kind, seconds: float, peer: int | str | None = None, refusal: str | None = None) -> EventOutcome:
+    return EventOutcome(event(do, 0.0, peer, **HOW.get(do, {})), seconds, refusal)
 
 
 def life(stepped_at: Sequence[float], contributed_at: float | None = None, pid: int = 1) -> Life:
@@ -70,7 +70,7 @@ class Recorder:
     def set_clock(self, peer: PeerProcess, skew_seconds: float) -> None:
         self.done.append(("clock", peer, skew_seconds))
 
-    def stands(self, peer: PeerProcess) -> bool:
+    def is_waiting(self, peer: PeerProcess) -> bool:
         return peer in self.standing
 
     def release(self, peer: PeerProcess) -> None:

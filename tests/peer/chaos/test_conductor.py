@@ -14,7 +14,7 @@ from peer.chaos.conductor import END_OF_PLAN, Conductor
 from peer.chaos.draw import draw_plan
 from peer.chaos.executor import LinkFault
 from peer.chaos.plan import Event, Kind, Plan
-from peer.chaos.record import Happening
+from peer.chaos.record import EventOutcome
 from tests.peer.chaos.builders import Recorder, event
 
 START = 1000.0
@@ -27,7 +27,7 @@ class Rig:
         plan = plan or Plan.of(4, 100.0, events)
         self.executor = executor or Recorder()
         self.restarted: list[tuple[str, str | None]] = []  # the peer, and its attack
-        self.told: list[Happening] = []
+        self.told: list[EventOutcome] = []
         names = ("host", *(f"peer-{number}" for number in range(1, plan.peers + 1)))
         processes = {name: name for name in names}
         self.conductor = Conductor(plan, self.executor, processes, self._restart, self.told.append)  # type: ignore[arg-type]

@@ -13,7 +13,7 @@ from coordinator.views.report import ChaosReport
 from coordinator.views.snapshot import FragmentStatus, PeerSnapshot
 from dht.errors import UsageError
 from peer.chaos.measure import FaultFreeReport, UndisturbedPace, against, chaos_report, load_baseline
-from peer.chaos.record import Accident, ChaosWatch
+from peer.chaos.record import ChaosWatch, UnplannedExit
 from peer.chaos.score import Window
 from peer.swarm.report import disagreement, report_of, write_report
 from tests.peer.chaos.builders import happened
@@ -68,9 +68,9 @@ def story() -> ChaosWatch:
                 watch.note(name, told(name, second // 2, adoption_delays_steps=delays, **more), float(second))
         if second == 14:
             watch.note_death("peer-2", "ended by signal 9")
-            watch.happenings.append(happened("kill", 14.0, 2))
+            watch.outcomes.append(happened("kill", 14.0, 2))
         if second == 18:
-            watch.happenings.append(happened("restart", 18.0, 2))
+            watch.outcomes.append(happened("restart", 18.0, 2))
             watch.note_restart("peer-2")
     for name in watch.names:
         watch.note_final(name, told(name, 16, state="finished"), 33.0)
@@ -111,7 +111,7 @@ def test_of_a_peer_that_has_attacked_nothing_is_believed_or_expected() -> None:
     watch.hostile = frozenset({"peer-2"})
     lie = certificate(0, 16).model_copy(update={"digest": "ffff"})
     watch.note_final("peer-2", told("peer-2", 17, certificates=(lie,), digests_from_tensors=("x", "y")), 34.0)
-    watch.happenings += [happened("attacker", 26.0, 2), happened("honest", 28.0, 2)]
+    watch.outcomes += [happened("attacker", 26.0, 2), happened("honest", 28.0, 2)]
     report = measured(watch)
     assert report.agreement
     assert (report.peers, report.hostile) == (1, ("id of peer-2",))
@@ -126,7 +126,7 @@ def test_of_a_peer_that_has_attacked_nothing_is_believed_or_expected() -> None:
 
 def test_a_death_that_nobody_planned_is_told() -> None:
     watch = story()
-    watch.accidents.append(Accident("peer-1", "no space left", 20.0))
+    watch.unplanned_exits.append(UnplannedExit("peer-1", "no space left", 20.0))
     report = measured(watch)
     assert report.events["died peer-1"] == 1
     (line,) = [one for one in report.timeline if one.fault == "died"]
@@ -135,7 +135,7 @@ def test_a_death_that_nobody_planned_is_told() -> None:
 
 def test_what_did_not_fire_is_in_the_timeline_and_not_counted() -> None:
     watch = story()
-    watch.happenings.append(happened("partition", 20.0, None, "on loopback the network cannot fail"))
+    watch.outcomes.append(happened("partition", 20.0, None, "on loopback the network cannot fail"))
     report = measured(watch)
     assert report.faults == {"kill": 1}
     (line,) = [one for one in report.timeline if not one.fired]

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from peer.chaos import score
 from peer.chaos.plan import Kind
-from peer.chaos.record import Happening, Life
+from peer.chaos.record import EventOutcome, Life
 from peer.chaos.score import Window
 from tests.peer.chaos.builders import happened, life
 
@@ -30,7 +30,7 @@ histories = st.lists(
 
 
 @pytest.mark.parametrize(
-    ("happenings", "away"),
+    ("outcomes", "away"),
     [
         ([], 0),
         ([happened("kill", 110, 1), happened("restart", 125, 1)], 15),
@@ -45,13 +45,13 @@ histories = st.lists(
         ([happened("attacker", 110, 1), happened("kill", 120, 1), happened("restart", 130, 1)], 10),
     ],
 )
-def test_only_what_the_plan_took_away_is_excused(happenings: list[Happening], away: float) -> None:
-    assert score.alive_seconds(happenings, PEERS, WINDOW) == 2 * 100 - away
+def test_only_what_the_plan_took_away_is_excused(outcomes: list[EventOutcome], away: float) -> None:
+    assert score.alive_seconds(outcomes, PEERS, WINDOW) == 2 * 100 - away
 
 
 @given(histories)
-def test_peers_are_alive_between_never_and_always(happenings: list[Happening]) -> None:
-    assert 0 <= score.alive_seconds(happenings, PEERS, WINDOW) <= len(PEERS) * WINDOW.seconds
+def test_peers_are_alive_between_never_and_always(outcomes: list[EventOutcome]) -> None:
+    assert 0 <= score.alive_seconds(outcomes, PEERS, WINDOW) <= len(PEERS) * WINDOW.seconds
 
 
 def test_uptime_is_the_time_between_steps_that_follow_each_other() -> None:
@@ -79,7 +79,7 @@ def test_a_gap_also_lies_before_the_first_certificate_and_after_the_last(times: 
 
 
 def test_recovery_is_from_the_restart_to_the_next_contribution() -> None:
-    happenings = [
+    outcomes = [
         happened("kill", 100, 1),
         happened("restart", 110, 1),
         happened("kill", 140, 1),
@@ -91,31 +91,31 @@ def test_recovery_is_from_the_restart_to_the_next_contribution() -> None:
         "peer-1": [life([], 90.0), life([], 122.0, 2), life([], 158.0, 3)],
         "peer-2": [life([], 60.0), life([], None, 2)],
     }
-    assert score.recoveries(happenings, lives, WINDOW) == ([12, 8], 1)
+    assert score.recoveries(outcomes, lives, WINDOW) == ([12, 8], 1)
 
 
 def test_who_is_hit_again_before_it_could_contribute_is_not_held_to_it() -> None:
     hit_again: list[Kind] = ["kill", "stop", "disk_full"]
     for kind in hit_again:
-        happenings = [happened("restart", 110, 1), happened(kind, 115, 1)]
-        assert score.recoveries(happenings, {"peer-1": [life([], 130.0)]}, WINDOW) == ([], 0)
+        outcomes = [happened("restart", 110, 1), happened(kind, 115, 1)]
+        assert score.recoveries(outcomes, {"peer-1": [life([], 130.0)]}, WINDOW) == ([], 0)
 
 
 @given(histories)
-def test_every_restart_is_counted_once_at_most(happenings: list[Happening]) -> None:
+def test_every_restart_is_counted_once_at_most(outcomes: list[EventOutcome]) -> None:
     lives = {name: [life([], at, pid) for pid, at in enumerate((20.0, 120.0, 180.0))] for name in PEERS}
-    found, missing = score.recoveries(happenings, lives, WINDOW)
+    found, missing = score.recoveries(outcomes, lives, WINDOW)
     assert all(one > 0 for one in found)
-    assert len(found) + missing <= sum(one.event.do == "restart" for one in happenings)
+    assert len(found) + missing <= sum(one.event.do == "restart" for one in outcomes)
 
 
 def test_counts_and_spread() -> None:
-    happenings = [
+    outcomes = [
         happened("kill", 1, 1),
         happened("kill", 2, 2),
         happened("kill", 3, "host"),
         happened("restart", 4, 1),
     ]
-    assert score.counts([*happenings, happened("stop", 5, 1, "cannot")]) == {"kill": 2, "host_kill": 1}
+    assert score.counts([*outcomes, happened("stop", 5, 1, "cannot")]) == {"kill": 2, "host_kill": 1}
     assert score.spread([3.0, 1.0, 8.0]) == {"median": 3.0, "max": 8.0}
     assert score.spread([]) == {}

@@ -10,7 +10,7 @@ import pytest
 
 from dht.errors import UsageError
 from peer.machine import fault_points
-from peer.machine.fault_points import GATE_NAME, Fault, release, stands
+from peer.machine.fault_points import GATE_NAME, Fault, is_waiting, release
 
 
 def coming(folder: Path, fault: Fault) -> threading.Thread:
@@ -29,12 +29,12 @@ def coming(folder: Path, fault: Fault) -> threading.Thread:
 def test_a_peer_stands_at_its_point_until_it_is_released(tmp_path: Path) -> None:
     gate = tmp_path / GATE_NAME
     os.mkfifo(gate)  # of a peer that was killed there
-    assert not stands(gate)
+    assert not is_waiting(gate)
     release(gate)
     thread = coming(tmp_path, Fault.parse("wait:vote:2", tmp_path))
-    while not stands(gate):
+    while not is_waiting(gate):
         assert thread.is_alive()
-    assert stands(gate), "to look does not open it"
+    assert is_waiting(gate), "to look does not open it"
     assert thread.is_alive()
     release(gate)
     thread.join(fault_points.GATE_SECONDS_MAX / 2)
