@@ -25,7 +25,7 @@ from dht.files import write_whole
 from dht.invite import Invite
 from peer.cli.common import Page, PageListen, PagePort
 from peer.machine import paths
-from peer.observer.looking import Looking
+from peer.observer.access import ObserverAccess
 from peer.service.dashboard import PagesAt, PublicPage, packages_folder, pages_at, tethered
 
 READY_SECONDS_MAX = 60.0
@@ -116,18 +116,18 @@ def _publish(source: Sequence[str], view: Path, public: PublicPage, folder: Path
 
 def observer_arguments(invite: str | None, directory: Path, folder: Path) -> list[str]:
     """Return an observer's arguments, for the run of the invite or of the peer here; it keeps its data in `folder`."""
-    looking, text = looking_at(invite, directory, folder), folder / "invite"
+    access, text = observer_access(invite, directory, folder), folder / "invite"
     folder.mkdir(exist_ok=True)
-    write_whole(text, str(looking.invite).encode(), 0o600)  # any user here can read arguments, and could join with it
-    return ["--invite-file", str(text), "--key", str(looking.key), "--data", str(folder)]
+    write_whole(text, str(access.invite).encode(), 0o600)  # any user here can read arguments, and could join with it
+    return ["--invite-file", str(text), "--key", str(access.key), "--data", str(folder)]
 
 
-def looking_at(invite: str | None, directory: Path, folder: Path) -> Looking:
+def observer_access(invite: str | None, directory: Path, folder: Path) -> ObserverAccess:
     """Return how an observer reaches the run of this invite, or of the peer here; raises what `ask` does."""
     if invite is not None:
-        return Looking.by_invite(invite, directory, folder)
+        return ObserverAccess.by_invite(invite, directory, folder)
     try:
-        return Looking.at_own_run(directory, folder)
+        return ObserverAccess.at_own_run(directory, folder)
     except UnreadyError:
         raise
     except PeerNotRunningError:

@@ -17,7 +17,7 @@ from dht.errors import NetworkError, UsageError
 from peer.cli.common import print_json
 from peer.machine import paths
 from peer.machine.text import printable
-from peer.observer.looking import Looking
+from peer.observer.access import ObserverAccess
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -53,23 +53,23 @@ def top(
     directory, console = paths.data_directory(data), Console(highlight=False)
     with tempfile.TemporaryDirectory(prefix="muster-top-") as folder:
         if invite is None:
-            looking = Looking.at_own_run(directory, Path(folder))
+            access = ObserverAccess.at_own_run(directory, Path(folder))
         else:
-            looking = Looking.by_invite(invite, directory, Path(folder))
-            first_call(looking.invite, directory / paths.IDENTITY_NAME)
+            access = ObserverAccess.by_invite(invite, directory, Path(folder))
+            first_call(access.invite, directory / paths.IDENTITY_NAME)
         log.configure(Path(folder))
         log.silence_libraries()
         if once or not console.is_terminal:
-            view = asyncio.run(first_view(looking))
+            view = asyncio.run(first_view(access))
             if as_json:
                 print_json(view)
             else:
                 console.print(picture(view).draw(len(view.peers)))
         else:
-            asyncio.run(_watch(looking, console))
+            asyncio.run(_watch(access, console))
 
 
-async def first_view(looking: Looking) -> NetworkView:
+async def first_view(access: ObserverAccess) -> NetworkView:
     """Return the first view that is up to date; raises NetworkError if no peer of the run is seen in time.
 
     If none is up to date within ONCE_SECONDS_MAX, it is the newest.
@@ -86,7 +86,7 @@ async def first_view(looking: Looking) -> NetworkView:
             ready.set()
 
     observing, waiting = (
-        asyncio.create_task(observe(looking.invite, looking.key, show, patient=False)),
+        asyncio.create_task(observe(access.invite, access.key, show, patient=False)),
         asyncio.create_task(ready.wait()),
     )
     try:
@@ -111,7 +111,7 @@ def up_to_date(view: NetworkView) -> bool:
     return any(peer.live for peer in view.peers) and not lacking
 
 
-async def _watch(looking: Looking, console: Console) -> None:
+async def _watch(access: ObserverAccess, console: Console) -> None:
     from peer.observer.process import observe
     from peer.observer.terminal import LiveView
 
@@ -120,7 +120,7 @@ async def _watch(looking: Looking, console: Console) -> None:
         async def show(view: NetworkView) -> None:
             live.show(picture(view))
 
-        await observe(looking.invite, looking.key, show, patient=False)
+        await observe(access.invite, access.key, show, patient=False)
 
 
 def picture(view: NetworkView) -> Picture:

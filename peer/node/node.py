@@ -201,7 +201,7 @@ class Node:
         chains = [one.held_chain for one in self._driver.engine.machines]
         return str(fresh_invite(self.manifest, self._parts.addresses.texts, chains, ticket))
 
-    def invite_to_look(self, key: PeerId) -> str:
+    def observer_invite(self, key: PeerId) -> str:
         """Return an invite for an observer of our owner. If we may invite no one, only this peer admits it."""
         try:
             return self.invite()

@@ -13,7 +13,7 @@ from peer.machine import paths
 
 
 @dataclass(frozen=True, slots=True)
-class Looking:
+class ObserverAccess:
     """The run's invite, and the path of the key that an observer shows. A new key is in the observer's folder."""
 
     invite: Invite

@@ -19,7 +19,7 @@ COUNT_MAX = 2**53  # the largest count that every JSON reader holds exactly
 Item = TypeVar("Item")
 
 
-class Thinned(Generic[Item]):
+class ThinnedSeries(Generic[Item]):
     """A bounded series of items in order of time. When full, it drops every second one and doubles the spacing."""
 
     def __init__(self, count_max: int, spacing_seconds: float) -> None:
@@ -39,7 +39,7 @@ class Thinned(Generic[Item]):
         self._next_at = now + self._spacing_seconds
 
 
-class HeldOut:
+class HostEvaluations:
     """The evaluations of one host: the organiser if it reports any, else the first host that did."""
 
     def __init__(self, organiser: PeerId, created_unix_seconds: float) -> None:

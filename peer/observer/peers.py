@@ -10,7 +10,7 @@ from coordinator.views.network_view import PEER_HISTORY_MAX, PeerPoint, PeerView
 from coordinator.wire.presence import PEERS_KNOWN_MAX, Presence
 from dht.identity import PeerId
 from peer.machine.text import plain
-from peer.observer.history import COUNT_MAX, LOSS_MAX, Thinned
+from peer.observer.history import COUNT_MAX, LOSS_MAX, ThinnedSeries
 from peer.rounds.public_status import PublicStatus
 
 POINT_SECONDS = 5.0
@@ -42,7 +42,7 @@ class KnownPeer:
     status: PublicStatus | None = None
     asked_at: float = float("-inf")
     asked: bool = False  # whether an answer is still due
-    history: Thinned[PeerPoint] = field(default_factory=lambda: Thinned(PEER_HISTORY_MAX, POINT_SECONDS))
+    history: ThinnedSeries[PeerPoint] = field(default_factory=lambda: ThinnedSeries(PEER_HISTORY_MAX, POINT_SECONDS))
 
     def hear(self, presence: Presence, at: float) -> None:
         """Take over a newer presence."""

@@ -21,7 +21,7 @@ Key = tuple[int, int, int]
 """Fragment, version, attempt."""
 
 
-class ToldRounds:
+class ReportedRounds:
     """The newest rounds, each as its leader reports it, else as the first reporter does."""
 
     def __init__(self, chains: Chains) -> None:
@@ -68,7 +68,7 @@ class ToldRounds:
         return tuple(sorted(found, key=lambda one: one.phases[0].start_unix_seconds)[-ROUNDS_MAX:])
 
 
-def doing(rounds: Iterable[RoundView]) -> dict[str, str]:
+def activities(rounds: Iterable[RoundView]) -> dict[str, str]:
     """Return what members of running rounds are doing, in words, by peer; training alone is left out."""
     words: dict[str, str] = {}
     for one in rounds:

@@ -22,9 +22,9 @@ from dht.statement import DIGEST_BYTES
 from peer.machine.text import plain
 from peer.net.frames import StatusAnswer, StatusAsk
 from peer.observer.chains import Chains
-from peer.observer.history import HeldOut, Thinned
+from peer.observer.history import HostEvaluations, ThinnedSeries
 from peer.observer.peers import HeardPresence, KnownPeers, bounded
-from peer.observer.rounds import ToldRounds, doing
+from peer.observer.rounds import ReportedRounds, activities
 from peer.observer.view import ban_views, certificate_views, fragment_views, seen_credit, told_audits
 from peer.rounds.public_status import PublicStatus, decode_status
 from peer.sync.introduction import ADVICE_OUT_OF_REACH
@@ -54,9 +54,9 @@ class Observation:
         self._tokens_per_step = config.tokens_per_step
         self.chains = chains
         self.known = KnownPeers(config.pace.presence_lifetime_seconds)
-        self._rounds = ToldRounds(self.chains)
-        self._held_out = HeldOut(PeerId(manifest.organiser), manifest.created_unix_seconds)
-        self._history: Thinned[HistoryPoint] = Thinned(POINTS_MAX, POINT_SECONDS)
+        self._rounds = ReportedRounds(self.chains)
+        self._held_out = HostEvaluations(PeerId(manifest.organiser), manifest.created_unix_seconds)
+        self._history: ThinnedSeries[HistoryPoint] = ThinnedSeries(POINTS_MAX, POINT_SECONDS)
         self._fresh: deque[tuple[float, int]] = deque()  # the time and tokens × fragments of recent certificates
         self._tape: deque[TapeEvent] = deque(maxlen=TAPE_MAX)
         self._events: Counter[str] = Counter()
@@ -190,7 +190,7 @@ class Observation:
             taken_unix_seconds=unix_seconds,
             network_seen_unix_seconds=self._seen_unix_seconds,
             run=self._facts,
-            peers=self._peers(doing(rounds), now),
+            peers=self._peers(activities(rounds), now),
             fragments=fragment_views(self.manifest, self.chains),
             evaluations=self._held_out.evaluations(credit.levels if self.chains.whole else (), credit.fragments),
             evaluator=self._held_out.evaluator or "",

@@ -87,7 +87,7 @@ async def _told(node: ServedNode, request: Request) -> Answer:
     if command == "invite":
         return {"invite": node.invite(request.changes)}
     if command == "look":
-        return {"invite": node.invite_to_look(_key(request))}
+        return {"invite": node.observer_invite(_key(request))}
     if command == "credit":
         return {"credit": (await node.checkpointer.credit()).model_dump(mode="json")}
     if command == "members":

@@ -58,9 +58,9 @@ def test_without_a_peer_an_invite_is_asked_for(capsys: pytest.CaptureFixture[str
 
 
 def test_the_invite_given_is_the_one_looked_at(tmp_path: Path) -> None:
-    looking = cli_dashboard.looking_at(INVITE, tmp_path / "peer", tmp_path)
-    assert str(looking.invite) == INVITE
-    assert looking.key.parent == tmp_path
+    access = cli_dashboard.observer_access(INVITE, tmp_path / "peer", tmp_path)
+    assert str(access.invite) == INVITE
+    assert access.key.parent == tmp_path
 
 
 def test_no_invite_is_in_an_argument_that_others_here_can_read(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ from peer.cli import doctor, main
 from peer.cli.diagnosis import DiagnosisLine
 from peer.machine.paths import IDENTITY_NAME
 from peer.net.first_call import any_endpoint_answers, first_call
-from peer.observer.looking import Looking
+from peer.observer.access import ObserverAccess
 from peer.service.dashboard import PagesAt
 from tests.peer.virtual_loop import run_virtual
 
@@ -158,8 +158,8 @@ def test_an_invite_for_another_peer_is_named_before_anybody_is_called(tmp_path: 
 
 def test_an_invite_for_one_peer_is_looked_at_with_its_key(tmp_path: Path) -> None:
     for_anybody, (named, anybody) = str(Invite(bytes(32), PEER, EIGHT)), (tmp_path / name for name in ("peer", "new"))
-    assert Looking.by_invite(str(named_invite(EIGHT[0])), named, anybody).key == named / IDENTITY_NAME
-    assert Looking.by_invite(for_anybody, named, anybody).key.parent == anybody
+    assert ObserverAccess.by_invite(str(named_invite(EIGHT[0])), named, anybody).key == named / IDENTITY_NAME
+    assert ObserverAccess.by_invite(for_anybody, named, anybody).key.parent == anybody
 
 
 def test_an_invite_for_looking_is_not_joined_with(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -18,7 +18,7 @@ from coordinator.wire.messages import AskChainNote, ChainNote
 from dashboard.source import SeenView
 from dht.identity import PeerId
 from peer.net.frames import StatusAnswer
-from peer.observer.history import LOSS_MAX, HeldOut
+from peer.observer.history import LOSS_MAX, HostEvaluations
 from peer.observer.peers import HeardPresence
 from peer.observer.state import Observation
 from peer.observer.view import run_facts
@@ -239,7 +239,7 @@ def test_evaluations_are_the_organisers_with_tokens_from_certificates() -> None:
 
 
 def test_what_a_host_says_of_the_model_is_shown_without_what_steers_a_terminal() -> None:
-    held_out = HeldOut(PeerId("organiser"), 0.0)
+    held_out = HostEvaluations(PeerId("organiser"), 0.0)
     status = PublicStatus(role="host", evaluations=(evaluation(0),), sample="def\x1b[2J(x):\n    y", exports="a\nb")
     held_out.hear(PeerId("organiser"), status, 1.0)
     held_out.hear(PeerId("stranger"), status.model_copy(update={"sample": "lies"}), 1.0)
@@ -247,7 +247,7 @@ def test_what_a_host_says_of_the_model_is_shown_without_what_steers_a_terminal()
 
 
 def test_who_came_later_has_the_hosts_word_for_tokens() -> None:
-    held_out = HeldOut(PeerId("organiser"), 0.0)
+    held_out = HostEvaluations(PeerId("organiser"), 0.0)
     status = PublicStatus(role="host", wall_seconds=9.0, evaluations=(evaluation(3, tokens=70),))
     held_out.hear(PeerId("organiser"), status, 9.0)
     assert held_out.evaluations((), 2)[0].tokens_certified == 70
