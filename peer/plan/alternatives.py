@@ -35,7 +35,7 @@ class Alternative:
 
 
 @dataclass(frozen=True, slots=True)
-class Surface:
+class ClosedFormInputs:
     """A scenario's inputs to the closed forms: the peers present on average, and how often one leaves."""
 
     work: Workload
@@ -44,7 +44,7 @@ class Surface:
     leaves_per_second: float  # of all peers together
 
     @classmethod
-    def of(cls, work: Workload, people: Population, timetable: Timetable, seconds: float) -> Surface:
+    def of(cls, work: Workload, people: Population, timetable: Timetable, seconds: float) -> ClosedFormInputs:
         away, _ = timetable.away_seconds(len(people), seconds)
         leaves = sum(0 < one.start_seconds < seconds for one in timetable.absences)
         return cls(work, people, 1 - float(away.mean()) / seconds, leaves / seconds)
@@ -67,19 +67,19 @@ class Surface:
         return np.minimum(self.people.up, self.people.down)
 
 
-def alternatives(surface: Surface) -> tuple[Alternative, ...]:
+def alternatives(inputs: ClosedFormInputs) -> tuple[Alternative, ...]:
     """Return all methods, data-parallel with two kinds of gradient."""
-    return (data_parallel(surface, 32), data_parallel(surface, 16), hivemind(surface), hub(surface))
+    return (data_parallel(inputs, 32), data_parallel(inputs, 16), hivemind(inputs), hub(inputs))
 
 
-def data_parallel(surface: Surface, bits: int) -> Alternative:
+def data_parallel(inputs: ClosedFormInputs, bits: int) -> Alternative:
     """Return the seconds with a learner stepping, from `start` to `end`, that each run adds; shape [runs]."""
-    n, work = surface.present, surface.work
+    n, work = inputs.present, inputs.work
     sent = work.parameters * bits * 2 * (n - 1) / n
-    rtt = 2 * surface.hop_seconds
-    sending = float(transfer_seconds(sent, float(surface.lines.min()), rtt)) + 2 * (n - 1) * surface.hop_seconds
-    step = surface.slowest_step_seconds + (sending if n > 1 else 0.0)
-    going = 1 / (1 + surface.leaves_per_second * REFORM_SECONDS)
+    rtt = 2 * inputs.hop_seconds
+    sending = float(transfer_seconds(sent, float(inputs.lines.min()), rtt)) + 2 * (n - 1) * inputs.hop_seconds
+    step = inputs.slowest_step_seconds + (sending if n > 1 else 0.0)
+    going = 1 / (1 + inputs.leaves_per_second * REFORM_SECONDS)
     steps_per_second = going / step
     return Alternative(
         f"data-parallel, {bits} bit",
@@ -89,29 +89,29 @@ def data_parallel(surface: Surface, bits: int) -> Alternative:
     )
 
 
-def hivemind(surface: Surface) -> Alternative:
+def hivemind(inputs: ClosedFormInputs) -> Alternative:
     """Return training by H steps, then a pause in which groups average the whole model."""
-    n, work = surface.present, surface.work
+    n, work = inputs.present, inputs.work
     group = min(float(HIVEMIND_GROUP), n)
     sent = work.parameters * 16 * 2 * (group - 1) / group
-    rtt, others = 2 * surface.hop_seconds, max(round(group) - 1, 1)
-    averaging = float(transfer_seconds(sent, float(surface.lines.min()), rtt, others)) if n > 1 else 0.0
-    cycle = work.pace.steps_per_version * surface.slowest_step_seconds + averaging
-    broken = 1 - float(np.exp(-surface.leaves_per_second / n * group * averaging))
-    cycle += HIVEMIND_TIMEOUT_SECONDS * (1 - float(np.exp(-surface.leaves_per_second * averaging)))
+    rtt, others = 2 * inputs.hop_seconds, max(round(group) - 1, 1)
+    averaging = float(transfer_seconds(sent, float(inputs.lines.min()), rtt, others)) if n > 1 else 0.0
+    cycle = work.pace.steps_per_version * inputs.slowest_step_seconds + averaging
+    broken = 1 - float(np.exp(-inputs.leaves_per_second / n * group * averaging))
+    cycle += HIVEMIND_TIMEOUT_SECONDS * (1 - float(np.exp(-inputs.leaves_per_second * averaging)))
     tokens = n * work.tokens_per_step * work.pace.steps_per_version / cycle * (1 - broken)
     return Alternative("hivemind-style averaging", tokens, sent / 8 / cycle * DAY_SECONDS, "everybody")
 
 
-def hub(surface: Surface) -> Alternative:
+def hub(inputs: ClosedFormInputs) -> Alternative:
     """Return training with one merging peer, the one with the best line; learners beyond its capacity are left out."""
-    n, work = surface.present, surface.work
+    n, work = inputs.present, inputs.work
     bits = CODEC_BITS[work.outer.contribution_codec]
-    rate = float(np.median(surface.people.steps_per_second))
-    best = float(np.minimum(surface.people.down, surface.people.up).max())
+    rate = float(np.median(inputs.people.steps_per_second))
+    best = float(np.minimum(inputs.people.down, inputs.people.up).max())
     seconds = n * work.parameters * bits / best  # to receive every peer's model once
     taken = min(1.0, work.pace.steps_per_version / rate / seconds)
-    own = min(1.0, float(np.median(surface.people.up)) * work.pace.steps_per_version / rate / (work.parameters * bits))
-    tokens = n * work.tokens_per_step * float(surface.people.steps_per_second.mean()) * min(taken, own)
+    own = min(1.0, float(np.median(inputs.people.up)) * work.pace.steps_per_version / rate / (work.parameters * bits))
+    tokens = n * work.tokens_per_step * float(inputs.people.steps_per_second.mean()) * min(taken, own)
     sent = work.parameters * bits / 8 * rate / work.pace.steps_per_version * DAY_SECONDS
     return Alternative("hub (one merging peer)", tokens, sent * min(taken, own), "the hub and its store")

@@ -51,7 +51,7 @@ class Void:
 
 
 @dataclass(frozen=True, slots=True)
-class Closing:
+class ClosingRule:
     """The rule by which a leader closes its roster: after the grace window, and once a full version is possible."""
 
     active: Flags  # of the whole swarm
@@ -68,7 +68,7 @@ class Closing:
 
 
 def in_cells(
-    attempt: PlannedAttempt, cells: CellRound, closing: Closing, joined: Peers, newest: Peers, rng: np.random.Generator
+    attempt: PlannedAttempt, cells: CellRound, rule: ClosingRule, joined: Peers, newest: Peers, rng: np.random.Generator
 ) -> PlannedAttempt:
     """Return the attempt with all other peers' work, brought by members that had a seat before; late members drop out.
 
@@ -78,7 +78,7 @@ def in_cells(
     cell_work = cells.play(roster[leads], joined[~np.isin(joined, roster[leads])], rng)
     ready = np.full(len(roster), float(np.median(cell_work.ready_seconds)))
     ready[leads] = cell_work.ready_seconds
-    here = ready <= closing.seconds(roster, ready)
+    here = ready <= rule.seconds(roster, ready)
     start = attempt.start + float(ready[here].max())
     return replace(
         attempt, roster=roster[here], start=start, snapshot_seconds=np.zeros(here.sum()), cell_work=cell_work

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from dht.units import DAY_SECONDS, HOUR_SECONDS
-from peer.plan.alternatives import Alternative, Surface, alternatives
+from peer.plan.alternatives import Alternative, ClosedFormInputs, alternatives
 from peer.plan.cost import CODEC_BITS, Workload
 from peer.plan.population import Population
 from peer.plan.risk import Capture, CellCapture, capture, capture_cells
@@ -107,7 +107,7 @@ def predict(
         learner_bytes=work.kept.learner_bytes * work.parameters + work.base_bytes,
         host_bytes=host_bytes(work),
         disk_bytes=work.kept.disk_bytes * work.parameters,
-        alternatives=alternatives(Surface.of(work, people, scenario.timetable, stop)),
+        alternatives=alternatives(ClosedFormInputs.of(work, people, scenario.timetable, stop)),
     )
 
 

@@ -25,7 +25,7 @@ from coordinator.group.joining import VOID_BACKOFF_SHARE
 from coordinator.group.pacing import MINOR_INTERVALS
 from coordinator.group.schedule import SPACING_SHARE
 from coordinator.run.manifest import PEERS_PER_GROUP_MAX
-from peer.plan.attempt import Closing, PlannedAttempt, Round, Void, in_cells, round_of, slow_reducers
+from peer.plan.attempt import ClosingRule, PlannedAttempt, Round, Void, in_cells, round_of, slow_reducers
 from peer.plan.attendance import Attendance, TimetableChange
 from peer.plan.cells import CellRound
 from peer.plan.cost import Members, Peers, Workload, round_cost
@@ -212,8 +212,8 @@ class PlannedSwarm:
         attempt = PlannedAttempt(fragment, roster, self.now, asked, minor, steps)
         if self.version[fragment] and reach.sum() > self.work.group_max and np.isin(roster, newest).any():
             cells = CellRound(self.work, self.population, 1 / len(self.in_flight), self.attendance.next_away - self.now)
-            closing = Closing(active, 0.0 if minor else pace.min_share * float(active.sum()), pace.quorum, grace)
-            attempt = in_cells(attempt, cells, closing, joined, newest, self.rng)
+            rule = ClosingRule(active, 0.0 if minor else pace.min_share * float(active.sum()), pace.quorum, grace)
+            attempt = in_cells(attempt, cells, rule, joined, newest, self.rng)
         self._play(attempt)
 
     def _grace(self, reach: Flags) -> float:

@@ -13,7 +13,7 @@ from coordinator.views import quantity
 from dht.errors import UsageError
 from dht.units import DAY_SECONDS, HOUR_SECONDS
 from peer.plan.advice import Advice, advise
-from peer.plan.alternatives import Surface, alternatives
+from peer.plan.alternatives import ClosedFormInputs, alternatives
 from peer.plan.cost import Workload
 from peer.plan.plots import lines_plot
 from peer.plan.prediction import Prediction, predict, scaled, warmup_seconds
@@ -198,10 +198,10 @@ def sweep(report: PlanReport, factors: Sequence[float] = FACTORS) -> list[dict[s
         warmup = warmup_seconds(report.work, 1 / float(np.median(people.steps_per_second)))
         rng = np.random.default_rng(report.seed)
         own = predict(report.work, at, warmup, report.hostile_share, rng)
-        surface = Surface.of(report.work, at.population, at.timetable, warmup + part.seconds)
-        best = surface.present * report.work.tokens_per_step * float(people.steps_per_second.mean())
+        inputs = ClosedFormInputs.of(report.work, at.population, at.timetable, warmup + part.seconds)
+        best = inputs.present * report.work.tokens_per_step * float(people.steps_per_second.mean())
         speeds = {"Muster": own.tokens_per_second}
-        speeds |= {one.name: one.tokens_per_second for one in alternatives(surface)}
+        speeds |= {one.name: one.tokens_per_second for one in alternatives(inputs)}
         rows += [
             {"mbit": median * factor, "useful": min(1.0, float(speed / best)), "method": name}
             for name, speed in speeds.items()
