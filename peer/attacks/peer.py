@@ -154,7 +154,7 @@ def core_kind(name: str, manifest: Manifest, signer: Signer) -> Callable[..., Co
     return partial(MischievousCore, mischief=lambda: mischief)
 
 
-def disguise(
+def hostile_parts(
     name: str, core: Core, anchors: Anchors, blobs: BlobStore, worker: Executor
 ) -> tuple[TensorWorker, Callable[..., RoundDriver]]:
     """Return tensor work and driver of a peer that attacks its run; raises UsageError if there is no such attack."""

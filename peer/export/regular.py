@@ -24,7 +24,7 @@ from peer.export.options import ExportOptions
 from peer.export.writer import UNFINISHED, write_export
 from peer.machine.clock import unix_seconds
 from peer.rounds.counters import RunCounters
-from peer.rounds.evaluation_loop import Mark
+from peer.rounds.evaluation_loop import RunPosition
 
 log = structlog.get_logger(__name__)
 
@@ -70,12 +70,12 @@ class RegularExport:
         link = self._options.folder / LATEST
         return link if link.exists() else None
 
-    async def run(self, mark: Callable[[], Mark]) -> None:
+    async def run(self, position: Callable[[], RunPosition]) -> None:
         """Export whenever enough versions have passed since the newest export, until cancelled."""
         every = self._options.every_versions
         newest = max((number(path) for path in exports(self._options.folder)), default=0)
         while every is not None:
-            now = mark()
+            now = position()
             if now.complete and now.versions >= newest + every:
                 await self.export()
                 newest = now.versions

@@ -243,9 +243,9 @@ def _work(
     if options.trial.attack is None:
         work = TensorWorker(core.manifest.config, anchors, blobs, worker)
     else:
-        from peer.attacks.peer import disguise
+        from peer.attacks.peer import hostile_parts
 
-        work, kind = disguise(options.trial.attack, core, anchors, blobs, worker)
+        work, kind = hostile_parts(options.trial.attack, core, anchors, blobs, worker)
     work.cores = Cores(options.limits.threads(options.threads))
     return work, kind
 
@@ -267,7 +267,7 @@ def build_driver(
         counters=RunCounters(config.pace.fragments),
         fault=None if options.trial.fault is None else Fault.parse(options.trial.fault, options.data_directory),
     )
-    give_within(options.limits, driver)
+    limit_serving(options.limits, driver)
     core.proof_checker = work.proof_checker
     if options.trial.taped:
         driver.tape = TapeRecorder.begin(options.data_directory / PART_NAME, core.manifest, core.me, options.files)
@@ -290,7 +290,7 @@ def is_known(engine: Engine, peer: str) -> bool:
     return any(peer in chain.rules.founders or peer in chain.active_set() for chain in engine.chains)
 
 
-def give_within(limits: Limits, driver: RoundDriver) -> None:
+def limit_serving(limits: Limits, driver: RoundDriver) -> None:
     """Bound what newcomers fetch and strangers ask, so that rounds have room within the owner's limits."""
     of_day = GIVEN_OF_DAY * limits.upload_gigabytes_per_day * GIGABYTE_BYTES or math.inf
     driver.engine.core.answering.strangers.give_of_day(of_day * ANSWERED_OF_GIVEN)

@@ -17,19 +17,23 @@ from peer.model.located import located
 from peer.node.checkpointer import Checkpointer
 from peer.node.options import NodeOptions
 from peer.rounds.driver import RoundDriver
-from peer.rounds.evaluation_loop import EvaluationLoop, Mark
+from peer.rounds.evaluation_loop import EvaluationLoop, RunPosition
 from peer.storage.tokenizer_file import exported_tokenizer, read_tokenizer
 
 
 class HostEvaluator:
-    """Runs the loops of one host. `mark` returns the position of the run."""
+    """Runs the loops of one host. `position` returns the position of the run."""
 
     def __init__(
-        self, evaluations: EvaluationLoop, checkpointer: Checkpointer, mark: Callable[[], Mark], driver: RoundDriver
+        self,
+        evaluations: EvaluationLoop,
+        checkpointer: Checkpointer,
+        position: Callable[[], RunPosition],
+        driver: RoundDriver,
     ) -> None:
         self._evaluations = evaluations
         self._checkpointer = checkpointer
-        self._mark = mark
+        self._position = position
         self._driver = driver
         self._exports: RegularExport | None = None
         self._looks_last = False
@@ -41,7 +45,7 @@ class HostEvaluator:
         checkpointer: Checkpointer,
         data: TokenData,
         options: NodeOptions,
-        mark: Callable[[], Mark],
+        position: Callable[[], RunPosition],
     ) -> HostEvaluator:
         """Build the model for evaluations; raises UsageError without a hub to push exports to, or without a device."""
         exports, config = options.export, located(driver.engine.core.manifest.config, options.files.base)
@@ -57,7 +61,7 @@ class HostEvaluator:
             return loop
 
         evaluations = await asyncio.to_thread(make)
-        hosting = cls(evaluations, checkpointer, mark, driver)
+        hosting = cls(evaluations, checkpointer, position, driver)
         if exports is not None:
             hosting._exports = RegularExport(exports, driver.engine.core.signer, hosting._gather, driver.counters)
         return hosting
@@ -91,18 +95,18 @@ class HostEvaluator:
 
     async def run(self) -> None:
         """Evaluate and export until cancelled."""
-        loops = [self._evaluations.run(self._mark)]
+        loops = [self._evaluations.run(self._position)]
         if self._exports is not None:
-            loops.append(self._exports.run(self._mark))
+            loops.append(self._exports.run(self._position))
         await asyncio.gather(*loops)
 
     async def look_last(self) -> None:
         """Evaluate all held-out text a last time, and write a sample; for a bounded time."""
-        await self._evaluations.look_last(self._mark())
+        await self._evaluations.look_last(self._position())
 
     async def end(self) -> None:
         """Evaluate the end of the run, and export it if asked to; a host that only leaves does not evaluate."""
-        if self._mark().versions >= self._driver.engine.core.manifest.config.versions:
+        if self._position().versions >= self._driver.engine.core.manifest.config.versions:
             self._looks_last = True
             await self.look_last()
             self._looks_last = False

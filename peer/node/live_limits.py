@@ -13,7 +13,7 @@ from peer.learner.client import LearnerClient
 from peer.machine.limits import Limits
 from peer.machine.settings_file import keep_limits, shown
 from peer.net.network import Network
-from peer.node.build import give_within
+from peer.node.build import limit_serving
 from peer.node.learner_start import learner_bytes
 from peer.node.options import NodeOptions
 from peer.node.pause_loop import PauseLoop
@@ -95,7 +95,7 @@ class LiveLimits:
             self._pause_loop.respect(limits)
         self._limits, self.in_force = limits, self._part(limits)
         self._network.respect(self.in_force)
-        give_within(self.in_force, self._driver)
+        limit_serving(self.in_force, self._driver)
         self._limit_learner()
 
     def _limit_learner(self) -> None:

@@ -35,8 +35,8 @@ from peer.node.options import NodeOptions
 from peer.node.organiser_rights import OrganiserRights
 from peer.node.parts import Entered, Parts, Role, assemble, enter
 from peer.node.reachability import watch_reach
-from peer.node.status import mark_of, peer_snapshot, told_status
-from peer.rounds.evaluation_loop import Mark
+from peer.node.status import own_public_status, peer_snapshot, run_position
+from peer.rounds.evaluation_loop import RunPosition
 from peer.storage.run_directory import RunDirectory
 from peer.storage.tokenizer_file import keep_tokenizer
 from peer.sync.base_fetch import hand_out_base
@@ -120,7 +120,7 @@ class Node:
         if learning is None and data is not None:
             stage("builds the model that it evaluates with")
             evaluator = await HostEvaluator.start(
-                parts.driver, parts.checkpointer, data, entered.options, lambda: _mark(parts)
+                parts.driver, parts.checkpointer, data, entered.options, lambda: _run_position(parts)
             )
             entered.life.closing.push_async_callback(asyncio.to_thread, evaluator.close)
         node = cls(parts, learning, evaluator)
@@ -134,7 +134,7 @@ class Node:
         entered, pace = parts.entered, parts.manifest.config.pace
         network, options = entered.network, entered.options
         driver.requests.answer_probes(ProbeResponder(network.dht.daemon.host_of, driver.post, options.clock))
-        driver.requests.tell_status(lambda: told_status(self.snapshot(), driver))
+        driver.requests.tell_status(lambda: own_public_status(self.snapshot(), driver))
         await parts.limits.exchange()
         await parts.pause_loop.look()  # before the first step
         spawn(parts.pause_loop.run())
@@ -283,6 +283,6 @@ def _supervisor(parts: Parts) -> LearnerSupervisor:
     return supervisor
 
 
-def _mark(parts: Parts) -> Mark:
+def _run_position(parts: Parts) -> RunPosition:
     """Return the current position of the run, for an evaluation."""
-    return mark_of(parts.driver, parts.driver.now - parts.entered.life.began_at)
+    return run_position(parts.driver, parts.driver.now - parts.entered.life.began_at)

@@ -25,7 +25,7 @@ from peer.node.lifecycle import versions_certified
 from peer.node.slow_steps import slow_advice
 from peer.observer.view import ban_view
 from peer.rounds.driver import RoundDriver
-from peer.rounds.evaluation_loop import Mark
+from peer.rounds.evaluation_loop import RunPosition
 from peer.rounds.public_status import PublicStatus, public_status
 from peer.sync.introduction import ADVICE_OUT_OF_REACH
 
@@ -183,13 +183,13 @@ def peer_snapshot(
     )
 
 
-def told_status(snapshot: PeerSnapshot, driver: RoundDriver) -> PublicStatus:
+def own_public_status(snapshot: PeerSnapshot, driver: RoundDriver) -> PublicStatus:
     """Return the status that is told to every peer that asks."""
     return public_status(snapshot, driver.traces.views(), driver.counters.audits)
 
 
-def mark_of(driver: RoundDriver, wall_seconds: float) -> Mark:
+def run_position(driver: RoundDriver, wall_seconds: float) -> RunPosition:
     """Return the position of the run, for an evaluation of the current anchors."""
     machines = driver.engine.machines
     complete = all(machine.ready for machine in machines)
-    return Mark(versions_certified(driver.engine), driver.counters.certified.tokens, wall_seconds, complete)
+    return RunPosition(versions_certified(driver.engine), driver.counters.certified.tokens, wall_seconds, complete)

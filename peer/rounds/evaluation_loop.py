@@ -46,7 +46,7 @@ log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
+class RunPosition:
     """The position of a run; `complete` if the newest version of every fragment is here."""
 
     versions: int
@@ -92,13 +92,13 @@ class EvaluationLoop:
         self._full = Evaluator(config, self._heldout, device, self._closed)
         self._quick = self._full.on_other(config.model_copy(update={"data": quick}))
 
-    async def run(self, mark: Callable[[], Mark]) -> None:
+    async def run(self, position: Callable[[], RunPosition]) -> None:
         """Evaluate once in full, then quickly, sometimes with a sample; rest in proportion to the cost of each."""
-        await self.evaluate(mark(), full=True)
+        await self.evaluate(position(), full=True)
         loop = asyncio.get_running_loop()
         writes_at = loop.time() + SAMPLE_EVERY_SECONDS
         while True:
-            started, spent, now = loop.time(), self._spent_seconds, mark()
+            started, spent, now = loop.time(), self._spent_seconds, position()
             if now.complete and now.versions >= self.found[-1].versions + CYCLES * self._config.pace.fragments:
                 await self.evaluate(now, full=False)
                 if started >= writes_at:
@@ -106,7 +106,7 @@ class EvaluationLoop:
                     writes_at = started + SAMPLE_EVERY_SECONDS
             await asyncio.sleep(max(REST_SECONDS_MIN, (self._spent_seconds - spent) / BUSY_SHARE))
 
-    async def evaluate(self, mark: Mark, full: bool) -> Evaluation:
+    async def evaluate(self, position: RunPosition, full: bool) -> Evaluation:
         """Evaluate the current anchors and return their loss in nats per token.
 
         Ends with a part of the text if all of it takes too long. It also ends early when much of these anchors has been
@@ -120,29 +120,29 @@ class EvaluationLoop:
 
         found = await self._run(look)
         evaluation = Evaluation(
-            versions=mark.versions,
-            tokens_certified=mark.tokens,
-            wall_seconds=mark.wall_seconds,
+            versions=position.versions,
+            tokens_certified=position.tokens,
+            wall_seconds=position.wall_seconds,
             loss=found.loss,
             error=found.error,
         )
         self._keep(evaluation)
         return evaluation
 
-    async def look_last(self, mark: Mark, seconds_max: float = LAST_SECONDS_MAX) -> None:
+    async def look_last(self, position: RunPosition, seconds_max: float = LAST_SECONDS_MAX) -> None:
         """Evaluate all held-out text and write a sample, once, at the end of a run. Hurries the evaluation under way.
 
         A machine that is too busy to finish in this time keeps its earlier results.
         """
-        if self._looked_at == mark.versions:
+        if self._looked_at == position.versions:
             return
         self._hurried.set()
         self._worker.submit(self._hurried.clear)
         try:
             async with asyncio.timeout(seconds_max):
-                await self.evaluate(mark, full=True)
+                await self.evaluate(position, full=True)
                 await self.sample()
-                self._looked_at = mark.versions
+                self._looked_at = position.versions
         except TimeoutError:
             log.warning("last_evaluation_given_up", seconds=seconds_max)
 

@@ -19,11 +19,11 @@ def report_of(watch: SwarmWatch, cores: int, wall_seconds: float) -> SwarmReport
     """Sum up a swarm that has ended; peers that died count up to their last snapshot."""
     lives = watch.lives()
     learners = [one for one in lives if one.role == "learner"]
-    certified = watch.witness.certified if watch.witness is not None else CertifiedWork()
+    certified = watch.most_advanced.certified if watch.most_advanced is not None else CertifiedWork()
     honest = [name for name in watch.honest if name in watch.final]
     evaluations = [loss for one in lives if one.role == "host" for loss in one.evaluations]
     return SwarmReport(
-        run_id=watch.witness.run_id if watch.witness is not None else "",
+        run_id=watch.most_advanced.run_id if watch.most_advanced is not None else "",
         peers=sum(name in watch.final for name in watch.living_learners),
         versions_certified=watch.versions,
         rounds_void=max((snapshot.events.get("round_void", 0) for snapshot in lives), default=0),

@@ -179,7 +179,7 @@ def _traffic_bytes(watch: SwarmWatch) -> tuple[int, int]:
 
 
 def _group_size(watch: SwarmWatch) -> float:
-    certified = watch.witness.certified if watch.witness is not None else None
+    certified = watch.most_advanced.certified if watch.most_advanced is not None else None
     return certified.members / certified.versions if certified is not None and certified.versions else 0.0
 
 

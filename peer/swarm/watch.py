@@ -109,7 +109,7 @@ class SwarmWatch:
         return 60 * (after - before) / (ended - began) if ended > began else None
 
     @property
-    def witness(self) -> PeerSnapshot | None:
+    def most_advanced(self) -> PeerSnapshot | None:
         """The honest snapshot that counts the most certified versions; the host's if several do."""
         seen = [self.latest[name] for name in self.honest if name in self.latest]
         return max(seen, key=lambda snapshot: snapshot.certified.versions, default=None)

@@ -29,7 +29,7 @@ from dht.invite import Invite
 from dht.statement import digest_of
 from examples.attacks.turncoat import Turncoat
 from peer.attacks.messages import MessageAttack
-from peer.attacks.peer import HostileDriver, NoisyDriver, check_among_ourselves, core_kind, disguise
+from peer.attacks.peer import HostileDriver, NoisyDriver, check_among_ourselves, core_kind, hostile_parts
 from peer.attacks.protocol import is_process_attack, mischief_named
 from peer.attacks.work import HostileWork, MischievousWork
 from peer.attacks.zoo import AttackChoice
@@ -113,7 +113,7 @@ def test_a_lie_that_no_codec_holds_is_not_told() -> None:
 def test_a_cheat_returns_the_negative_under_a_root_of_its_own() -> None:
     honest = Member(None)
     rest = (honest.anchors, honest.blobs, ThreadPoolExecutor(1))
-    cheat, make_driver = disguise("false_results", hostile_core("false_results"), *rest)
+    cheat, make_driver = hostile_parts("false_results", hostile_core("false_results"), *rest)
     assert isinstance(cheat, MischievousWork)
     assert make_driver.func is HostileDriver  # type: ignore[attr-defined]
     encoded = honest.encode(gradient())
@@ -124,21 +124,21 @@ def test_a_cheat_returns_the_negative_under_a_root_of_its_own() -> None:
     codec, elements = CODECS["fp32"], len(honest.anchors.current(0).anchor)
     merged, lie = (codec.decode(honest.blobs.get(one.root or b"") or b"", elements) for one in (true, false))
     assert lie.equal(-merged)
-    assert isinstance(disguise("sign_flip", hostile_core("sign_flip"), *rest)[0], HostileWork)
+    assert isinstance(hostile_parts("sign_flip", hostile_core("sign_flip"), *rest)[0], HostileWork)
     with pytest.raises(UsageError, match="no attack"):
-        disguise("unheard_of", hostile_core("unheard_of"), *rest)
+        hostile_parts("unheard_of", hostile_core("unheard_of"), *rest)
 
 
 def test_garbage_is_committed_to_and_a_raised_share_is_signed() -> None:
     one = Member(None)
     rest = (one.anchors, one.blobs, ThreadPoolExecutor(1))
-    garbler, _ = disguise("garbage_commits", hostile_core("garbage_commits"), *rest)
+    garbler, _ = hostile_parts("garbage_commits", hostile_core("garbage_commits"), *rest)
     vector = one.anchors.current(0).anchor - gradient()
     garbled, true = (work.encode(ACTION, vector, COUNTERS) for work in (garbler, one.work))
     assert garbled == replace(true, part_roots=garbled.part_roots)
     parts = [one.blobs.get(encoded.part_roots[0]) or b"" for encoded in (garbled, true)]
     assert [one.work.proof_checker.find((0, 1, 0), part) is not None for part in parts] == [True, False]
-    raiser, _ = disguise("raised_shares", hostile_core("raised_shares"), *rest)
+    raiser, _ = hostile_parts("raised_shares", hostile_core("raised_shares"), *rest)
     action = Reduce(KEY, 0, 1, 0, (ReduceInput(0, true.part_roots[0], 1.0, true.squared_norms),), 1, 3)
     assert raiser.reduce(action) == replace(one.work.reduce(action), coefficients=(1.0,))
 
@@ -146,7 +146,7 @@ def test_garbage_is_committed_to_and_a_raised_share_is_signed() -> None:
 def test_a_reducer_that_drops_an_input_merges_the_rest_and_says_so() -> None:
     one = Member(None)
     first, second = one.encode(gradient()), one.encode(gradient() * 2)
-    work, _ = disguise("drop_one", hostile_core("drop_one"), one.anchors, one.blobs, ThreadPoolExecutor(1))
+    work, _ = hostile_parts("drop_one", hostile_core("drop_one"), one.anchors, one.blobs, ThreadPoolExecutor(1))
     inputs = (ReduceInput(0, first.part_roots[0], 1.0, first.squared_norms),)
     inputs += (ReduceInput(1, second.part_roots[0], 1.0, second.squared_norms),)
     assert work.reduce(Reduce(KEY, 0, 1, 0, inputs, 1, 3)).included == (1,)
@@ -156,7 +156,7 @@ def test_a_reducer_that_drops_an_input_merges_the_rest_and_says_so() -> None:
 def forger(name: str, codec: str = "fp32") -> tuple[Member, TensorWorker]:
     """Return an honest member, and the tensor work of a peer that forges its merge of the same bytes."""
     one = Member(None, codec)
-    return one, disguise(name, hostile_core(name, 4, one.config), one.anchors, one.blobs, ThreadPoolExecutor(1))[0]
+    return one, hostile_parts(name, hostile_core(name, 4, one.config), one.anchors, one.blobs, ThreadPoolExecutor(1))[0]
 
 
 def merging(one: Member, factors: Sequence[float]) -> Reduce:
@@ -283,7 +283,7 @@ CHATTER = f"{__name__}.Chatter"
 def test_an_attack_of_ones_own_on_the_protocol_is_made_like_any_other() -> None:
     core = hostile_core(TURNCOAT, 5)
     rest = (Member(None).anchors, BlobStore(1 << 20), ThreadPoolExecutor(1))
-    work, make_driver = disguise(TURNCOAT, core, *rest)
+    work, make_driver = hostile_parts(TURNCOAT, core, *rest)
     mischief = make_driver.keywords["mischief"]  # type: ignore[attr-defined]
     assert isinstance(work, MischievousWork)
     assert make_driver.func is HostileDriver  # type: ignore[attr-defined]
@@ -291,7 +291,7 @@ def test_an_attack_of_ones_own_on_the_protocol_is_made_like_any_other() -> None:
     like = mischief_named("two_votes", core.signer, core.manifest.founder_ids)
     assert (mischief.two_faced, mischief.victims, mischief.others) == (like.two_faced, like.victims, like.others)
     assert (len(like.victims), len(like.others or ())) == (1, 2)
-    work, make_driver = disguise(CHATTER, hostile_core(CHATTER), *rest)
+    work, make_driver = hostile_parts(CHATTER, hostile_core(CHATTER), *rest)
     assert type(work) is TensorWorker
     assert make_driver.func is NoisyDriver  # type: ignore[attr-defined]
     assert make_driver.keywords == {"attack": Chatter}  # type: ignore[attr-defined]

@@ -22,7 +22,7 @@ from peer.export.options import ExportOptions
 from peer.export.regular import EXPORTS_KEPT, RegularExport, check, check_run, exports, next_steps, number
 from peer.export.verifier import verify_export
 from peer.rounds.counters import RunCounters
-from peer.rounds.evaluation_loop import Mark
+from peer.rounds.evaluation_loop import RunPosition
 from tests.peer.exporting import KEYS, CertifiedRun
 
 PYTHON = (3, 11)
@@ -43,8 +43,8 @@ class Bench:
     async def gather(self, licence: str) -> Exported:
         return self.run.exported(licence)
 
-    def mark(self) -> Mark:
-        return Mark(sum(chain.version for chain in self.run.chains), 0, 0.0, complete=True)
+    def mark(self) -> RunPosition:
+        return RunPosition(sum(chain.version for chain in self.run.chains), 0, 0.0, complete=True)
 
     def upload(self, folder: Path, message: str) -> None:
         self.pushed.append((folder.name, message))

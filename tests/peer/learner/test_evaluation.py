@@ -116,7 +116,7 @@ def looking() -> Iterator[Callable[..., evaluation_loop.EvaluationLoop]]:
 
 
 def test_what_a_host_says_last_takes_no_longer_with_a_slow_model(looking, evaluator: Evaluator):
-    anchors, here = untrained(evaluator.fragments), evaluation_loop.Mark(0, 0, 0.0, True)
+    anchors, here = untrained(evaluator.fragments), evaluation_loop.RunPosition(0, 0, 0.0, True)
     quick, slow = looking(lambda: anchors, 0.0), looking(lambda: anchors, evaluation_loop.SAMPLE_SECONDS / 4)
     assert asyncio.run(quick.evaluate(here, full=True)).error is None
     assert len(asyncio.run(quick.sample()).encode()) > 100
@@ -129,7 +129,7 @@ def test_what_a_host_says_last_takes_no_longer_with_a_slow_model(looking, evalua
 
 
 def test_what_is_under_way_gives_way_to_the_last_look(looking, evaluator: Evaluator):
-    anchors, here = untrained(evaluator.fragments), evaluation_loop.Mark(0, 0, 0.0, True)
+    anchors, here = untrained(evaluator.fragments), evaluation_loop.RunPosition(0, 0, 0.0, True)
     begins = Event()
     loop = looking(lambda: anchors, 0.0, begins.wait)
 
@@ -147,13 +147,13 @@ def test_what_is_under_way_gives_way_to_the_last_look(looking, evaluator: Evalua
     found = loop.found.copy()
     asyncio.run(loop.look_last(here))
     assert loop.found == found, "it has looked at these versions"
-    asyncio.run(loop.look_last(evaluation_loop.Mark(1, 0, 0.0, True)))
+    asyncio.run(loop.look_last(evaluation_loop.RunPosition(1, 0, 0.0, True)))
     assert len(loop.found) == len(found) + 1
 
 
 def test_a_host_that_cannot_look_any_more_says_what_it_found_before(looking, evaluator: Evaluator):
     """Else the host of a busy machine would report nothing at all."""
-    anchors, here = untrained(evaluator.fragments), evaluation_loop.Mark(0, 0, 0.0, True)
+    anchors, here = untrained(evaluator.fragments), evaluation_loop.RunPosition(0, 0, 0.0, True)
     begins = Event()
     loop = looking(lambda: anchors, 0.0, begins.wait)
     with capture_logs() as logs:
@@ -183,7 +183,7 @@ def test_a_host_goes_on_without_a_device_that_fails(evaluator: Evaluator):
     """The device `meta` accepts tensors and returns no values, so it fails like a GPU whose memory is taken."""
     anchors, here, data = (
         untrained(evaluator.fragments),
-        evaluation_loop.Mark(0, 0, 0.0, True),
+        evaluation_loop.RunPosition(0, 0, 0.0, True),
         TokenData(TEXT, TEXT, bytes(32)),
     )
     failing = evaluation_loop.EvaluationLoop(CONFIG, data, lambda: anchors, device="meta")
@@ -201,9 +201,9 @@ def test_a_host_writes_while_the_run_goes_on(looking, evaluator: Evaluator, monk
     monkeypatch.setattr(evaluation_loop, "BUSY_SHARE", 1e9)
     loop, versions = looking(lambda: untrained(evaluator.fragments), 0.0), iter((0, 1000))
 
-    def mark() -> evaluation_loop.Mark:
+    def mark() -> evaluation_loop.RunPosition:
         assert not loop.newest_text, "until then"
-        return evaluation_loop.Mark(next(versions), 0, 0.0, True)
+        return evaluation_loop.RunPosition(next(versions), 0, 0.0, True)
 
     with pytest.raises(AssertionError, match="until then"):
         asyncio.run(loop.run(mark))
@@ -224,13 +224,13 @@ def test_a_host_rests_for_what_it_took_and_not_for_what_it_waited(
     monkeypatch.setattr(evaluation_loop, "REST_SECONDS_MIN", 0.0)
     began = time.monotonic()
     with pytest.raises(RuntimeError):  # there are no further versions
-        asyncio.run(loop.run(lambda: evaluation_loop.Mark(next(versions), 0, 0.0, True)))
+        asyncio.run(loop.run(lambda: evaluation_loop.RunPosition(next(versions), 0, 0.0, True)))
     assert len(rests) == 1
     assert 0 < rests[0] < time.monotonic() - began
 
 
 def test_an_evaluation_keeps_no_second_model_in_memory(looking, evaluator: Evaluator, monkeypatch: pytest.MonkeyPatch):
-    here = evaluation_loop.Mark(0, 0, 0.0, True)
+    here = evaluation_loop.RunPosition(0, 0, 0.0, True)
     moving = looking(lambda: untrained(evaluator.fragments), 0.0)
     assert asyncio.run(moving.evaluate(here, full=True)).error is None, "one as small as this may be there twice"
     monkeypatch.setattr(evaluation_loop, "STALE_BYTES_MIN", 0)
@@ -293,7 +293,7 @@ def test_a_host_keeps_few_evaluations_however_long_its_run_is(monkeypatch: pytes
         loop = evaluation_loop.EvaluationLoop(CONFIG, data, lambda: anchors)
         seen = []
         for versions in range(5 * kept):
-            await loop.evaluate(evaluation_loop.Mark(versions, 0, float(versions), True), full=False)
+            await loop.evaluate(evaluation_loop.RunPosition(versions, 0, float(versions), True), full=False)
             seen.append([one.versions for one in loop.found])
         assert len(given_back) == 5 * kept, "nor does it keep what each of them has freed"
         loop.close()

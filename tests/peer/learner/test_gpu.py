@@ -35,7 +35,7 @@ from peer.learner.microbatch import bytes_in_use, measured_peak
 from peer.learner.optimizers.inner_optimizer import assert_quantised, state_bytes
 from peer.learner.setup import fitted
 from peer.learner.shared_memory import SharedSlots
-from peer.rounds.evaluation_loop import EvaluationLoop, Mark
+from peer.rounds.evaluation_loop import EvaluationLoop, RunPosition
 from peer.storage.anchors import genesis_states
 from tests.real.conftest import ROOT
 
@@ -235,7 +235,7 @@ def test_a_host_evaluates_there_and_gives_the_memory_back() -> None:
     with capture_logs() as logs:
         for device in ("cpu", DEVICE):
             loop = EvaluationLoop(config, TokenData(heldout, heldout, bytes(32)), lambda: anchors, device=device)
-            found.append(asyncio.run(loop.evaluate(Mark(0, 0, 0.0, True), full=True)).loss)
+            found.append(asyncio.run(loop.evaluate(RunPosition(0, 0, 0.0, True), full=True)).loss)
             loop.close()
     assert logs == [], "it did not fall back"
     assert found[1] == pytest.approx(found[0], rel=0.01)
