@@ -9,9 +9,9 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from coordinator.run.faults import fault_of
 from coordinator.run.manifest import RunConfig
 from coordinator.run.toml_file import full_name
+from coordinator.run.validation_errors import first_error
 from dht.errors import UsageError
 
 
@@ -42,7 +42,7 @@ def checked_run(values: dict[str, Any]) -> RunConfig:
     try:
         return RunConfig.model_validate_json(json.dumps(values))  # JSON has arrays where a run has tuples
     except ValidationError as error:
-        raise UsageError(f"{fault_of(error, RunConfig)}; see docs/reference/config.md") from None
+        raise UsageError(f"{first_error(error, RunConfig)}; see docs/reference/config.md") from None
 
 
 def parse_settings(texts: Sequence[str]) -> dict[str, Any]:

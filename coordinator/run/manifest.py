@@ -15,10 +15,10 @@ from coordinator.run.about import AboutSpec
 from coordinator.run.adapter_spec import AdapterSpec
 from coordinator.run.admission_spec import AdmissionSpec
 from coordinator.run.data_spec import DataSpec
-from coordinator.run.faults import fault_of, nearest
 from coordinator.run.inner_spec import InnerSpec
 from coordinator.run.model_spec import BY_HOST, OWN, RETIRED, Installed, LaterFlag, ModelSpec
 from coordinator.run.toml_file import parse_toml, read_run_file, with_full_names
+from coordinator.run.validation_errors import first_error, nearest
 from dht.errors import UsageError
 from dht.identity import PeerId
 from dht.records import RECORD_KINDS
@@ -303,7 +303,7 @@ class RunConfig(Wire):
         try:
             found = cls.model_validate(described)
         except ValidationError as error:
-            raise UsageError(f"{source}: {fault_of(error, cls)}; see docs/reference/config.md") from None
+            raise UsageError(f"{source}: {first_error(error, cls)}; see docs/reference/config.md") from None
         found.check_adoption(source)
         return found
 

@@ -34,7 +34,7 @@ LENGTHS = {
 SHOWN_CHARACTERS_MAX = 60
 
 
-def fault_of(error: ValidationError, model: type[BaseModel]) -> str:
+def first_error(error: ValidationError, model: type[BaseModel]) -> str:
     """Return the first thing that is wrong with a value of this model, with the name of its key."""
     first = error.errors()[0]
     if first["type"] == "value_error":  # our own error, which names its keys
@@ -42,10 +42,10 @@ def fault_of(error: ValidationError, model: type[BaseModel]) -> str:
     place = ".".join(map(str, first["loc"]))
     if first["type"] == "extra_forbidden":
         return f"{place} is not a known key{_meant(first['loc'], model)}"
-    return f"{place} {problem_of(first)}"
+    return f"{place} {describe_error(first)}"
 
 
-def problem_of(error: Mapping[str, Any]) -> str:
+def describe_error(error: Mapping[str, Any]) -> str:
     """Return what is wrong with a value, as words that follow its name; `error` is one that pydantic lists."""
     kind, ctx, value = error["type"], error.get("ctx", {}), error["input"]
     if kind == "missing":

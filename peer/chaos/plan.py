@@ -8,8 +8,8 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from coordinator.run.faults import problem_of, shown
 from coordinator.run.toml_file import parse_toml, read_text
+from coordinator.run.validation_errors import describe_error, shown
 from dht.errors import UsageError
 from dht.units import DAY_SECONDS
 from peer.machine.clock import SKEW_SECONDS_MAX
@@ -256,4 +256,4 @@ def _fault(error: ValidationError) -> str:
         return f"{place} is not a known key"
     if first["type"] == "int_type" and "int" in first["loc"]:
         return f'{place} has to be the number of a peer, or "host", not {shown(first["input"])}'
-    return f"{place} {problem_of(first)}"
+    return f"{place} {describe_error(first)}"

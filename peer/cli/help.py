@@ -8,7 +8,7 @@ from typing import Any
 
 from typer.core import TyperGroup
 
-from coordinator.run.faults import nearest, problem_of
+from coordinator.run.validation_errors import describe_error, nearest
 
 GROUPS: Mapping[str, tuple[str, ...]] = {
     "Take part": (
@@ -103,7 +103,7 @@ def _bad_value(error: Any, name: str) -> str:
     """Say what is wrong with a value that pydantic or our own code refused."""
     faults = getattr(error.__cause__, "errors", None)
     if faults is not None and faults()[0]["type"] != "value_error":
-        return f"{name} {problem_of(faults()[0])}"
+        return f"{name} {describe_error(faults()[0])}"
     return f"{name}: {error.message.removeprefix('Value error, ').rstrip('.')}"
 
 

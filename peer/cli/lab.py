@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args
 import typer
 
 from coordinator.run.changes import parse_settings
-from coordinator.run.faults import nearest
 from coordinator.run.manifest import LAB
 from coordinator.run.toml_file import parse_toml, read_run_file
+from coordinator.run.validation_errors import nearest
 from dht.errors import UsageError
 from peer.cli import arguments
 from peer.cli.common import Compiled, Track

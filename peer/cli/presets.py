@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from coordinator.run.faults import nearest
+from coordinator.run.validation_errors import nearest
 from dht.errors import UsageError
 
 TINY = "tiny"

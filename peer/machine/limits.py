@@ -9,8 +9,8 @@ from typing import Any, Self
 
 from pydantic import Field, ValidationError, field_validator
 
-from coordinator.run.faults import fault_of
 from coordinator.run.toml_file import parse_toml, reading
+from coordinator.run.validation_errors import first_error
 from dht.errors import UsageError
 from dht.wire import Wire
 from peer.machine.cores import usable_cores
@@ -169,7 +169,7 @@ class Limits(Wire):
         try:
             return type(self).model_validate(values)
         except ValidationError as error:
-            raise UsageError(f"{fault_of(error, type(self))}; see docs/how-to/limits.md") from None
+            raise UsageError(f"{first_error(error, type(self))}; see docs/how-to/limits.md") from None
 
     def named(self, changes: Iterable[str]) -> dict[str, Any]:
         """Return the values for the keys of these `KEY=VALUE`."""
@@ -192,7 +192,7 @@ class PeerSettings(Wire):
                 limits.update(map(parse_change, overrides))
             return cls.model_validate(content)
         except ValidationError as error:
-            raise UsageError(f"{path} or --limit: {fault_of(error, cls)}; see docs/how-to/limits.md") from None
+            raise UsageError(f"{path} or --limit: {first_error(error, cls)}; see docs/how-to/limits.md") from None
 
 
 def _read(path: Path) -> dict[str, Any]:

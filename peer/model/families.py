@@ -12,8 +12,8 @@ from typing import Any, cast
 
 from torch import nn
 
-from coordinator.run.faults import nearest
 from coordinator.run.model_spec import ModelSpec
+from coordinator.run.validation_errors import nearest
 from dht.errors import UsageError
 from peer.machine.text import first_line
 from peer.model.config_table import ROPE, ROPE_4_NAMES, WRITTEN_BY, Table, is_complete, is_refused

@@ -14,8 +14,8 @@ from typing import Any
 import structlog
 from pydantic import ValidationError
 
-from coordinator.run.faults import fault_of
 from coordinator.run.model_spec import ModelSpec
+from coordinator.run.validation_errors import first_error
 from dht.errors import UsageError
 from peer.data.hub import HUB, from_hub
 from peer.machine.text import first_line
@@ -95,7 +95,7 @@ def checked(model: ModelSpec, update: dict[str, Any]) -> ModelSpec:
     try:
         return ModelSpec.model_validate(model.model_dump() | update)
     except ValidationError as error:
-        raise UsageError(f"this model does not go into a manifest: model.{fault_of(error, ModelSpec)}") from None
+        raise UsageError(f"this model does not go into a manifest: model.{first_error(error, ModelSpec)}") from None
 
 
 def _sized(model: ModelSpec, context_tokens: int) -> Any:

@@ -8,9 +8,9 @@ from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from coordinator.run.faults import fault_of
 from coordinator.run.manifest import PEERS_PER_GROUP_MAX, RunConfig
 from coordinator.run.toml_file import parse_toml, read_text
+from coordinator.run.validation_errors import first_error
 from dht.errors import UsageError
 from peer.plan.cost import Kept, Workload
 
@@ -81,7 +81,7 @@ class PlanFile(_Strict):
         try:
             return cls.model_validate(_toml(path))
         except ValidationError as error:
-            raise UsageError(f"{path}: {fault_of(error, cls)}; see docs/how-to/plan.md") from None
+            raise UsageError(f"{path}: {first_error(error, cls)}; see docs/how-to/plan.md") from None
 
     def workload(self, path: Path) -> Workload:
         """Return the workload; `path` is the path of this file. Raises UsageError."""
@@ -92,7 +92,7 @@ class PlanFile(_Strict):
         try:
             config = RunConfig.model_validate(sections)
         except ValidationError as error:
-            raise UsageError(f"{source}: {fault_of(error, RunConfig)}; see docs/reference/config.md") from None
+            raise UsageError(f"{source}: {first_error(error, RunConfig)}; see docs/reference/config.md") from None
         tokens = config.tokens_per_step if self.tokens_per_step is None else self.tokens_per_step
         parameters, base_bytes, kept = _sizes(config)
         if self.parameters is not None:

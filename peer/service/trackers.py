@@ -12,7 +12,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Protocol
 
-from coordinator.run.faults import nearest
+from coordinator.run.validation_errors import nearest
 from dht.errors import LocalError, UsageError
 from peer.machine.clock import unix_seconds
 

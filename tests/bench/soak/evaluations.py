@@ -14,7 +14,7 @@ import torch
 from peer.cli.arguments import run_config
 from peer.data.windows import load_tokens
 from peer.rounds import evaluation_loop
-from peer.rounds.evaluation_loop import EvaluationLoop, Mark
+from peer.rounds.evaluation_loop import EvaluationLoop, RunPosition
 from peer.storage.anchors import genesis_states
 from tests.bench.soak.memory import own_bytes
 
@@ -29,7 +29,7 @@ async def measure(evaluations: int) -> list[float]:
     loop = EvaluationLoop(config, data, lambda: anchors)
     held = [own_bytes(Path("/proc/self")) / MB]
     for versions in range(evaluations):
-        await loop.evaluate(Mark(versions, 0, 0.0, complete=True), full=versions == 0)
+        await loop.evaluate(RunPosition(versions, 0, 0.0, complete=True), full=versions == 0)
         held.append(own_bytes(Path("/proc/self")) / MB)
     loop.close()
     return held
