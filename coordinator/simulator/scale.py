@@ -40,7 +40,7 @@ from dht.wire import MESSAGE_BYTES_MAX
 
 KNOWN_SHARE = 0.95  # a version counts as known once this share of live peers knows it
 NOTICED_SHARE = 0.7  # share of a dead peer's groupmates whose transport notices its death
-AWAY_SECONDS = 60.0
+OFFLINE_SECONDS = 60.0
 SECONDS_PER_VERSION_MAX = 400.0
 EAGER_SECONDS, EAGER_SHARE = 0.5, 0.25  # as in peer.net.presence_loop
 
@@ -192,7 +192,7 @@ class ScaleRun:
         for other in groupmates:
             if self.random.random() < NOTICED_SHARE:
                 self.clock.after(self.random.uniform(0.05, 1.0), partial(other.handle, PeerGone(victim.me)))
-        self.clock.after(AWAY_SECONDS, victim.start)
+        self.clock.after(OFFLINE_SECONDS, victim.start)
         self._plan_death()
 
     @staticmethod

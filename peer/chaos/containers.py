@@ -44,7 +44,7 @@ class Containers:
         self._of = self._find()
         if HOST not in self._of or len(self._of) == 1:
             raise UsageError(f"the docker-compose project {self.project} has no host and peers that run")
-        self._away: set[str] = set()  # containers paused or killed by this run, and not brought back yet
+        self._down: set[str] = set()  # containers paused or killed by this run, and not brought back yet
         self._islands: dict[str, str] = {}  # networks of this run's partitions, by name
         self._side_of: dict[str, str] = {}
         self._links: dict[str, tuple[LinkFault, UserLink]] = {}
@@ -84,18 +84,18 @@ class Containers:
         shaped, _ = self._links.get(name, (LinkFault(), None))
         self.shape(name, LinkFault())
         self._engine.post(f"/containers/{self._of[name].id}/start")
-        self._away.discard(name)
+        self._down.discard(name)
         self.shape(name, shaped)
 
     def close(self) -> None:
         """Undo all changes, even if some of that fails; raises LocalError with every failure."""
-        away = sorted(self._away)
+        down = sorted(self._down)
         undoing: list[Callable[[], None]] = [
             *(partial(self.shape, name, LinkFault()) for name in self._links),
-            *(partial(self._wake, name) for name in away),
+            *(partial(self._wake, name) for name in down),
             *(partial(self._move, name, self._home) for name in self._of),
             self._remove_islands,
-            *(partial(self._revive, name) for name in away),
+            *(partial(self._revive, name) for name in down),
         ]
         failures = [failure for undo in undoing if (failure := _failure(undo))]
         if failures:
@@ -127,16 +127,16 @@ class Containers:
         return None
 
     def kill(self, peer: str) -> None:
-        self._away.add(peer)
+        self._down.add(peer)
         self._engine.post(f"/containers/{self._of[peer].id}/kill")
 
     def stop(self, peer: str) -> None:
-        self._away.add(peer)
+        self._down.add(peer)
         self._engine.post(f"/containers/{self._of[peer].id}/pause")
 
     def resume(self, peer: str) -> None:
         self._engine.post(f"/containers/{self._of[peer].id}/unpause")
-        self._away.discard(peer)
+        self._down.discard(peer)
 
     def limit_disk(self, peer: str, full: bool) -> None:
         raise LocalError("containers share a disk that nobody may fill")

@@ -58,7 +58,7 @@ def draw_plan(seed: int, peers: int, minutes: float) -> Plan:
         {"do": "bandwidth", "bits_per_second": BITS_PER_SECOND},
     )
     events += [poor, *(poor.model_copy(update={"delay_seconds": None, **more}) for more in other)]
-    if few := _away_max(peers):
+    if few := _absent_max(peers):
         start, lasts = ATTACKED_FROM * seconds, ATTACKED_FOR * seconds
         hostile = random.randint(1, peers)
         events.append(Event(do="attacker", peer=hostile, at_seconds=start, for_seconds=lasts, attack=ATTACK))
@@ -78,9 +78,9 @@ def _absences(random: Random, peers: int, seconds: float, repeated: Mapping[Kind
     events = []
     while due and (now := min(due.values())) < end:
         kind = min(due, key=lambda one: due[one])
-        away = [until for until in back.values() if until > now]
-        if len(away) >= max(1, _away_max(peers)):
-            due[kind] = min(away)
+        absent = [until for until in back.values() if until > now]
+        if len(absent) >= max(1, _absent_max(peers)):
+            due[kind] = min(absent)
             continue
         number = random.choice([number for number, until in back.items() if until <= now])
         lasts = repeated[kind].for_seconds
@@ -92,6 +92,6 @@ def _absences(random: Random, peers: int, seconds: float, repeated: Mapping[Kind
     return events
 
 
-def _away_max(peers: int) -> int:
+def _absent_max(peers: int) -> int:
     """Return how many peers may be absent while the others can still certify: fewer than a third (design §6.3)."""
     return (peers - 1) // 3

@@ -38,18 +38,18 @@ def alive_seconds(outcomes: Iterable[EventOutcome], learners: Sequence[str], win
     The time from a kill to the restart, and from a stop to its end, is excluded. Slow restarts and unplanned deaths
     are not excluded. Nor are attackers and wrong clocks: the run measures the loss that they cause to others.
     """
-    away_since: dict[str, float] = {}
-    away = 0.0
+    absent_since: dict[str, float] = {}
+    absent = 0.0
     for one in sorted(outcomes, key=lambda one: one.seconds):
         name, event = one.event.target, one.event.do
         if one.refusal is not None or name not in learners:
             continue
         if event in ("kill", "stop"):
-            away_since.setdefault(name, one.seconds)
-        elif event in ("restart", "continue") and name in away_since:
-            away += window.overlap(away_since.pop(name), one.seconds)
-    away += sum(window.overlap(since, window.end) for since in away_since.values())
-    return len(learners) * window.seconds - away
+            absent_since.setdefault(name, one.seconds)
+        elif event in ("restart", "continue") and name in absent_since:
+            absent += window.overlap(absent_since.pop(name), one.seconds)
+    absent += sum(window.overlap(since, window.end) for since in absent_since.values())
+    return len(learners) * window.seconds - absent
 
 
 def uptime(lives: Mapping[str, Sequence[Life]], peers: int, window: Window, step_seconds: float) -> float:

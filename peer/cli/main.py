@@ -27,7 +27,7 @@ def main() -> None:
 def run(arguments: list[str], python: tuple[int, int]) -> int:
     """Run one command line under this version of Python; returns the exit code, and never raises."""
     _write_whatever_can_be_written()
-    _keep_warnings_of_libraries_away()
+    _hide_library_warnings()
     if not PYTHON_OLDEST <= python <= PYTHON_NEWEST:
         oldest, newest = (".".join(map(str, version)) for version in (PYTHON_OLDEST, PYTHON_NEWEST))
         here = ".".join(map(str, python))
@@ -67,7 +67,7 @@ def _write_whatever_can_be_written() -> None:
             stream.reconfigure(errors="replace")
 
 
-def _keep_warnings_of_libraries_away() -> None:
+def _hide_library_warnings() -> None:
     """Hide libraries' warnings from the terminal of a command without a log: users cannot act on them."""
     if logging.lastResort is not None:
         logging.lastResort.setLevel(logging.ERROR)

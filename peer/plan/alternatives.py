@@ -45,9 +45,9 @@ class ClosedFormInputs:
 
     @classmethod
     def of(cls, work: Workload, people: Population, timetable: Timetable, seconds: float) -> ClosedFormInputs:
-        away, _ = timetable.away_seconds(len(people), seconds)
+        absent, _ = timetable.absent_seconds(len(people), seconds)
         leaves = sum(0 < one.start_seconds < seconds for one in timetable.absences)
-        return cls(work, people, 1 - float(away.mean()) / seconds, leaves / seconds)
+        return cls(work, people, 1 - float(absent.mean()) / seconds, leaves / seconds)
 
     @property
     def present(self) -> float:

@@ -19,7 +19,7 @@ class TimetableChange(NamedTuple):
     """A change in the timetable at one moment."""
 
     at_seconds: float
-    kind: str  # away, back, cut or heal
+    kind: str  # leave, back, cut or heal
     what: Absence | Cut
 
 
@@ -33,7 +33,7 @@ class Attendance:
     alive: Flags = field(init=False)
     side: Flags = field(init=False)
     made: Floats = field(init=False)
-    next_away: Floats = field(init=False)
+    next_absence: Floats = field(init=False)
     hidden_at: Floats = field(init=False)
     back_at: Floats = field(init=False)  # planned return of peers that have not contributed since
     _absences: list[deque[Absence]] = field(init=False)
@@ -41,7 +41,7 @@ class Attendance:
     def __post_init__(self) -> None:
         peers = len(self.population)
         self.alive, self.side = np.ones(peers, dtype=bool), np.zeros(peers, dtype=bool)
-        self.made, self.next_away = np.zeros(peers), np.full(peers, math.inf)
+        self.made, self.next_absence = np.zeros(peers), np.full(peers, math.inf)
         self.hidden_at, self.back_at = np.full(peers, math.inf), np.full(peers, -math.inf)
         self._absences = [deque() for _ in range(peers)]
 
@@ -56,8 +56,8 @@ class Attendance:
 
     def _next_absence(self, peer: int) -> list[TimetableChange]:
         queue = self._absences[peer]
-        self.next_away[peer] = queue[0].start_seconds if queue else math.inf
-        return [TimetableChange(queue[0].start_seconds, "away", queue.popleft())] if queue else []
+        self.next_absence[peer] = queue[0].start_seconds if queue else math.inf
+        return [TimetableChange(queue[0].start_seconds, "leave", queue.popleft())] if queue else []
 
     def advance(self, to: float) -> None:
         """Let learners step until `to`; nothing else takes time."""
@@ -77,7 +77,7 @@ class Attendance:
             self.hidden_at = np.where(hidden, np.minimum(self.hidden_at, self.now), math.inf)
             return []
         peer, absence = change.what.peer, change.what
-        if change.kind == "away":
+        if change.kind == "leave":
             self.alive[peer] = False
             self.hidden_at[peer] = math.inf if absence.kills else self.now  # a killed process's connections are reset
             return [TimetableChange(absence.back_seconds, "back", absence)]

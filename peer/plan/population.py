@@ -43,14 +43,14 @@ class Timetable:
     absences: tuple[Absence, ...] = ()
     cuts: tuple[Cut, ...] = ()
 
-    def away_seconds(self, peers: int, seconds: float) -> tuple[Floats, Floats]:
+    def absent_seconds(self, peers: int, seconds: float) -> tuple[Floats, Floats]:
         """Return, per peer, the seconds away before the end, and the planned part of them."""
-        away, excused = np.zeros(peers), np.zeros(peers)
+        absent, excused = np.zeros(peers), np.zeros(peers)
         for one in self.absences:
             left = max(0.0, seconds - one.start_seconds)
-            away[one.peer] += min(one.back_seconds - one.start_seconds, left)
+            absent[one.peer] += min(one.back_seconds - one.start_seconds, left)
             excused[one.peer] += min(one.excused_seconds, left)
-        return away, excused
+        return absent, excused
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,13 +120,13 @@ class Crowd:
         plan = self.sessions
         if plan.mean_seconds <= 0 or plan.on_share >= 1:
             return ()
-        away_mean = plan.mean_seconds * (1 / plan.on_share - 1)
+        absence_mean = plan.mean_seconds * (1 / plan.on_share - 1)
         found: list[Absence] = []
         for peer in range(self.peers):
-            now = -rng.random() * (plan.mean_seconds + away_mean) * 2
+            now = -rng.random() * (plan.mean_seconds + absence_mean) * 2
             for _ in range(SESSIONS_MAX):
                 ends = now + _weibull(rng, plan.mean_seconds, plan.shape)
-                back = ends + _weibull(rng, away_mean, plan.shape)
+                back = ends + _weibull(rng, absence_mean, plan.shape)
                 if ends >= seconds:
                     break
                 if back > 0:

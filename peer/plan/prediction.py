@@ -73,9 +73,9 @@ def predict(
     made_before = _steps_possible(people, scenario, warmup)
     seconds = swarm.run(end, warmup, ROUNDS_MAX)
     stop = warmup + seconds
-    away, excused = scenario.timetable.away_seconds(len(people), stop)
-    away_before, excused_before = scenario.timetable.away_seconds(len(people), warmup)
-    present = len(people) * seconds - float((away - away_before).sum())
+    absent, excused = scenario.timetable.absent_seconds(len(people), stop)
+    absent_before, excused_before = scenario.timetable.absent_seconds(len(people), warmup)
+    present = len(people) * seconds - float((absent - absent_before).sum())
     scheduled = len(people) * seconds - float((excused - excused_before).sum())
     made = _steps_possible(people, scenario, stop) - made_before
     rate, tally = float(people.steps_per_second.mean()), swarm.tally
@@ -113,8 +113,8 @@ def predict(
 
 def _steps_possible(people: Population, scenario: Scenario, until: float) -> float:
     """Return the inner steps that all learners make by then, including those lost with a kill."""
-    away, _ = scenario.timetable.away_seconds(len(people), until)
-    return float((people.steps_per_second * (until - away)).sum())
+    absent, _ = scenario.timetable.absent_seconds(len(people), until)
+    return float((people.steps_per_second * (until - absent)).sum())
 
 
 def host_bytes(work: Workload) -> float:

@@ -76,7 +76,7 @@ class PlannedSwarm:
         self._pushed = 0
         for change in self.attendance.begin(timetable):
             self._push(change.at_seconds, change)
-        present = np.flatnonzero(self.attendance.next_away > 0)
+        present = np.flatnonzero(self.attendance.next_absence > 0)
         self.founders: Peers = rng.permutation(present)[: work.group_max]
 
     @property
@@ -211,7 +211,8 @@ class PlannedSwarm:
         steps = self.rng.random(len(roster)) / self.population.steps_per_second[roster]
         attempt = PlannedAttempt(fragment, roster, self.now, asked, minor, steps)
         if self.version[fragment] and reach.sum() > self.work.group_max and np.isin(roster, newest).any():
-            cells = CellRound(self.work, self.population, 1 / len(self.in_flight), self.attendance.next_away - self.now)
+            until_absent = self.attendance.next_absence - self.now
+            cells = CellRound(self.work, self.population, 1 / len(self.in_flight), until_absent)
             rule = ClosingRule(active, 0.0 if minor else pace.min_share * float(active.sum()), pace.quorum, grace)
             attempt = in_cells(attempt, cells, rule, joined, newest, self.rng)
         self._play(attempt)
@@ -228,11 +229,11 @@ class PlannedSwarm:
         deadline = self.work.pace.round_seconds * 2.0 ** min(int(self.voids[fragment]), DEADLINE_DOUBLINGS_MAX)
         members = Members.of(self.population, roster, attempt.snapshot_seconds, share=1 / len(self.in_flight))
         cost = round_cost(self.work, members)
-        if self.attendance.next_away[roster[0]] < start + cost.inputs_at.min():  # the leader leaves
+        if self.attendance.next_absence[roster[0]] < start + cost.inputs_at.min():  # the leader leaves
             self._push(start + GONE_SHARE * deadline, Void(fragment))
             return
         end, late = start + cost.seconds, 0.0
-        present = (self.attendance.next_away[roster] > end) & (cost.inputs_at <= INPUTS_SHARE * deadline)
+        present = (self.attendance.next_absence[roster] > end) & (cost.inputs_at <= INPUTS_SHARE * deadline)
         if present.any() and not present.all():  # the others continue once they know
             cost, late = round_cost(self.work, members.only(present)), GONE_SHARE * deadline
             end = start + cost.seconds + late

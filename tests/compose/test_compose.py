@@ -19,7 +19,7 @@ from tests.compose.project import (
     wait_until_training,
 )
 
-AWAY_SECONDS = 60.0
+OFFLINE_SECONDS = 60.0
 DIALS = 5
 
 
@@ -106,7 +106,7 @@ def test_peer_is_paused_for_a_minute(swarm: Project) -> None:
     before = victim.versions()
     docker("pause", victim.id)
     try:
-        time.sleep(AWAY_SECONDS)
+        time.sleep(OFFLINE_SECONDS)
         assert min(other.versions() for other in others) > before
     finally:
         docker("unpause", victim.id)
@@ -127,7 +127,7 @@ def test_network_is_cut_in_two_and_heals(swarm: Project) -> None:
         for peer in smaller:
             docker("network", "connect", island, peer.id)
             docker("network", "disconnect", swarm.network, peer.id)
-        time.sleep(AWAY_SECONDS)
+        time.sleep(OFFLINE_SECONDS)
         wait_for_versions([*larger, swarm.host])
         assert not smaller[0].can_connect("host")
     finally:

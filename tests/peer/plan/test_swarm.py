@@ -169,7 +169,7 @@ def test_sessions_leave_the_share_that_they_promise() -> None:
     crowd = Crowd(400, 1.0, 0.5, lines, 0.15, 0.0, sessions)
     rng = np.random.default_rng(3)
     people, days = crowd.draw(rng), 5 * 86_400.0
-    gone, excused = Timetable(crowd.absences(rng, days)).away_seconds(400, days)
+    gone, excused = Timetable(crowd.absences(rng, days)).absent_seconds(400, days)
     assert 1 - gone.mean() / days == pytest.approx(0.6, abs=0.03)
     assert excused == pytest.approx(gone)
     assert np.median(people.up) == pytest.approx(20e6, rel=0.1)
