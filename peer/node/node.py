@@ -33,7 +33,7 @@ from peer.node.live_limits import LiveLimits
 from peer.node.membership import Membership
 from peer.node.options import NodeOptions
 from peer.node.organiser_rights import OrganiserRights
-from peer.node.parts import Entered, Parts, Role, assemble, enter
+from peer.node.parts import JoinedNetwork, Parts, Role, assemble, join_network
 from peer.node.reachability import watch_reach
 from peer.node.status import own_public_status, peer_snapshot, run_position
 from peer.rounds.evaluation_loop import RunPosition
@@ -57,10 +57,10 @@ class Node:
         self.evaluator = evaluator
         self._parts = parts
         self._driver = parts.driver
-        self._life = parts.entered.life
-        core, entered = parts.driver.engine.core, parts.entered
-        self.organiser_rights = OrganiserRights(core, entered.identity, parts.directory.path)
-        self.invitations = Invitations(core, self.organiser_rights, parts.directory.path, entered.ticket)
+        self._life = parts.joined.life
+        core, joined = parts.driver.engine.core, parts.joined
+        self.organiser_rights = OrganiserRights(core, joined.identity, parts.directory.path)
+        self.invitations = Invitations(core, self.organiser_rights, parts.directory.path, joined.ticket)
         self.membership = Membership(parts.driver, self.organiser_rights, self.invitations)
 
     # -- starting
@@ -75,11 +75,11 @@ class Node:
         identity = prepare(options)
         manifest, data = await asyncio.to_thread(make_run, described, options, identity.peer_id)
         options.stage("enters the network")
-        entered = await enter(options, identity, role, manifest.run_id, invite, manifest)
+        joined = await join_network(options, identity, role, manifest.run_id, invite, manifest)
         try:
-            return await cls._begin(entered, manifest, data, invite)
+            return await cls._begin(joined, manifest, data, invite)
         except BaseException:
-            await entered.life.close()
+            await joined.life.close()
             raise
 
     @classmethod
@@ -89,40 +89,42 @@ class Node:
         directory = RunDirectory(options.data_directory, invite.run_id)
         known = directory.known_manifest()
         options.stage("calls the peers of its invite")
-        entered = await enter(options, prepare(options), "learner", invite.run_id, invite, known)
+        joined = await join_network(options, prepare(options), "learner", invite.run_id, invite, known)
         try:
-            network = entered.network
+            network = joined.network
             manifest = known or await fetch_manifest(network, invite.run_id, invite.peers)
             network.dht.daemon.door.policy = initial_gate(invite, manifest, options.clock)
             check_plugins(manifest.config)
             check_frozen(manifest, options)
             options.stage("fetches what the model begins with")
-            entered = await entered.with_given(invite, manifest, directory.path)
-            return await cls._begin(entered, manifest, None, invite)
+            joined = await joined.with_given(invite, manifest, directory.path)
+            return await cls._begin(joined, manifest, None, invite)
         except BaseException:
-            await entered.life.close()
+            await joined.life.close()
             raise
 
     @classmethod
-    async def _begin(cls, entered: Entered, manifest: Manifest, data: TokenData | None, invite: Invite | None) -> Node:
-        stage = entered.options.stage
+    async def _begin(
+        cls, joined: JoinedNetwork, manifest: Manifest, data: TokenData | None, invite: Invite | None
+    ) -> Node:
+        stage = joined.options.stage
         stage("reads what this machine keeps of the run")
-        parts = await assemble(entered, manifest)
-        tokenizer = entered.options.files.tokenizer
+        parts = await assemble(joined, manifest)
+        tokenizer = joined.options.files.tokenizer
         await asyncio.to_thread(keep_tokenizer, parts.directory.path, manifest.config.data, tokenizer)
-        learning = None if entered.role == "host" else _supervisor(parts)
+        learning = None if joined.role == "host" else _supervisor(parts)
         starting = None  # the learner's process starts while we ask other peers
         if learning is not None:
             starting = learning.prepare(parts.held.learner_state, parts.held.learner_heads)
         stage("asks the others for the newest versions")
-        await begin_at_invite(parts.driver.engine, invite, entered.network, entered.known.met.keys())
+        await begin_at_invite(parts.driver.engine, invite, joined.network, joined.known.met.keys())
         evaluator = None
         if learning is None and data is not None:
             stage("builds the model that it evaluates with")
             evaluator = await HostEvaluator.start(
-                parts.driver, parts.checkpointer, data, entered.options, lambda: _run_position(parts)
+                parts.driver, parts.checkpointer, data, joined.options, lambda: _run_position(parts)
             )
-            entered.life.closing.push_async_callback(asyncio.to_thread, evaluator.close)
+            joined.life.closing.push_async_callback(asyncio.to_thread, evaluator.close)
         node = cls(parts, learning, evaluator)
         stage("opens its doors" if learning is None else "gets its learner ready")
         await node._run(() if invite is None else invite.peers, starting)
@@ -131,8 +133,8 @@ class Node:
     async def _run(self, met: Collection[PeerId], starting: Starting | None) -> None:
         """Open the network to others, and start all tasks."""
         parts, driver, spawn = self._parts, self._driver, self._life.tasks.spawn
-        entered, pace = parts.entered, parts.manifest.config.pace
-        network, options = entered.network, entered.options
+        joined, pace = parts.joined, parts.manifest.config.pace
+        network, options = joined.network, joined.options
         driver.requests.answer_probes(ProbeResponder(network.dht.daemon.host_of, driver.post, options.clock))
         driver.requests.tell_status(lambda: own_public_status(self.snapshot(), driver))
         await parts.limits.exchange()
@@ -173,7 +175,7 @@ class Node:
     @property
     def identity(self) -> Identity:
         """This peer's key."""
-        return self._parts.entered.identity
+        return self._parts.joined.identity
 
     @property
     def manifest(self) -> Manifest:
@@ -206,7 +208,7 @@ class Node:
         try:
             return self.invite()
         except UsageError:
-            policy = self._parts.entered.network.dht.daemon.door.policy
+            policy = self._parts.joined.network.dht.daemon.door.policy
             if not isinstance(policy, Gate):
                 raise
             policy.guests.append(key)
@@ -218,8 +220,8 @@ class Node:
         base = PeerSnapshot(
             peer_id=self.identity.peer_id,
             run_id=self.manifest.run_id.hex(),
-            name=parts.entered.options.name,
-            role=parts.entered.role,
+            name=parts.joined.options.name,
+            role=parts.joined.role,
             state="finished" if self._life.over else parts.lifecycle.state,
             note=parts.lifecycle.reason or ("" if evaluator is None else evaluator.doing),
             pid=0,
@@ -257,7 +259,7 @@ class Node:
     def closing_advice(self) -> tuple[str, ...]:
         """Return advice for the owner after the end."""
         newest = None if self.evaluator is None else self.evaluator.newest_export
-        base = self._parts.entered.options.files.base
+        base = self._parts.joined.options.files.base
         return () if newest is None else (next_steps(newest, self.manifest.config, base),)
 
     async def wait(self) -> None:
@@ -276,13 +278,13 @@ class Node:
 
 
 def _supervisor(parts: Parts) -> LearnerSupervisor:
-    life = parts.entered.life
+    life = parts.joined.life
     dependents = LearnerDependents(parts.directory, parts.checkpointer, parts.lifecycle, parts.limits)
-    supervisor = LearnerSupervisor(parts.entered.options, parts.driver, life.tasks, parts.progress, dependents)
+    supervisor = LearnerSupervisor(parts.joined.options, parts.driver, life.tasks, parts.progress, dependents)
     life.closing.push_async_callback(supervisor.stop)
     return supervisor
 
 
 def _run_position(parts: Parts) -> RunPosition:
     """Return the current position of the run, for an evaluation."""
-    return run_position(parts.driver, parts.driver.now - parts.entered.life.began_at)
+    return run_position(parts.driver, parts.driver.now - parts.joined.life.began_at)

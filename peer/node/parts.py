@@ -63,7 +63,7 @@ class KnownAddresses:
 
 
 @dataclass(frozen=True, slots=True)
-class Entered:
+class JoinedNetwork:
     """A peer in the network of its run. It may not know the run's manifest yet."""
 
     options: NodeOptions
@@ -81,7 +81,7 @@ class Entered:
         self.known.met.update({peer: list(presence.addresses) for peer, presence in present})
         return set(invite.peers) | self.known.met.keys()
 
-    async def with_given(self, invite: Invite, manifest: Manifest, folder: Path) -> Entered:
+    async def with_given(self, invite: Invite, manifest: Manifest, folder: Path) -> JoinedNetwork:
         """Fetch version 0 and the base if they are given by others and missing here; raises as `ensure_base`."""
         holders, options = partial(self.holders, invite), self.options
         await ensure_genesis(folder, manifest, holders, self.network)
@@ -96,7 +96,7 @@ class Entered:
 class Parts:
     """All parts of a peer except its learner or evaluator. None of them runs yet."""
 
-    entered: Entered
+    joined: JoinedNetwork
     manifest: Manifest
     directory: RunDirectory
     held: RunState
@@ -110,14 +110,14 @@ class Parts:
     progress: LearnerProgress
 
 
-async def enter(
+async def join_network(
     options: NodeOptions,
     identity: Identity,
     role: Role,
     run_id: bytes,
     invite: Invite | None,
     manifest: Manifest | None = None,
-) -> Entered:
+) -> JoinedNetwork:
     """Enter the network to which an invite leads; raises UsageError, NetworkError or LocalError.
 
     Its door is guarded from the first moment, by the manifest if that is known.
@@ -130,34 +130,34 @@ async def enter(
     life.closing.push_async_callback(network.close)
     life.closing.push_async_callback(network.flush, FLUSH_SECONDS)
     life.tasks.spawn(network.watch())
-    return Entered(options, identity, role, life, known, network, None if invite is None else invite.ticket)
+    return JoinedNetwork(options, identity, role, life, known, network, None if invite is None else invite.ticket)
 
 
-async def assemble(entered: Entered, manifest: Manifest) -> Parts:
+async def assemble(joined: JoinedNetwork, manifest: Manifest) -> Parts:
     """Build all parts of a peer of this run, with what this machine kept of it; raises MusterError."""
-    options, network, life = entered.options, entered.network, entered.life
+    options, network, life = joined.options, joined.network, joined.life
     directory = RunDirectory(options.data_directory, manifest.run_id)
     directory.keep_manifest(manifest)
     note_base(directory.path, manifest.config, options.files.base)
-    core = _core(entered, manifest)
+    core = _core(joined, manifest)
     core.answering.strangers = network.throttle.strangers
     held = await asyncio.to_thread(directory.load, manifest, core.rules)
     driver = build_driver(core, held, network, directory, options)
     core.answering.strangers.is_member = partial(is_known, driver.engine)
     core.answering.strangers.is_shut_out = core.bans.__contains__
     if core.admission.is_closed:
-        core.admission.own = network.dht.daemon.door.show(entered.identity.peer_id)
+        core.admission.own = network.dht.daemon.door.show(joined.identity.peer_id)
         network.dht.daemon.door.policy = Gate(core.admission, asyncio.get_running_loop().time)
         driver.requests.may_have_states = core.admission.may_have_states
     network.dht.daemon.relay_limits.admits = RelayPolicy(core, network).admits
     life.closing.callback(driver.tape.close)
     life.closing.push_async_callback(driver.close)
     driver.engine.restore_votes(held.votes, driver.now)  # before any peer can ask us to vote again
-    entered.known.core = core
+    joined.known.core = core
     progress = LearnerProgress()
 
     def said() -> Presence:
-        return own_presence.now(lifecycle.state, progress if entered.role == "learner" else None)
+        return own_presence.now(lifecycle.state, progress if joined.role == "learner" else None)
 
     addresses = await OwnAddresses.start(network.dht, core, lambda: presence.hurry())
     own_presence = OwnPresence(driver, options, addresses)
@@ -168,14 +168,14 @@ async def assemble(entered: Entered, manifest: Manifest) -> Parts:
         said,
         presence_readers(driver),
     )
-    lifecycle = Lifecycle(driver, presence, "starting" if entered.role == "learner" else "hosting")
+    lifecycle = Lifecycle(driver, presence, "starting" if joined.role == "learner" else "hosting")
     driver.failed, driver.certified = life.fail, lifecycle.drain_at_goal
     sensors = partial(MachineSensors, data_directory=options.data_directory)
     pause_loop = PauseLoop(options, sensors, network, network.throttle, lifecycle.obey, lambda: lifecycle.trains)
     limits = LiveLimits(options, pause_loop, network, driver)
     checkpointer = Checkpointer(directory, driver, said, lambda: limits.in_force)
     return Parts(
-        entered=entered,
+        joined=joined,
         manifest=manifest,
         directory=directory,
         held=held,
@@ -201,14 +201,14 @@ def presence_readers(driver: RoundDriver) -> PresenceReaders:
     )
 
 
-def _core(entered: Entered, manifest: Manifest) -> Core:
-    options = entered.options
-    return core_kind(options, manifest, entered.identity)(
+def _core(joined: JoinedNetwork, manifest: Manifest) -> Core:
+    options = joined.options
+    return core_kind(options, manifest, joined.identity)(
         manifest,
-        entered.identity,
+        joined.identity,
         KeyVerifier(),
         os.urandom,
         unix_offset_seconds=options.clock() - asyncio.get_running_loop().time(),
-        contributes=entered.role == "learner",
+        contributes=joined.role == "learner",
         chain_kept=options.trial.chain_kept or CHAIN_KEPT,
     )

@@ -22,7 +22,7 @@ from peer.machine.text import plain
 from peer.net.network import QUEUE_BYTES_MIN, QUEUE_SECONDS, Network, transport_config
 from peer.net.transport import OnFrame, OnGone, TransportConfig
 from peer.node.options import NodeOptions
-from peer.node.parts import enter
+from peer.node.parts import join_network
 from peer.observer.process import Observer, Show
 from tests.coordinator.builders import Club
 from tests.peer.virtual_loop import run_virtual
@@ -84,10 +84,12 @@ def test_a_peer_hears_when_its_network_is_watched_by_nobody_any_more(
     monkeypatch.setattr("peer.node.parts.open_network", open_network)
 
     async def main() -> None:
-        entered = await enter(NodeOptions(tmp_path), Identity(digest_of(b"me")), "learner", digest_of(b"run"), None)
+        joined = await join_network(
+            NodeOptions(tmp_path), Identity(digest_of(b"me")), "learner", digest_of(b"run"), None
+        )
         with pytest.raises(RuntimeError, match="nobody thought of this"):
-            await entered.life.wait()
-        await entered.life.close()
+            await joined.life.wait()
+        await joined.life.close()
 
     run_virtual(main())
 

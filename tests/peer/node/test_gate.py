@@ -36,7 +36,7 @@ from peer.node.gate import (
     initial_gate,
 )
 from peer.node.options import NodeOptions
-from peer.node.parts import KnownAddresses, enter
+from peer.node.parts import KnownAddresses, join_network
 from tests.coordinator.builders import Club, presence
 from tests.coordinator.rigs import core
 from tests.peer.virtual_loop import run_virtual
@@ -160,7 +160,7 @@ def test_a_joining_peers_door_is_guarded_before_it_knows_its_run(
 
     async def join() -> Gate:
         with pytest.raises(NetworkError, match="far enough"):
-            await enter(NodeOptions(tmp_path), MEMBER, "learner", RUN_ID, invite())
+            await join_network(NodeOptions(tmp_path), MEMBER, "learner", RUN_ID, invite())
         gate = doors[-1].policy
         assert isinstance(gate, Gate)
         return gate

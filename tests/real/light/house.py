@@ -127,7 +127,7 @@ class House:
                 digests=last.digests_from_tensors,
                 events=last.events,
                 sent=last.bytes_sent,
-                answered=node._parts.entered.network.dht.store.answered_bytes,
+                answered=node._parts.joined.network.dht.store.answered_bytes,
                 received=last.bytes_received,
             )
 
