@@ -23,7 +23,7 @@ from coordinator.wire.messages import CellYield
 from dht.identity import PeerId
 from dht.statement import digest_of
 
-CELL_PEERS = 20  # peers in a dealt cell, leader included; more only if a head has more than 31 times as many wards
+CELL_PEERS = 20  # peers in a cell, leader included; more only if a head has more than 31 times as many wards
 HEADS_PER_WARD_MAX = 3  # heads that a ward may ask: the next one if the one before is gone
 WARDS_PER_CELL_MAX = PEERS_PER_GROUP_MAX - 1
 WARDS_MAX = WARDS_PER_CELL_MAX * PEERS_PER_GROUP_MAX  # wards of one head
@@ -63,8 +63,8 @@ class CellAssignment:
         return 1 + min(map(len, (self.own, *self.below.values())))
 
 
-def deal(order: Sequence[PeerId]) -> CellAssignment:
-    """Deal wards, given in beacon order, out to cells of equal size; the first wards are the leaders."""
+def assign_cells(order: Sequence[PeerId]) -> CellAssignment:
+    """Assign wards, given in beacon order, to cells of equal size; the first wards are the leaders."""
     kept = order[:WARDS_MAX]
     if len(kept) <= WARDS_PER_CELL_MAX:
         return CellAssignment(tuple(kept), MappingProxyType({}))
@@ -73,17 +73,17 @@ def deal(order: Sequence[PeerId]) -> CellAssignment:
     return CellAssignment(tuple(below), MappingProxyType(below))
 
 
-def deal_within(order: Sequence[PeerId], head: PeerId, share: float, networks: Networks) -> CellAssignment:
-    """Deal like `deal`, but with at most this share of every cell, or one member, from one network.
+def assign_within_limits(order: Sequence[PeerId], head: PeerId, share: float, networks: Networks) -> CellAssignment:
+    """Assign like `assign_cells`, but with at most this share of every cell, or one member, from one network.
 
     Surplus wards are left out this time. A `share` of 1 means no limit. The head counts as a member of its own cell.
     """
     while True:
-        dealt = deal(order)
-        most = len(order) + 1 if share == 1 else most_of(share, dealt.smallest)
+        assigned = assign_cells(order)
+        most = len(order) + 1 if share == 1 else most_of(share, assigned.smallest)
         surplus = beyond((head, *order), most, networks)
         if not surplus:
-            return dealt
+            return assigned
         order = [peer for peer in order if peer not in surplus]
 
 

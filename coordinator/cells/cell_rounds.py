@@ -1,4 +1,4 @@
-"""Our part in cells at one base (docs/adr/0011): wards ask, heads deal out cells, cells merge, leaders report.
+"""Our part in cells at one base (docs/adr/0011): wards ask, heads assign cells, cells merge, leaders report.
 
 We are a head, the ward of a head, or the leader of a cell below a head's cell. Such a leader merges its own cell first
 and contributes the result to the cell above. A `CellRounds` lives as long as its base is the newest version here. If a
@@ -162,7 +162,7 @@ class CellRounds:
         """Fix our own cell and the cells below it. Wards with another live head, as far as we know, are not ours."""
         ours = {ward for ward in self.subordinates.gathered if self._head_of(ward, now) == self.core.me}
         self.subordinates.keep(ours)
-        rosters = self.subordinates.deal(self._sign_ward_request(self.core.me))
+        rosters = self.subordinates.assign(self._sign_ward_request(self.core.me))
         self.over = not rosters
         return rosters
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence, Set
 from dataclasses import dataclass, field
 
-from coordinator.cells.assignment import WARDS_MAX, deal_within
+from coordinator.cells.assignment import WARDS_MAX, assign_within_limits
 from coordinator.cells.cell_group import asked, read_ward
 from coordinator.chain.chain import Chain, beacon_order
 from coordinator.chain.newcomer_limits import Networks, beyond, most_of
@@ -27,7 +27,7 @@ def sign_ward_request(core: Core, chain: Chain, head: PeerId, nonce: bytes) -> S
 
 @dataclass(slots=True)
 class Subordinates:
-    """The wards that ask us at one base. `closes_at` is when we deal them out; None before and after gathering."""
+    """The wards that ask us at one base. `closes_at`: when we assign them to cells; None before and after gathering."""
 
     core: Core
     chain: Chain
@@ -55,18 +55,18 @@ class Subordinates:
         """Forget all wards but ours."""
         self.gathered = {ward: statement for ward, statement in self.gathered.items() if ward in ours}
 
-    def deal(self, own: Statement) -> list[Action]:
+    def assign(self, own: Statement) -> list[Action]:
         """Send each cell's leader its roster: our own cell, with us in it, and those below; nothing without wards."""
         self.closes_at = None
         if not self.gathered:
             return []
         order = beacon_order(self.chain.beacon(), self.gathered)
-        dealt = deal_within(order, self.core.me, self._share, self._networks(order))
-        listed = (own, *(self.gathered[peer] for peer in dealt.own))
-        actions: list[Action] = [Send(self.core.me, self._say(self.core.me, dealt.height, listed))]
-        for leader, wards in dealt.below.items():
+        assigned = assign_within_limits(order, self.core.me, self._share, self._networks(order))
+        listed = (own, *(self.gathered[peer] for peer in assigned.own))
+        actions: list[Action] = [Send(self.core.me, self._sign_roster(self.core.me, assigned.height, listed))]
+        for leader, wards in assigned.below.items():
             listed = tuple(self.gathered[peer] for peer in (leader, *wards))
-            actions.append(Send(leader, self._say(leader, 1, listed)))
+            actions.append(Send(leader, self._sign_roster(leader, 1, listed)))
         self.gathered = {}
         return actions
 
@@ -88,7 +88,7 @@ class Subordinates:
         seen = {peer: self.core.networks_of(peer, frozenset()) for peer in wards if peer not in founders}
         return seen if self.core.me in founders else {**seen, self.core.me: own}
 
-    def _say(self, leader: PeerId, height: int, wards: tuple[Statement, ...]) -> Statement:
+    def _sign_roster(self, leader: PeerId, height: int, wards: tuple[Statement, ...]) -> Statement:
         body = CellRoster(leader=leader, height=height, wards=wards)
         return self.core.sign_statement(
             "cell", RoundKey(self.chain.fragment, self.chain.version, b""), self.chain.digest, body

@@ -64,7 +64,7 @@ class CellWork:
         return CellWork(self.heads, self.ready_seconds, *parts, self.sent_bits, self.received_bits)
 
 
-def deal(heads: Peers, wards: Peers, rng: np.random.Generator) -> tuple[Tier, Tier, Peers]:
+def assign_cells(heads: Peers, wards: Peers, rng: np.random.Generator) -> tuple[Tier, Tier, Peers]:
     """Return the cells of heads and, below heads with many wards, of wards; also each ward's head index or −1."""
     drawn = rng.integers(0, len(heads), len(wards))
     head_of, own, below = np.full(len(wards), -1), [], []
@@ -98,7 +98,7 @@ class CellRound:
 
     def play(self, heads: Peers, wards: Peers, rng: np.random.Generator) -> CellWork:
         """Gather, assign and merge the wards' work."""
-        own, below, head_of = deal(heads, wards, rng)
+        own, below, head_of = assign_cells(heads, wards, rng)
         begins = GATHER_SHARE * self.work.pace.round_seconds
         steps = rng.random(len(self.people)) / self.people.steps_per_second
         encoded = np.full(len(self.people), begins) + steps + self.work.elements / ENCODED_PER_SECOND

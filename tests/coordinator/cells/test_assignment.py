@@ -12,7 +12,7 @@ from coordinator.cells.assignment import (
     CELL_PEERS,
     HEADS_PER_WARD_MAX,
     WARDS_MAX,
-    deal,
+    assign_cells,
     heads_for,
     heads_of,
     is_included,
@@ -40,12 +40,12 @@ NAMES = [virtual_peer_id(number, 1) for number in range(WARDS_MAX + 40)]
 @given(st.integers(0, len(NAMES)))
 def test_every_ward_is_dealt_one_cell_none_larger_than_a_group(count: int) -> None:
     wards = NAMES[:count]
-    dealt = deal(wards)
-    in_cells = [peer for leader, below in dealt.below.items() for peer in (leader, *below)]
-    assert sorted(in_cells or dealt.own) == sorted(wards[:WARDS_MAX])
-    assert len(dealt.own) < PEERS_PER_GROUP_MAX  # the head is in its cell, too
-    assert dealt.height == (2 if count >= PEERS_PER_GROUP_MAX else 1)
-    sizes = [1 + len(below) for below in dealt.below.values()]
+    assigned = assign_cells(wards)
+    in_cells = [peer for leader, below in assigned.below.items() for peer in (leader, *below)]
+    assert sorted(in_cells or assigned.own) == sorted(wards[:WARDS_MAX])
+    assert len(assigned.own) < PEERS_PER_GROUP_MAX  # the head is in its cell, too
+    assert assigned.height == (2 if count >= PEERS_PER_GROUP_MAX else 1)
+    sizes = [1 + len(below) for below in assigned.below.values()]
     assert not sizes or max(sizes) <= min(sizes) + 1 <= PEERS_PER_GROUP_MAX + 1
     assert not sizes or max(sizes) <= CELL_PEERS or len(sizes) == PEERS_PER_GROUP_MAX - 1
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinator.cells.assignment import WARDS_MAX, CellAssignment, deal, deal_within
+from coordinator.cells.assignment import WARDS_MAX, CellAssignment, assign_cells, assign_within_limits
 from coordinator.cells.cell_group import asked
 from coordinator.cells.subordinates import Subordinates, sign_ward_request
 from coordinator.core.actions import Send
@@ -28,10 +28,10 @@ CHAIN = CLUB.chain(0, [CLUB.certify(CLUB.chain(), range(4))])
 ONE, FIRST, OTHER = b"one network", range(4, 4 + CROWD), range(4 + CROWD, 4 + CROWD + OTHERS)
 
 
-def cells_of(dealt: CellAssignment) -> Iterable[tuple[PeerId, ...]]:
+def cells_of(assigned: CellAssignment) -> Iterable[tuple[PeerId, ...]]:
     """Yield the members of each cell, without the head of the uppermost."""
-    yield dealt.own
-    yield from ((leader, *wards) for leader, wards in dealt.below.items())
+    yield assigned.own
+    yield from ((leader, *wards) for leader, wards in assigned.below.items())
 
 
 @given(
@@ -44,19 +44,19 @@ def test_no_cell_has_more_than_its_share_of_one_network(networks: list[int], sha
     order = NAMES[: len(networks)]
     known = {peer: frozenset({bytes([one])} if one else ()) for peer, one in zip(order, networks, strict=True)}
     known[HEAD] = frozenset({bytes([of_head])} if of_head else ())
-    dealt = deal_within(order, HEAD, share, known)
-    for index, members in enumerate(cells_of(dealt)):
+    assigned = assign_within_limits(order, HEAD, share, known)
+    for index, members in enumerate(cells_of(assigned)):
         whole = (HEAD, *members) if index == 0 else members
         count = Counter(network for peer in whole for network in known[peer])
         assert all(number <= max(1, share * len(whole)) for number in count.values())
-    kept = {peer for members in cells_of(dealt) for peer in members}
+    kept = {peer for members in cells_of(assigned) for peer in members}
     assert {peer for peer in order if not known[peer]} <= kept
 
 
 @given(st.integers(0, len(NAMES)))
 def test_without_a_bound_everybody_is_dealt_a_cell(count: int) -> None:
     networks = dict.fromkeys((HEAD, *NAMES), frozenset({b"one"}))
-    assert deal_within(NAMES[:count], HEAD, 1.0, networks) == deal(NAMES[:count])
+    assert assign_within_limits(NAMES[:count], HEAD, 1.0, networks) == assign_cells(NAMES[:count])
 
 
 def wards_of(*numbers: int) -> Subordinates:
@@ -74,7 +74,7 @@ def test_many_keys_of_one_network_leave_room_to_others() -> None:
     wards = wards_of(*FIRST, *OTHER)
     assert len(wards.gathered) == WARDS_MAX // 4 + OTHERS
     own = sign_ward_request(wards.core, CHAIN, CLUB.ids[0], boot(0))
-    rosters = [one.message for one in wards.deal(own) if isinstance(one, Send) and isinstance(one.message, Statement)]
+    rosters = [one.message for one in wards.assign(own) if isinstance(one, Send) and isinstance(one.message, Statement)]
     cells = [[ward.sender for ward in one.read(CellRoster).wards] for one in rosters]
     assert {peer for cell in cells for peer in cell} >= CLUB.peers(OTHER)
     assert all(len(CLUB.peers(FIRST).intersection(cell)) <= max(1, (1 + len(cell)) // 4) for cell in cells)

@@ -11,7 +11,7 @@ from coordinator.cells import assignment as protocol
 from coordinator.cells.subordinates import GATHER_SHARE
 from coordinator.run.manifest import PEERS_PER_GROUP_MAX, OuterSpec, PaceSpec
 from coordinator.simulator.keys import virtual_peer_id
-from peer.plan.cells import CellRound, CellWork, deal
+from peer.plan.cells import CellRound, CellWork, assign_cells
 from peer.plan.cost import Workload
 from peer.plan.population import Population
 
@@ -28,14 +28,14 @@ def people(count: int, mbit: float = 100.0) -> Population:
 @settings(max_examples=30)
 def test_wards_are_dealt_out_as_the_protocol_does(wards: int, heads: int, seed: int) -> None:
     names = np.arange(heads, heads + wards)
-    own, below, head_of = deal(np.arange(heads), names, np.random.default_rng(seed))
+    own, below, head_of = assign_cells(np.arange(heads), names, np.random.default_rng(seed))
     in_cells = [peer for peer in (*own.member, *below.member) if peer >= heads]
     assert set(in_cells) == {ward for ward, head in zip(names, head_of, strict=True) if head >= 0}
     assert set(below.leader) <= set(own.member)  # the leader of a cell below is in one above, too
     assert max(*own.members, *below.members, 0) <= PEERS_PER_GROUP_MAX
     for head in range(heads):
         mine = names[head_of == head]
-        dealt = protocol.deal([virtual_peer_id(int(one), 1) for one in mine])
+        dealt = protocol.assign_cells([virtual_peer_id(int(one), 1) for one in mine])
         assert own.members[head] == 1 + len(dealt.own)
         assert sum(np.isin(below.leader, mine)) == len(dealt.below)
 
