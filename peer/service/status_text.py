@@ -16,7 +16,7 @@ def status_line(snapshot: PeerSnapshot) -> str:
 
 
 def left_line(snapshot: PeerSnapshot) -> str:
-    """Return the last line of a peer whose run goes on without it."""
+    """Return the last line of a peer whose run continues without it."""
     begins = f"this peer has left the run after {quantity.duration(snapshot.wall_seconds)}"
     return _line([begins, f"at step {snapshot.steps}"] if snapshot.role == "learner" else [begins], snapshot)
 

@@ -1,4 +1,4 @@
-"""From views to rows and figures."""
+"""Turning views into rows and figures."""
 
 from __future__ import annotations
 

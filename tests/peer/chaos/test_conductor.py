@@ -239,7 +239,7 @@ def test_a_link_is_as_bad_as_what_is_in_force_says(faults: list[tuple[Kind, int,
 
 
 def test_a_link_is_cleared_although_its_peer_is_down() -> None:
-    """Else a peer killed meanwhile would come back to a bad link that nothing ever mends."""
+    """Otherwise a peer killed meanwhile would come back to a bad link that nothing ever mends."""
     rig = Rig(event("delay", 1.0, 1, delay_seconds=0.1, for_seconds=10.0), event("kill", 8.0, 1, for_seconds=15.0))
     for seconds in (1, 8, 11, 23):
         rig.conductor.advance(START + seconds)

@@ -28,7 +28,7 @@ PLAIN = (
     "{% for message in messages %}{{ message.role }}: {{ message.content }}\n{% endfor %}"
     "{% if add_generation_prompt %}assistant: {% endif %}"
 )
-# what Qwen3's does: an answer has thoughts before it as long as it is the last one
+# like Qwen3's template: only the last answer keeps its thoughts before it
 THINKING = (
     "{% for message in messages %}<{{ message.role }}>"
     "{% if message.role == 'assistant' and loop.last %}(thinks){% endif %}{{ message.content }}\n{% endfor %}"

@@ -32,7 +32,7 @@ def test_a_pattern_names_what_glob_would(tree: Path):
 
 
 def test_loops_of_links_are_gone_round_once(tree: Path):
-    """With two links to the top, glob's own walk would take 2⁴⁰ ways."""
+    """With two links to the top folder, glob's own walk would follow 2⁴⁰ paths."""
     for name in ("one/up", "one/up-too", "one/two/up"):
         (tree / name).symlink_to(tree)
     assert names(tree, f"{tree}/**/*.txt") == ["a.txt", "one/b.txt", "one/two/c.txt"]

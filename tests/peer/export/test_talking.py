@@ -1,4 +1,4 @@
-"""From conversations to answers: the export answers as the learner was taught, word by word, and then stops."""
+"""Training on conversations and exporting: the export answers word by word as the learner was taught, then stops."""
 
 from __future__ import annotations
 

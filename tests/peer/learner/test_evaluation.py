@@ -152,7 +152,7 @@ def test_what_is_under_way_gives_way_to_the_last_look(looking, evaluator: Evalua
 
 
 def test_a_host_that_cannot_look_any_more_says_what_it_found_before(looking, evaluator: Evaluator):
-    """Else the host of a busy machine would report nothing at all."""
+    """Otherwise the host of a busy machine would report nothing at all."""
     anchors, here = untrained(evaluator.fragments), evaluation_loop.RunPosition(0, 0, 0.0, True)
     begins = Event()
     loop = looking(lambda: anchors, 0.0, begins.wait)

@@ -1,4 +1,4 @@
-"""When a peer pauses, why, and when it goes on, in the test's own time."""
+"""When and why a peer pauses, and when it continues, with a clock that the test sets."""
 
 from __future__ import annotations
 

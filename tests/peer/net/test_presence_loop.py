@@ -1,4 +1,4 @@
-"""Saying that we are here, and reading who else is: one may fail without the other."""
+"""The presence loop publishes our presence and reads that of others; one may fail without the other."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def readers(
 def test_others_are_seen_also_while_nobody_takes_our_own_record() -> None:
     async def main() -> tuple[list[PeerId], PresenceLoop]:
         loop = asyncio.get_running_loop()
-        ahead = [100.0]  # another machine with our key, whose clock is ahead: what it said is newer than what we say
+        ahead = [100.0]  # another machine with our key, whose clock is ahead, so its record is newer than ours
         directory = MemoryDirectory(RecordRules(RUN_ID, KeyVerifier()), lambda: UNIX + loop.time() + ahead[0])
         key = presence_key(RUN_ID)
         await MemoryStore(directory, ME).put(key, presence(0).to_wire(), 60.0)
@@ -347,7 +347,7 @@ def test_in_a_large_swarm_a_peer_writes_where_others_of_its_depth_read() -> None
     seen, looking, counted, ours = run_virtual(main())
     assert active <= seen
     assert len(seen) < len(others)
-    assert looking.shards.depth == depth - 1  # as deep as so few ask for, but in their sight
+    assert looking.shards.depth == depth - 1  # only as deep as so few need, but in their sight
     assert counted[0] >= 64
     assert {shard_of(ME.peer_id, depth - 1), shard_of(ME.peer_id, depth - 2)} <= set(ours)
     assert ROOT not in ours  # newcomers would fill it, and the active sets could not write there

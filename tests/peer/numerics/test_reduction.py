@@ -270,7 +270,7 @@ def test_cancelling_and_zero_inputs_stay_finite_and_zero():
 
 
 def test_a_length_is_the_same_under_every_python() -> None:
-    """From 3.12 on `sum` makes good what rounding takes from floats: two of these squares would count there alone.
+    """From Python 3.12 on, `sum` compensates the rounding of floats; only there would two of these squares count.
 
     Their exact sum and the one from left to right have roots that round to two float32 values.
     """

@@ -277,7 +277,7 @@ def test_a_last_save_that_takes_longer_than_stopping_may_is_no_failure(
 
 
 def test_a_first_signal_does_not_cost_the_last_save() -> None:
-    """For example when a service is stopped while its peer, whose run is over, still saves."""
+    """A service may be stopped while its peer, whose run is over, still saves."""
     requests, lines = ShutdownRequests(), list[str]()
 
     class OnBusyDisk(Stand):
