@@ -19,7 +19,7 @@ LEARNERS_MIN = 2  # that a round needs
 TREND_EVALUATIONS = 6  # the newest ones; the loss falls if their newer half is below the older
 TREND_EVALUATIONS_MIN = 3
 GRADIENT_BYTES = 2  # of one parameter's gradient in data-parallel training: bfloat16
-HOW_TESTED = "Tests during the run read a part of that text, the first and the final one all of it."
+HOW_TESTED = "Tests during the run read a part of that text; the first and the final one read all of it."
 MORE = ("Read more", "read more")
 JOINING = {  # by `admission.mode`
     "open": "Anybody may take part; newcomers are on probation first. Get an invite from {organiser}, then:",

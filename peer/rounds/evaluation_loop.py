@@ -30,7 +30,7 @@ NICENESS = 10
 SAMPLE_TOKENS = 240
 SAMPLE_TOKENS_MIN = 16  # less does not show how the model writes
 SAMPLE_EVERY_SECONDS = 60.0  # during the run
-LIVE_SAMPLE_SECONDS = 2.0
+LIVE_SAMPLE_SECONDS = 2.0  # of a core or of a GPU, for each
 CYCLES = 2  # over all fragments, between two evaluations
 BUSY_SHARE = 0.1  # evaluations take at most this share of a core, or of a GPU
 REST_SECONDS_MIN = 0.2
@@ -156,21 +156,22 @@ class EvaluationLoop:
         """Return the loss of other anchors, float32[elements] per fragment, on all held-out windows, in nats/token."""
         return (await self._run(lambda: self._full.estimate(anchors, never))).loss
 
-    async def sample(self, seconds_max: float = SAMPLE_SECONDS) -> str:
+    async def sample(self, spent_seconds_max: float = SAMPLE_SECONDS) -> str:
         """Let the model write and return its newest text; empty if this run's tokens cannot be decoded.
 
         A machine that is too busy to write enough of it keeps the previous text, if any.
         """
         anchors = self._anchors()
-        self.newest_text = await self._run(lambda: self._written(anchors, seconds_max)) or self.newest_text
+        self.newest_text = await self._run(lambda: self._written(anchors, spent_seconds_max)) or self.newest_text
         return self.newest_text
 
-    def _written(self, anchors: Sequence[Tensor], seconds_max: float) -> str:
+    def _written(self, anchors: Sequence[Tensor], spent_seconds_max: float) -> str:
         if (text_codec := self._text_codec()) is None:
             return ""
         given = text_codec.encode(first_words(self._config))
-        generator, enough = torch.Generator().manual_seed(self._config.seed), self._after(seconds_max)
-        following = self._full.sample(anchors, given, SAMPLE_TOKENS, generator, enough)
+        generator = torch.Generator().manual_seed(self._config.seed)
+        is_late, is_dear = self._after(SAMPLE_SECONDS), passed(self._spent_clock, spent_seconds_max)
+        following = self._full.sample(anchors, given, SAMPLE_TOKENS, generator, lambda: is_late() or is_dear())
         return text_codec.decode([*given, *following]) if len(following) >= SAMPLE_TOKENS_MIN else ""
 
     def _is_stale(self, anchors: Sequence[Tensor]) -> bool:
@@ -179,8 +180,13 @@ class EvaluationLoop:
 
     def _after(self, seconds: float) -> Enough:
         """Return whether this many seconds have passed from now; true at once when hurried."""
-        ends = self._clock() + seconds
-        return lambda: self._hurried.is_set() or self._clock() >= ends
+        is_over = passed(self._clock, seconds)
+        return lambda: self._hurried.is_set() or is_over()
+
+    @property
+    def _spent_clock(self) -> Callable[[], float]:
+        """What tells, in the worker, how long a core or a GPU has worked; waiting for a core counts as nothing."""
+        return time.thread_time if self._device == PROCESSOR else time.monotonic
 
     async def _run(self, work: Callable[[], Answer]) -> Answer:
         return await asyncio.get_running_loop().run_in_executor(self._worker, self._work, work)
@@ -191,7 +197,7 @@ class EvaluationLoop:
         The memory of the GPU may have been taken by another program. On the CPU only this thread's own time counts:
         otherwise a busy machine would hardly ever evaluate.
         """
-        spent_seconds = time.thread_time if self._device == PROCESSOR else time.monotonic
+        spent_seconds = self._spent_clock
         started = spent_seconds()
         try:
             return work()
@@ -215,6 +221,12 @@ class EvaluationLoop:
         """Give up the evaluation under way and end the thread."""
         self._closed.set()
         self._worker.shutdown(wait=True, cancel_futures=True)
+
+
+def passed(clock: Callable[[], float], seconds: float) -> Enough:
+    """Return whether so many seconds of this clock have passed from now."""
+    ends = clock() + seconds
+    return lambda: clock() >= ends
 
 
 def nice_worker(name: str) -> ThreadPoolExecutor:

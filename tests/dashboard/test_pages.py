@@ -110,7 +110,7 @@ def test_the_run_in_figures(demo: NetworkView, tmp_path: Path) -> None:
     found = figures(shown("run", demo, tmp_path))
     assert found["Loss"] == f"{demo.evaluations[-1].loss:.3f}"
     assert found["Versions"] == f"{demo.history[-1].versions} of 600"
-    assert "the first and the final one all of it" in texts(shown("run", demo, tmp_path))  # why it may end higher
+    assert "the first and the final one read all of it" in texts(shown("run", demo, tmp_path))  # why it may end higher
     assert found["Live machines"] == f"{sum(peer.live for peer in demo.peers)} of 12"
 
 

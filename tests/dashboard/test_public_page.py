@@ -65,7 +65,7 @@ def test_a_run_that_is_over_invites_nobody() -> None:
     text = page(ended)
     assert "This run is finished." in text
     assert "muster join" not in text
-    assert "the first and the final one all of it" in text
+    assert "the first and the final one read all of it" in text
 
 
 @pytest.mark.parametrize("points", [[], [(0, 3.0)], [(0, 3.0), (0, 3.0)], [(0, 5.0), (10, 2.0), (30, 2.5)]])

@@ -124,6 +124,7 @@ def test_what_a_host_says_last_takes_no_longer_with_a_slow_model(looking, evalua
     assert asyncio.run(slow.sample()) == "", "four bytes say nothing"
     slow.newest_text = "def earlier():"
     assert asyncio.run(slow.sample()) == slow.newest_text == "def earlier():"
+    assert asyncio.run(looking(lambda: anchors, 0.0).sample(0.0)) == "", "no core has time for it"
     slower = looking(lambda: anchors, evaluation_loop.LOOK_SECONDS)
     assert asyncio.run(slower.evaluate(here, full=True)).error is not None
 
@@ -227,6 +228,13 @@ def test_a_host_rests_for_what_it_took_and_not_for_what_it_waited(
         asyncio.run(loop.run(lambda: evaluation_loop.RunPosition(next(versions), 0, 0.0, True)))
     assert len(rests) == 1
     assert 0 < rests[0] < time.monotonic() - began
+
+
+def test_a_busy_machine_writes_a_text_all_the_same(looking, evaluator: Evaluator):
+    """It waits for a core longer than it may use one; a run on a busy machine never showed what its model writes."""
+    waits_seconds = evaluation_loop.LIVE_SAMPLE_SECONDS / 8
+    loop = looking(lambda: untrained(evaluator.fragments), waits_seconds)
+    assert asyncio.run(loop.sample(evaluation_loop.LIVE_SAMPLE_SECONDS))
 
 
 def test_an_evaluation_keeps_no_second_model_in_memory(looking, evaluator: Evaluator, monkeypatch: pytest.MonkeyPatch):
