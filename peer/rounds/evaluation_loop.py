@@ -39,6 +39,7 @@ SAMPLE_SECONDS = 10.0  # after this, a sample of text is long enough
 LAST_SECONDS_MAX = 90.0  # a machine that is too busy for two passes in this time skips the last evaluation
 STALE_BYTES_MIN, STALE_SHARE_MAX = 16 << 20, 0.125  # memory of replaced anchors that one may keep; of the model
 QUICK_SHARE = 8  # evaluations during the run use one in this many held-out windows
+ONE_CORE_OPERATIONS = 1e11  # up to this many for an evaluation, threads wait for each other longer than they save
 PROCESSOR = "cpu"
 EVALUATIONS_KEPT = 1024  # a snapshot holds them all; beyond this, every second one is dropped
 
@@ -214,8 +215,17 @@ class EvaluationLoop:
                 torch.cuda.empty_cache()
 
     def use(self, threads: int) -> None:
-        """Evaluate on this many cores from now on. Set in the worker thread, because MKL keeps it per thread."""
-        self._worker.submit(torch.set_num_threads, threads)
+        """Evaluate on this many cores from now on, or on one if the model is small.
+
+        Set in the worker thread, because MKL keeps it per thread.
+        """
+        self._worker.submit(torch.set_num_threads, threads if self._fills_cores else 1)
+
+    @property
+    def _fills_cores(self) -> bool:
+        elements = sum(fragment.elements for fragment in self._full.fragments)
+        operations = 2.0 * elements * self._config.data.evaluation_tokens
+        return self._config.adapter is not None or operations > ONE_CORE_OPERATIONS  # a base may be of any size
 
     def close(self) -> None:
         """Give up the evaluation under way and end the thread."""

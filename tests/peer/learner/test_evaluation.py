@@ -108,6 +108,7 @@ def looking() -> Iterator[Callable[..., evaluation_loop.EvaluationLoop]]:
             return seconds_a_look * next(ticks)
 
         made.append(evaluation_loop.EvaluationLoop(config, TokenData(TEXT, TEXT, bytes(32)), anchors, clock))
+        made[-1].use(1)
         return made[-1]
 
     yield make
@@ -164,20 +165,25 @@ def test_a_host_that_cannot_look_any_more_says_what_it_found_before(looking, eva
     assert [entry["event"] for entry in logs] == ["last_evaluation_given_up"]
 
 
-def test_a_host_evaluates_on_as_many_cores_as_its_owner_allows(evaluator: Evaluator):
-    used: list[int] = []
+@pytest.mark.parametrize(("operations", "used"), [(0.0, [1, 3]), (evaluation_loop.ONE_CORE_OPERATIONS, [1, 1])])
+def test_a_host_evaluates_on_as_many_cores_as_its_owner_allows_and_a_model_fills(
+    operations: float, used: list[int], evaluator: Evaluator, monkeypatch: pytest.MonkeyPatch
+):
+    """Where others had the cores, two threads took two seconds for a byte of a small model, and one 30 ms."""
+    monkeypatch.setattr(evaluation_loop, "ONE_CORE_OPERATIONS", operations)
+    found: list[int] = []
     anchors = untrained(evaluator.fragments)
     loop = evaluation_loop.EvaluationLoop(
         CONFIG,
         TokenData(TEXT, TEXT, bytes(32)),
         lambda: anchors,
-        text_codec=lambda: used.append(torch.get_num_threads()),
+        text_codec=lambda: found.append(torch.get_num_threads()),
     )
     for threads in (1, 3):
         loop.use(threads)
         assert asyncio.run(loop.sample()) == ""
     loop.close()
-    assert used == [1, 3]
+    assert found == used
 
 
 def test_a_host_goes_on_without_a_device_that_fails(evaluator: Evaluator):
