@@ -16,7 +16,7 @@ from coordinator.group.group import Group, OtherBaseError, reducing
 from coordinator.wire.messages import CELL_HEIGHT_MAX, CellRoster, Ward
 from dht.errors import PeerError
 from dht.identity import PeerId
-from dht.statement import Statement, digest_of
+from dht.statement import Statement
 
 
 @dataclass(frozen=True)
@@ -59,28 +59,19 @@ class CellGroup(Group):
         return tuple(dict.fromkeys((self.leader, reducer)))
 
 
-def asked(base: bytes, head: PeerId) -> bytes:
-    """Return the digest that a ward's request names: of its base and head, so that no other head can use it."""
-    return digest_of(b"ward", base, head.encode())
-
-
-def read_ward(statement: Statement, chain: Chain, head: PeerId) -> Ward:
-    """Return the body of a ward's request to this head; raises PeerError with the reason if it does not count."""
-    context = statement.context
-    place = (chain.rules.run_id, "ward", chain.fragment, chain.version)
-    if (context.run_id, context.kind, context.fragment, context.version) != place:
-        raise PeerError("is no ward of this version")
-    if context.group != asked(chain.digest, head):
-        raise OtherBaseError("is a ward at another base, or of another head")
-    if statement.sender in chain.convicted():
-        raise PeerError("was convicted by this chain")
-    return statement.read(Ward)
+def _listed(roster: CellRoster, chain: Chain) -> dict[PeerId, Ward]:
+    wards = {PeerId(ward.peer): ward for ward in roster.wards}
+    if len(wards) != len(roster.wards):
+        raise PeerError("lists a ward twice")
+    if not wards.keys().isdisjoint(chain.convicted()):
+        raise PeerError("lists a ward that this chain convicted")
+    return wards
 
 
 def read_cell(statement: Statement, chain: Chain) -> CellGroup:
     """Return the cell that a head's statement defines; raises PeerError with the reason if it is refused.
 
-    It does not check the wards' signatures: a peer that is listed against its will just does not commit.
+    Nobody but the head has heard its wards: a peer that is listed against its will just does not commit.
     """
     context = statement.context
     if (context.run_id, context.kind) != (chain.rules.run_id, "cell"):
@@ -92,9 +83,7 @@ def read_cell(statement: Statement, chain: Chain) -> CellGroup:
     if statement.sender not in chain.newest_roster():
         raise PeerError("comes from nobody's head")
     roster, head = statement.read(CellRoster), PeerId(statement.sender)
-    wards = {PeerId(signed.sender): read_ward(signed, chain, head) for signed in roster.wards}
-    if len(wards) != len(roster.wards):
-        raise PeerError("lists a ward twice")
+    wards = _listed(roster, chain)
     if not statement.verify(chain.rules.verifier):
         raise PeerError("is not signed by the head")
     leader = PeerId(roster.leader)

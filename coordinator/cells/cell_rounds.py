@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from coordinator.cells.assignment import heads_for, heads_of
 from coordinator.cells.cell import Cell
 from coordinator.cells.cell_group import CellGroup, read_cell
-from coordinator.cells.subordinates import Subordinates, sign_ward_request
+from coordinator.cells.subordinates import Subordinates
 from coordinator.chain.chain import Chain
 from coordinator.core.actions import Action, Send
 from coordinator.core.context import Core
@@ -23,7 +23,7 @@ from coordinator.core.state_sync import StateSync
 from coordinator.core.timeline import JOIN_SHARE, RECHECK_SHARE
 from coordinator.group.eligibility import hindrance_to_start
 from coordinator.round.cell_input import CellInput
-from coordinator.wire.messages import NONCE_BYTES, AgainNote, CellYield, YieldNote
+from coordinator.wire.messages import NONCE_BYTES, AgainNote, CellYield, WardNote, YieldNote
 from dht.errors import PeerError
 from dht.identity import PeerId
 from dht.statement import Statement
@@ -143,26 +143,27 @@ class CellRounds:
         if self.head == self.core.me:
             self.subordinates.gather(now)
             return []
-        return [] if self.head is None else [Send(self.head, self._sign_ward_request(self.head))]
+        return [] if self.head is None else [Send(self.head, self._make_ward_note())]
 
-    def _sign_ward_request(self, head: PeerId) -> Statement:
+    def _make_ward_note(self) -> WardNote:
         self.nonce = self.nonce or self.core.random_bytes(NONCE_BYTES)
-        return sign_ward_request(self.core, self.chain, head, self.nonce)
+        base, dialable = self.chain.digest, self.core.dialable
+        return WardNote(fragment=self.chain.fragment, base=base, boot=self.nonce, dialable=dialable)
 
-    def _on_ward(self, statement: Statement, now: float) -> list[Action]:
+    def on_ward(self, sender: PeerId, note: WardNote, now: float) -> list[Action]:
         """Take a ward's request, perhaps before we are due; a late ward contributes to the next version instead."""
         me, heads = self.core.me, self._heads(now)
-        if me not in heads or me not in heads_for(self.chain.beacon(), PeerId(statement.sender), heads):
+        if me not in heads or me not in heads_for(self.chain.beacon(), sender, heads):
             raise PeerError("is no ward of ours")
         if self.since is None or self.subordinates.closes_at is not None:
-            self.subordinates.add(statement)
+            self.subordinates.add(sender, note)
         return []
 
     def _deal(self, now: float) -> list[Action]:
         """Fix our own cell and the cells below it. Wards with another live head, as far as we know, are not ours."""
         ours = {ward for ward in self.subordinates.gathered if self._head_of(ward, now) == self.core.me}
         self.subordinates.keep(ours)
-        rosters = self.subordinates.assign(self._sign_ward_request(self.core.me))
+        rosters = self.subordinates.assign(self._make_ward_note())
         self.over = not rosters
         return rosters
 
@@ -195,11 +196,8 @@ class CellRounds:
     # -- messages
 
     def receive(self, statement: Statement, root: bytes | None, now: float) -> list[Action]:
-        """Take a request, a roster or a statement of our cells; raises PeerError if it is false or out of place."""
-        kind = statement.context.kind
-        if kind == "ward":
-            return self._on_ward(statement, now)
-        if kind == "cell":
+        """Take a roster or a statement of our cells; raises PeerError if it is false or out of place."""
+        if statement.context.kind == "cell":
             return self._on_cell(statement, now)
         cell = self.find_by_group(statement.context.group)
         return [] if cell is None else cell.receive(PeerId(statement.sender), statement, root, now)

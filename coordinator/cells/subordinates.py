@@ -6,12 +6,11 @@ from collections.abc import Sequence, Set
 from dataclasses import dataclass, field
 
 from coordinator.cells.assignment import WARDS_MAX, assign_within_limits
-from coordinator.cells.cell_group import asked, read_ward
 from coordinator.chain.chain import Chain, beacon_order
 from coordinator.chain.newcomer_limits import Networks, beyond, most_of
 from coordinator.core.actions import Action, RoundKey, Send
 from coordinator.core.context import Core
-from coordinator.wire.messages import CellRoster, Ward
+from coordinator.wire.messages import CellRoster, Ward, WardNote
 from dht.errors import PeerError
 from dht.identity import PeerId
 from dht.statement import Statement
@@ -19,10 +18,8 @@ from dht.statement import Statement
 GATHER_SHARE = 0.1  # how long a head waits for its wards, as a share of a round's deadline
 
 
-def sign_ward_request(core: Core, chain: Chain, head: PeerId, nonce: bytes) -> Statement:
-    """Sign our request that this head take our work; a head signs one for its own cell, too."""
-    key = RoundKey(chain.fragment, chain.version, b"")
-    return core.sign_statement("ward", key, asked(chain.digest, head), Ward(boot=nonce, dialable=core.dialable))
+def _listed(peer: PeerId, note: WardNote) -> Ward:
+    return Ward(peer=peer, boot=note.boot, dialable=note.dialable)
 
 
 @dataclass(slots=True)
@@ -31,7 +28,7 @@ class Subordinates:
 
     core: Core
     chain: Chain
-    gathered: dict[PeerId, Statement] = field(default_factory=dict)
+    gathered: dict[PeerId, Ward] = field(default_factory=dict)
     closes_at: float | None = None
 
     def gather(self, now: float) -> None:
@@ -41,28 +38,26 @@ class Subordinates:
     def due(self, now: float) -> bool:
         return self.closes_at is not None and now >= self.closes_at
 
-    def add(self, statement: Statement) -> None:
+    def add(self, sender: PeerId, note: WardNote) -> None:
         """Take a ward's request; raises PeerError if it does not count."""
-        sender = PeerId(statement.sender)
-        read_ward(statement, self.chain, self.core.me)
-        if sender in self.core.bans:
+        if sender in self.core.bans or sender in self.chain.convicted():
             raise PeerError("is banned")
         if len(self.gathered) >= WARDS_MAX or self._is_crowd(sender):
             return
-        self.gathered[sender] = statement
+        self.gathered[sender] = _listed(sender, note)
 
     def keep(self, ours: Set[PeerId]) -> None:
         """Forget all wards but ours."""
-        self.gathered = {ward: statement for ward, statement in self.gathered.items() if ward in ours}
+        self.gathered = {peer: ward for peer, ward in self.gathered.items() if peer in ours}
 
-    def assign(self, own: Statement) -> list[Action]:
+    def assign(self, own: WardNote) -> list[Action]:
         """Send each cell's leader its roster: our own cell, with us in it, and those below; nothing without wards."""
         self.closes_at = None
         if not self.gathered:
             return []
         order = beacon_order(self.chain.beacon(), self.gathered)
         assigned = assign_within_limits(order, self.core.me, self._share, self._networks(order))
-        listed = (own, *(self.gathered[peer] for peer in assigned.own))
+        listed = (_listed(self.core.me, own), *(self.gathered[peer] for peer in assigned.own))
         actions: list[Action] = [Send(self.core.me, self._sign_roster(self.core.me, assigned.height, listed))]
         for leader, wards in assigned.below.items():
             listed = tuple(self.gathered[peer] for peer in (leader, *wards))
@@ -88,7 +83,7 @@ class Subordinates:
         seen = {peer: self.core.networks_of(peer, frozenset()) for peer in wards if peer not in founders}
         return seen if self.core.me in founders else {**seen, self.core.me: own}
 
-    def _sign_roster(self, leader: PeerId, height: int, wards: tuple[Statement, ...]) -> Statement:
+    def _sign_roster(self, leader: PeerId, height: int, wards: tuple[Ward, ...]) -> Statement:
         body = CellRoster(leader=leader, height=height, wards=wards)
         return self.core.sign_statement(
             "cell", RoundKey(self.chain.fragment, self.chain.version, b""), self.chain.digest, body

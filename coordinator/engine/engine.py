@@ -41,7 +41,17 @@ from coordinator.group.eligibility import lacks_turn
 from coordinator.group.group import OtherBaseError
 from coordinator.group.schedule import Candidate, next_to_open
 from coordinator.trust.length_limits import check_length
-from coordinator.wire.messages import AskChainNote, CellNote, CertificateNote, ChainNote, NeedNote, PartNote, TrustNote
+from coordinator.wire.messages import (
+    AskChainNote,
+    CellNote,
+    CertificateNote,
+    ChainNote,
+    FragmentNote,
+    GroupNote,
+    NeedNote,
+    PartNote,
+    TrustNote,
+)
 from coordinator.wire.openings import OpeningNote, OpenNote
 from coordinator.wire.presence import HEAD_BYTES
 from dht.errors import PeerError
@@ -154,7 +164,7 @@ class Engine:
         self.core.presence.heard(sender)
         if isinstance(message, Statement):
             return self._receive_statement(event, message, now)
-        if isinstance(message, PartNote | NeedNote | OpenNote | OpeningNote):
+        if isinstance(message, GroupNote):
             return self._receive_within_group(event, message, now)
         if isinstance(message, CertificateNote):
             return self._on_certificate(sender, message.certificate, now)
@@ -162,11 +172,14 @@ class Engine:
             return self.enforcement.on_note(sender, message, now)
         if isinstance(message, CellNote):
             return [action for machine in self.machines for action in machine.cells.on_note(sender, message, now)]
-        return self._on_chain_note(sender, message, now)
+        return self._on_fragment_note(sender, message, now)
 
-    def _receive_within_group(
-        self, event: Received, note: PartNote | NeedNote | OpenNote | OpeningNote, now: float
-    ) -> list[Action]:
+    def _machine(self, fragment: int) -> FragmentMachine:
+        if fragment >= len(self.machines):
+            raise PeerError(f"fragment {fragment} does not exist in this run")
+        return self.machines[fragment]
+
+    def _receive_within_group(self, event: Received, note: GroupNote, now: float) -> list[Action]:
         """Route a note by its group, the only thing that it names; notes of an old group are about audits."""
         for machine in self.machines:
             attempt = machine.find(note.group)
@@ -178,19 +191,22 @@ class Engine:
                 return attempt.answer(event.sender, note)
         return self.auditor.receive(event.sender, note, event.payload_root)
 
-    def _on_chain_note(self, sender: PeerId, note: AskChainNote | ChainNote, now: float) -> list[Action]:
-        self._require_fragment(note.fragment)
+    def _on_fragment_note(self, sender: PeerId, note: FragmentNote, now: float) -> list[Action]:
+        machine = self._machine(note.fragment)
         if isinstance(note, AskChainNote):
             return self.fork_choice.answer(sender, note, now)
-        return self.fork_choice.hear(sender, note, now)
+        if isinstance(note, ChainNote):
+            return self.fork_choice.hear(sender, note, now)
+        if note.base != machine.chain.digest:  # one of us is behind
+            return self.fork_choice.ask(sender, machine.index, now)
+        return machine.cells.on_ward(sender, note, now)
 
     def _receive_statement(self, event: Received, statement: Statement, now: float) -> list[Action]:
         context = statement.context
         if context.run_id != self.core.rules.run_id:
             raise PeerError("a statement of another run")
-        _check_form(statement, event.sender)
-        self._require_fragment(context.fragment)
-        machine = self.machines[context.fragment]
+        check_length(statement)
+        machine = self._machine(context.fragment)
         if context.version < machine.chain.version:
             self.core.check_signed(statement)
             return self.fork_choice.help_catch_up(event.sender, machine, context.version, now)
@@ -201,14 +217,9 @@ class Engine:
         except OtherBaseError:
             return self.fork_choice.ask(event.sender, machine.index, now)
 
-    def _require_fragment(self, fragment: int) -> None:
-        if fragment >= len(self.machines):
-            raise PeerError(f"fragment {fragment} does not exist in this run")
-
     def _on_certificate(self, sender: PeerId, certificate: Certificate, now: float) -> list[Action]:
         """Follow the next full version at once; if another certificate is news, ask for the ones before it."""
-        self._require_fragment(certificate.fragment)
-        machine = self.machines[certificate.fragment]
+        machine = self._machine(certificate.fragment)
         known = machine.chain.digest_at(certificate.version) == certificate.digest
         if known or machine.state_sync.is_unserved(certificate.digest, now):
             return machine.state_sync.offered(sender, certificate.digest, machine.chain, now)
@@ -301,10 +312,3 @@ class Engine:
     def heads(self) -> tuple[tuple[int, ...], tuple[bytes, ...]]:
         """Return versions and shortened digests of all chains, for presence."""
         return tuple(one.version for one in self.chains), tuple(one.digest[:HEAD_BYTES] for one in self.chains)
-
-
-def _check_form(statement: Statement, sender: PeerId) -> None:
-    """Raise PeerError if a statement is too long or may not be passed on by this sender."""
-    check_length(statement)
-    if statement.context.kind == "ward" and sender != statement.sender:
-        raise PeerError("somebody else's ward")  # perhaps of an earlier stay at this base

@@ -112,7 +112,7 @@ class FragmentMachine:
     def receive(self, statement: Statement, root: bytes | None, now: float, shown_by: PeerId) -> list[Action]:
         """Take a statement about our newest version; raises PeerError if it is false or out of place."""
         self.core.check_signed(statement)  # the only way into groups and cells, which do not check it again
-        if statement.context.kind in ("ward", "cell") or self.cells.find_by_group(statement.context.group) is not None:
+        if statement.context.kind == "cell" or self.cells.find_by_group(statement.context.group) is not None:
             return self.cells.receive(statement, root, now)
         return self.rounds.receive(statement, root, now, shown_by)
 

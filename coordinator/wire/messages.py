@@ -178,9 +178,19 @@ class NeedNote(Wire):
     turn: Turn
 
 
-class Ward(Wire):
-    """A peer's offer to bring its work on a base through a head; the context's group names both (docs/adr/0011)."""
+class WardNote(Wire):
+    """A peer's offer to the head that receives it: to bring its work on this base through that head (docs/adr/0011)."""
 
+    fragment: FragmentIndex
+    base: Digest
+    boot: Nonce
+    dialable: bool
+
+
+class Ward(Wire):
+    """A peer that asked a head, as the head lists it."""
+
+    peer: PeerIdText
     boot: Nonce
     dialable: bool
 
@@ -193,7 +203,7 @@ class CellRoster(Wire):
 
     leader: PeerIdText
     height: int = Field(ge=1, le=CELL_HEIGHT_MAX)
-    wards: tuple[Statement, ...] = Field(min_length=1, max_length=PEERS_PER_GROUP_MAX)
+    wards: tuple[Ward, ...] = Field(min_length=1, max_length=PEERS_PER_GROUP_MAX)
 
 
 class AgainNote(Wire):
@@ -295,13 +305,14 @@ class EvidenceNote(Wire):
 
 TrustNote = HeardNote | AskHeardNote | ConvictionsNote | AskEvidenceNote | EvidenceNote
 CellNote = AgainNote | YieldNote
-Note = PartNote | NeedNote | OpenNote | OpeningNote | CertificateNote | AskChainNote | ChainNote | TrustNote | CellNote
+GroupNote = PartNote | NeedNote | OpenNote | OpeningNote
+FragmentNote = AskChainNote | ChainNote | WardNote
+Note = GroupNote | CellNote | FragmentNote | TrustNote | CertificateNote
 Message = Statement | Note
 
 BODY_BYTES_MAX: dict[str, int] = {
     "join": 1 << 10,
     "roster": 48 << 10,
-    "ward": 1 << 10,
     "commit": 28 << 10,  # those of a full group fit into one bundle
     "result": 64 << 10,
     "check": 3 << 9,  # those of a full group fit into a redo or a proposal; the longest has 1251
@@ -328,7 +339,6 @@ STATEMENT_BODIES: dict[str, type[Wire]] = {
     "redo": Redo,
     "proposal": Proposal,
     "abstain": Abstain,
-    "ward": Ward,
     "cell": CellRoster,
 }
 

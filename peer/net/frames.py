@@ -23,6 +23,7 @@ from coordinator.wire.messages import (
     Message,
     NeedNote,
     PartNote,
+    WardNote,
     YieldNote,
 )
 from coordinator.wire.openings import OpeningNote, OpenNote
@@ -172,6 +173,7 @@ _KINDS: tuple[type[Message | Transfer], ...] = (
     TailAnswer,
     AgainNote,
     YieldNote,
+    WardNote,
 )
 
 

@@ -30,7 +30,7 @@ def mangled(number: int, signs: bool) -> Counter[str]:
     return delivered
 
 
-@pytest.mark.parametrize(("number", "own"), [(0, "cell"), (PEERS - 1, "ward")])
+@pytest.mark.parametrize(("number", "own"), [(0, "cell"), (PEERS - 1, "commit")])
 def test_a_crowd_goes_on_whatever_one_of_it_says(number: int, own: str) -> None:
     notes, statements = (mangled(number, signs) for signs in (False, True))
-    assert min(notes["AgainNote"], notes["YieldNote"], statements[own]) > 0
+    assert min(notes["AgainNote"], notes["YieldNote"], notes["WardNote"], statements[own]) > 0

@@ -8,7 +8,7 @@ from functools import partial
 import pytest
 
 from coordinator.cells.assignment import heads_of
-from coordinator.cells.cell_group import CellGroup, asked, read_cell
+from coordinator.cells.cell_group import CellGroup, read_cell
 from coordinator.cells.cell_rounds import CellRounds
 from coordinator.chain.certificate import COUNT_MAX
 from coordinator.chain.chain import Chain
@@ -17,7 +17,16 @@ from coordinator.core.context import Core
 from coordinator.core.events import Received
 from coordinator.round.outcome import nonce_hash
 from coordinator.simulator.peer import VirtualPeer
-from coordinator.wire.messages import Bundle, CellRoster, CertificateNote, Commit, Message, PartNote, Ward, YieldNote
+from coordinator.wire.messages import (
+    Bundle,
+    CellRoster,
+    CertificateNote,
+    Commit,
+    Message,
+    PartNote,
+    WardNote,
+    YieldNote,
+)
 from dht.errors import PeerError
 from dht.identity import PeerId
 from dht.statement import Context, Statement, digest_of, make_statement
@@ -52,15 +61,14 @@ class Outsider:
         chains = [] if self.peer.engine is None else [self.peer.engine.machines[0].chain]
         for chain in chains:
             for head in sorted(heads_of(chain)):
-                body = Ward(boot=NONCE, dialable=False)
-                self._say(head, "ward", body, chain.version, asked(chain.digest, head))
+                self._send(head, WardNote(fragment=0, base=chain.digest, boot=NONCE, dialable=False))
         self.crowd.clock.after(1.0, self._ask)
 
     def _meet(self, sender: PeerId, to: PeerId, message: Message) -> bool:
         """Suppress its honest core's messages, and read the messages that it gets."""
         if to == self.peer.me and self.peer.engine is not None:
             self._hear(message, self.peer.engine.core, self.peer.engine.machines[0].chain)
-        said = isinstance(message, PartNote) or (isinstance(message, Statement) and message.sender == sender)
+        said = isinstance(message, PartNote | WardNote) or (isinstance(message, Statement) and message.sender == sender)
         return sender != self.peer.me or not said or any(one is message for one in self.own)
 
     def _hear(self, message: Message, core: Core, chain: Chain) -> None:
@@ -158,8 +166,7 @@ def test_nobody_asks_for_another_ward() -> None:
     relay, relayed = crowd.peers[0].me, list[PeerId]()
 
     def divert(sender: PeerId, to: PeerId, message: Message) -> bool:
-        place = (message.context.kind, message.context.version) if isinstance(message, Statement) else None
-        if place == ("ward", 1) and sender != relay and not relayed:
+        if isinstance(message, WardNote) and sender != relay and not relayed:
             relayed.append(sender)
             crowd.network.send(relay, to, message, None)
             return False
@@ -211,7 +218,7 @@ def test_a_head_that_restarts_does_not_go_on_with_a_cell_of_its_earlier_life(mon
 
     def show(cell: Statement, bundle: Statement) -> None:
         head.start()
-        ward = PeerId(cell.read(CellRoster).wards[-1].sender)
+        ward = PeerId(cell.read(CellRoster).wards[-1].peer)
         for delay, one in ((0.0, cell), *((0.2, commit) for commit in bundle.read(Bundle).commits[:2])):
             crowd.clock.after(delay, partial(crowd.network.send, ward, head.me, one, None))
         shown.append(cell)

@@ -59,7 +59,7 @@ def test_in_a_run_that_cannot_have_cells_there_are_none(monkeypatch: pytest.Monk
     monkeypatch.setattr(RunConfig, "uses_cells", False)
     crowd = scene()
     certificates = crowd.until(2)
-    assert crowd.meter.kinds["ward"] == crowd.meter.kinds["cell"] == 0
+    assert crowd.meter.kinds["WardNote"] == crowd.meter.kinds["cell"] == 0
     assert all(len(crowd.workers(one)) <= GROUP for one in certificates)
 
 
@@ -239,7 +239,7 @@ def test_nobody_takes_part_in_a_cell_that_is_not_its_heads() -> None:
         if isinstance(message, Statement) and message.context.kind == "cell":
             other = next(peer for peer in crowd.peers if peer.alive and peer.me not in (sender, to))
             assert other.engine is not None
-            listed = {PeerId(one.sender) for one in message.read(CellRoster).wards} | {message.read(CellRoster).leader}
+            listed = {PeerId(one.peer) for one in message.read(CellRoster).wards} | {message.read(CellRoster).leader}
             before = other.engine.machines[0].cells.cells()
             if other.me not in listed:
                 crowd.clock.after(0.0, lambda: crowd.network.inboxes[other.me](sender, message, None))

@@ -17,7 +17,7 @@ from coordinator.cells.assignment import (
     heads_of,
     is_included,
 )
-from coordinator.cells.cell_group import asked, read_cell
+from coordinator.cells.cell_group import read_cell
 from coordinator.chain.certificate import COUNT_MAX, Contributor
 from coordinator.chain.chain import beacon_order
 from coordinator.chain.weights import CREDITED
@@ -147,14 +147,13 @@ def test_a_leader_that_brings_anything_else_has_not_brought_our_work(place: int,
 # -- rosters of cells
 
 
-def ward(number: int, head: int = 0, group: bytes = CHAIN.digest) -> Statement:
-    body = Ward(boot=boot(number), dialable=True)
-    return CLUB.say(number, "ward", body, fragment=0, version=1, group=asked(group, CLUB.ids[head]))
+def ward(number: int) -> Ward:
+    return Ward(peer=CLUB.ids[number], boot=boot(number), dialable=True)
 
 
-def cell(sender: int, leader: int, *wards: Statement, height: int = 1) -> Statement:
+def cell(sender: int, leader: int, *wards: Ward, height: int = 1, base: bytes = CHAIN.digest) -> Statement:
     body = CellRoster(leader=CLUB.ids[leader], height=height, wards=wards)
-    return CLUB.say(sender, "cell", body, fragment=0, version=1, group=CHAIN.digest)
+    return CLUB.say(sender, "cell", body, fragment=0, version=1, group=base)
 
 
 def test_a_cell_is_what_its_head_signed() -> None:
@@ -181,9 +180,8 @@ def test_who_leads_a_cell_brings_it_into_its_heads_own_and_into_no_other() -> No
     [
         (cell(0, 0, ward(0), ward(4), ward(4)), "twice"),
         (cell(0, 0, ward(4), ward(5)), "no nonce of its leader"),
-        (cell(0, 0, ward(4, head=1)), "another head"),
-        (cell(5, 5, ward(4, head=5)), "nobody's head"),
-        (cell(0, 0, ward(4, group=bytes(32))), "another base"),
+        (cell(5, 5, ward(4)), "nobody's head"),
+        (cell(0, 0, ward(4), base=bytes(32)), "another base"),
         (cell(0, 4, ward(4), ward(5), height=2), "not the head's own"),
         (cell(0, 0, ward(4)).model_copy(update={"signature": bytes(32)}), "not signed"),
     ],

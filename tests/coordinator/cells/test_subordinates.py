@@ -10,12 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coordinator.cells.assignment import WARDS_MAX, CellAssignment, assign_cells, assign_within_limits
-from coordinator.cells.cell_group import asked
-from coordinator.cells.subordinates import Subordinates, sign_ward_request
+from coordinator.cells.subordinates import Subordinates
 from coordinator.core.actions import Send
 from coordinator.run.manifest import RunConfig, TrustSpec
 from coordinator.simulator.keys import virtual_peer_id
-from coordinator.wire.messages import CellRoster, Ward
+from coordinator.wire.messages import CellRoster, WardNote
 from dht.identity import PeerId
 from dht.statement import Statement
 from tests.coordinator.builders import Club, boot
@@ -25,6 +24,7 @@ HEAD = virtual_peer_id(0, 2)
 CROWD, OTHERS = 300, 40  # keys of one network, and keys with a network each
 CLUB = Club.of(4 + CROWD + OTHERS, founders=4, trust=TrustSpec(network_share=0.25))
 CHAIN = CLUB.chain(0, [CLUB.certify(CLUB.chain(), range(4))])
+ASKED = WardNote(fragment=0, base=CHAIN.digest, boot=boot(0), dialable=True)
 ONE, FIRST, OTHER = b"one network", range(4, 4 + CROWD), range(4 + CROWD, 4 + CROWD + OTHERS)
 
 
@@ -65,17 +65,17 @@ def wards_of(*numbers: int) -> Subordinates:
     core.origins = dict.fromkeys(CLUB.peers(FIRST), ONE) | {peer: peer.encode() for peer in CLUB.peers(OTHER)}
     wards = Subordinates(core, CHAIN)
     for number in numbers:
-        body = Ward(boot=boot(0), dialable=True)
-        wards.add(CLUB.say(number, "ward", body, fragment=0, version=1, group=asked(CHAIN.digest, CLUB.ids[0])))
+        wards.add(CLUB.ids[number], ASKED)
     return wards
 
 
 def test_many_keys_of_one_network_leave_room_to_others() -> None:
     wards = wards_of(*FIRST, *OTHER)
     assert len(wards.gathered) == WARDS_MAX // 4 + OTHERS
-    own = sign_ward_request(wards.core, CHAIN, CLUB.ids[0], boot(0))
-    rosters = [one.message for one in wards.assign(own) if isinstance(one, Send) and isinstance(one.message, Statement)]
-    cells = [[ward.sender for ward in one.read(CellRoster).wards] for one in rosters]
+    rosters = [
+        one.message for one in wards.assign(ASKED) if isinstance(one, Send) and isinstance(one.message, Statement)
+    ]
+    cells = [[ward.peer for ward in one.read(CellRoster).wards] for one in rosters]
     assert {peer for cell in cells for peer in cell} >= CLUB.peers(OTHER)
     assert all(len(CLUB.peers(FIRST).intersection(cell)) <= max(1, (1 + len(cell)) // 4) for cell in cells)
     assert wards.gathered == {}

@@ -22,9 +22,10 @@ from coordinator.wire.messages import (
     ChainNote,
     NeedNote,
     PartNote,
+    WardNote,
 )
 from coordinator.wire.presence import HEAD_BYTES
-from tests.coordinator.builders import NOW, Club, digest, forged, presence
+from tests.coordinator.builders import NOW, Club, boot, digest, forged, presence
 
 CLUB = Club.of(6, founders=4)
 EVERYONE = (0, 1, 2, 3)
@@ -39,6 +40,10 @@ def engine_at(*rosters, number=0):
     """Make the engine of peer `number`; fragment 0 has its first version and one more per roster."""
     chain = stem(*rosters)
     return Engine(CLUB.core(number), [chain, CLUB.chain(1)], [chain.version, 0], NOW)
+
+
+def ward(chain, fragment=0):
+    return WardNote(fragment=fragment, base=chain.digest, boot=boot(1), dialable=True)
 
 
 def refusals(actions: list[Action]) -> list[object]:
@@ -59,6 +64,8 @@ def sent(actions: list[Action]) -> list[tuple[str, object]]:
         (CLUB.say(1, "join", Abstain(attempt=0), fragment=2), "fragment 2 does not exist in this run"),
         (AskChainNote(fragment=2, version=0, known=()), "fragment 2 does not exist in this run"),
         (ChainNote(fragment=255, certificates=()), "fragment 255 does not exist in this run"),
+        (ward(stem(), fragment=2), "fragment 2 does not exist in this run"),
+        (ward(stem()), "is no ward of ours"),
         (forged(CLUB.join(1, stem())), "is not signed by its sender"),
         (CLUB.join(1, stem(), leader=STRANGER), "names the wrong leader"),
         (CLUB.join(1, stem(), attempt=1000), "joins an attempt that is far off"),
@@ -112,6 +119,16 @@ def test_whoever_speaks_about_an_old_version_is_shown_the_certificate_that_ended
     engine = engine_at(EVERYONE)
     actions = engine.handle(Received(FRIEND, CLUB.join(1, stem())), NOW)
     assert sent(actions) == [(FRIEND, CertificateNote(certificate=engine.machines[0].chain.certificates[1]))]
+
+
+@pytest.mark.parametrize("other", [stem(), stem(EVERYONE, EVERYONE)], ids=["older", "newer"])
+def test_a_ward_at_another_base_is_asked_about_it_but_not_all_the_time(other):
+    """Nobody signed it, so it costs us no certificate."""
+    engine = engine_at(EVERYONE)
+    known = known_digests(engine.machines[0].chain)
+    question = (FRIEND, AskChainNote(fragment=0, version=2, known=known))
+    assert sent(engine.handle(Received(FRIEND, ward(other)), NOW)) == [question]
+    assert engine.handle(Received(FRIEND, ward(other)), NOW) == []
 
 
 def test_in_a_crowd_whoever_speaks_about_an_old_version_is_asked_about_it_but_not_all_the_time(monkeypatch):

@@ -58,6 +58,7 @@ from coordinator.wire.messages import (
     Result,
     Roster,
     Ward,
+    WardNote,
     YieldNote,
 )
 from coordinator.wire.openings import OpenedInput, OpeningNote, OpenNote, Refutation
@@ -226,7 +227,7 @@ def bodies() -> dict[str, Wire]:
         doubts=(1,),
         accused=(0, 1),
     )
-    ward = Ward(boot=NONCE, dialable=True)
+    wards = tuple(Ward(peer=IDS[number], boot=NONCE, dialable=True) for number in (0, 2))
     return {
         "join": join,
         "roster": Roster(
@@ -260,8 +261,7 @@ def bodies() -> dict[str, Wire]:
             siblings=(DIGESTS[9],),
         ),
         "vote": Vote(outcome=DIGESTS[7], state=DIGESTS[8]),
-        "ward": ward,
-        "cell": CellRoster(leader=IDS[2], height=2, wards=(signed(0, "ward", ward), signed(2, "ward", ward))),
+        "cell": CellRoster(leader=IDS[2], height=2, wards=wards),
     }
 
 
@@ -331,6 +331,7 @@ def golden() -> dict[str, Wire]:
         "convictions_note": ConvictionsNote(convictions=(CONVICTION,)),
         "ask_evidence_note": AskEvidenceNote(evidence=DIGESTS[5]),
         "evidence_note": EvidenceNote(evidence=evidence().to_wire()),
+        "ward_note": WardNote(fragment=1, base=DIGESTS[9], boot=NONCE, dialable=True),
         "again_note": AgainNote(group=DIGESTS[9], partitions=(0, 2)),
         "yield_note": YieldNote(
             group=DIGESTS[9],

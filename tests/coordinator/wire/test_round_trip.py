@@ -42,6 +42,7 @@ from coordinator.wire.messages import (
     Result,
     Roster,
     Ward,
+    WardNote,
     YieldNote,
 )
 from coordinator.wire.openings import OpenedInput, OpeningNote, OpenNote, Refutation
@@ -83,6 +84,7 @@ outcomes = st.builds(
     roster_id=digests, roster=some(peers, 1), input_set=digests, contributors=some(contributors, 1),
     partitions=some(st.none() | partitions, 1), coin=digests, active_set=digests, trust=digests,
 )  # fmt: skip
+wards = st.builds(Ward, peer=peers, boot=nonces, dialable=st.booleans())
 yields = st.builds(CellYield, contributors=some(contributors, 1))
 convictions = st.builds(Conviction, peer=peers, evidence=digests)
 certificates = st.builds(
@@ -124,8 +126,7 @@ BODIES: dict[type[Wire], st.SearchStrategy[Wire]] = {
     Proposal: st.builds(Proposal, results=some(maybe, 1), checks=some(statements, 1)),
     Abstain: st.builds(Abstain, attempt=attempts),
     Vote: st.builds(Vote, outcome=digests, state=digests),
-    Ward: st.builds(Ward, boot=nonces, dialable=st.booleans()),
-    CellRoster: st.builds(CellRoster, leader=peers, height=st.integers(1, 2), wards=some(statements, 1)),
+    CellRoster: st.builds(CellRoster, leader=peers, height=st.integers(1, 2), wards=some(wards, 1)),
 }  # fmt: skip
 NOTES: dict[type[Wire], st.SearchStrategy[Wire]] = {
     PartNote: st.builds(PartNote, group=digests, partition=small, turn=st.integers(0, 1)),
@@ -145,6 +146,7 @@ NOTES: dict[type[Wire], st.SearchStrategy[Wire]] = {
     AskHeardNote: st.builds(AskHeardNote, fragment=small, version=counts, places=some(nonces)),
     ConvictionsNote: st.builds(ConvictionsNote, convictions=some(convictions)),
     AskEvidenceNote: st.builds(AskEvidenceNote, evidence=digests),
+    WardNote: st.builds(WardNote, fragment=small, base=digests, boot=nonces, dialable=st.booleans()),
     AgainNote: st.builds(AgainNote, group=digests, partitions=some(small, 1)),
     YieldNote: st.builds(YieldNote, group=digests, cells=st.lists(yields, min_size=1, max_size=2).map(tuple)),
     EvidenceNote: st.builds(EvidenceNote, evidence=st.binary(max_size=60) | evidences.map(Wire.to_wire)),
