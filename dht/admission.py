@@ -5,7 +5,7 @@ holder of an invite's key signs with it the ids of the peers it lets in. A *pass
 Anybody who knows the run and its organiser can verify it. A *ticket* is the part of an invite that holds the grant and
 the key to sign with.
 
-A pass does not tell how often its invite was used or which peers were shown out. `coordinator.core.admission_control`
+A pass does not tell how often its invite was used or which peers were removed. `coordinator.core.admission_control`
 keeps track of both.
 """
 

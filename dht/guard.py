@@ -114,7 +114,7 @@ class CallGuard:
             raise PeerError(f"a call of {len(request)} bytes is over the limit of {bytes_max}")
         name = caller.to_bytes()
         if handler != PING and self._given.strangers.is_shut_out(caller.to_base58()):
-            raise PeerError("a peer that was shown out is not answered")
+            raise PeerError("a peer that was removed is not answered")
         if not self._door.knows(caller.to_base58()) and not self._newcomers.take(name, now):
             raise PeerError("too many calls of strangers")
         calls, volume = self._calls.of(name), self._volumes.of(name)

@@ -29,7 +29,7 @@ ADVICE: Mapping[Refusal, str] = MappingProxyType(
         Refusal.FALSE_PASS: "the invitation in this line is not of this run's organiser; ask the organiser for another",
         Refusal.NOT_NAMED: "this run lets in only peers that its organiser has named; tell the organiser your id, "
         "which `muster id` prints",
-        Refusal.REVOKED: "this peer was shown out by the run's organiser; ask the organiser",
+        Refusal.REVOKED: "this peer was removed by the run's organiser; ask the organiser",
         Refusal.WITHDRAWN: "the organiser has withdrawn this invite; ask the organiser for another",
         Refusal.EXPIRED: "this invite has expired; ask the organiser for a fresh one",
         Refusal.USED_UP: "this invite was used by as many peers as it lets in; ask the organiser for another",

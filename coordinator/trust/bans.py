@@ -83,7 +83,7 @@ class Bans:
         return frozenset(peer for peer in changed if self._settle(peer))
 
     def _settle(self, peer: PeerId) -> bool:
-        """Make `held` agree with the orders about a key; returns whether that bans it or lets it in again."""
+        """Make `held` agree with the orders about a key; returns whether that bans it or readmits it."""
         held, verdict = self.held.get(peer), self.orders.verdict(peer)
         if held is not None and held.guilt.issued is None:
             return False

@@ -20,7 +20,7 @@ root, and a root has one set of leaves. So nothing that a contributor or a leade
 reducer's result false, and only the reducer is convicted. The bundle's context is not checked, since its leader can
 write anything there.
 
-**An order** is no fault: the organiser, or a co-organiser, shows a key out of the run or lets it in again
+**An order** is no fault: the organiser, or a co-organiser, removes a key from the run or readmits it
 (`coordinator.trust.orders`). It proves itself and is sent like proofs of faults.
 
 Checks that need tensors are behind the port `ProofChecker`.
@@ -161,7 +161,7 @@ def _read_order(evidence: Evidence, rules: Rules) -> Guilt:
         raise PeerError("an order is one statement")
     issued = read_order(evidence.statements[0], evidence.exhibit, rules)
     by, why = "the organiser" if issued.by_organiser else "a co-organiser", issued.order.reason
-    what = "shown out" if issued.order.revoked else "let in again"
+    what = "removed" if issued.order.revoked else "readmitted"
     return Guilt(issued.subject, f"{what} by {by}{': ' if why else ''}{why}", issued)
 
 

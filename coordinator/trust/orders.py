@@ -1,4 +1,4 @@
-"""Orders, by which the organiser shows a key out of a run and lets it in again (docs/adr/0060). Pure.
+"""Orders, by which the organiser removes a key from a run and readmits it (docs/adr/0060). Pure.
 
 An order proves itself: it is signed by the organiser, or by a co-organiser that adds the organiser's delegation. Which
 orders hold is a function of the set of them, in whatever sequence and however often they arrived. So all peers that
@@ -28,7 +28,7 @@ SERIAL_MAX = 2**53
 
 
 class Order(Wire):
-    """Shows a key out of the run, or lets it in again. The highest serial of one issuer about a key counts."""
+    """Removes a key from the run, or readmits it. The highest serial of one issuer about a key counts."""
 
     subject: PeerIdText
     revoked: bool
@@ -134,7 +134,7 @@ class Orders:
     def verdict(self, subject: PeerId) -> Issued | None:
         """Return the order that holds about a key; None if there is none.
 
-        If the organiser has shown a co-organiser out, only its orders after it was let in again hold.
+        If the organiser has removed a co-organiser, only its orders after it was readmitted hold.
         """
         about = [one for book in self.latest.values() if (one := book.get(subject)) is not None and self._holds(one)]
         return max(about, key=lambda one: one.rank, default=None)

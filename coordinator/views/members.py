@@ -10,7 +10,7 @@ Role = Literal["organiser", "co-organiser", "founder", "observer", "trainer", "n
 
 
 class RunMember(BaseModel):
-    """One key. `live`: seen within a presence lifetime. `out`: why it was banned or shown out, else empty."""
+    """One key. `live`: seen within a presence lifetime. `out`: why it was banned or removed, else empty."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -40,7 +40,7 @@ class InviteView(BaseModel):
 
 
 class MemberList(BaseModel):
-    """All members that this peer knows; those that are banned or shown out come last."""
+    """All members that this peer knows; those that are banned or removed come last."""
 
     model_config = ConfigDict(frozen=True)
 

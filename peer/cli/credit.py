@@ -94,7 +94,7 @@ def _scope(report: CreditReport) -> str:
 
 @app.command(epilog="Example: muster members")
 def members(as_json: AsJson = False, data: Data = None) -> None:
-    """Say who is in the run, and who was shown out.
+    """Say who is in the run, and who was removed.
 
     It shows also what each has contributed, as far as the peer here knows.
     """
@@ -125,7 +125,7 @@ def revoke(
 
 @app.command(epilog="Example: muster readmit …Xy3kQw")
 def readmit(peer: Peer, data: Data = None) -> None:
-    """Readmit a peer that was shown out.
+    """Readmit a peer that was removed.
 
     This works also if its invite has expired, was used up or was withdrawn.
     """
@@ -142,9 +142,9 @@ def deputise(
     accept: Annotated[bool, typer.Option("--accept", help="Make the peer here a co-organiser.")] = False,
     data: Data = None,
 ) -> None:
-    """Make a peer a co-organiser: it may invite, and show peers out.
+    """Make a peer a co-organiser: it may invite, and remove peers.
 
-    The organiser can show it out and readmit it, like any peer.
+    The organiser can remove it and readmit it, like any peer.
     """
     told = ask(paths.data_directory(data), "accept" if accept else "deputise", changes=(peer,))
     if accept:

@@ -44,7 +44,7 @@ class Membership:
         if ban is None:
             return self._turned_away(core)
         remembered = ban.guilt.issued is not None and ban.unix_seconds < self._began_unix_seconds
-        if remembered and not self._lasts(REFUSED_SECONDS):  # it may have been let in again while it was away
+        if remembered and not self._lasts(REFUSED_SECONDS):  # it may have been readmitted while it was away
             return ""
         return f"this peer was {ban.guilt.reason}; ask the run's organiser, whose key is {core.rules.organiser}"
 
@@ -77,12 +77,12 @@ class Membership:
             return invite
         peer = self._named(subject)
         if peer == rules.organiser:
-            raise UsageError("an organiser cannot show itself out; end the run, or leave it with: muster stop")
+            raise UsageError("an organiser cannot remove itself; end the run, or leave it with: muster stop")
         if revoked and peer in bans and bans.held[peer].guilt.issued is None:
             raise UsageError(f"{peer} has lost its place already: it {bans.held[peer].guilt.reason}")
         turned_away = peer in engine.core.admission.shown and not engine.core.admission.knows(peer, self._driver.now)
         if not revoked and not turned_away and peer not in bans.orders.revoked():
-            raise UsageError(f"{peer} was not shown out, nor has its invite lapsed, so it cannot be let in again")
+            raise UsageError(f"{peer} was not removed, nor has its invite lapsed, so it cannot be readmitted")
         self._give([(peer, reason, revoked)])
         return peer
 

@@ -88,7 +88,7 @@ def test_a_list_lets_in_whom_it_names_and_shows_each_peer_its_run(machines: Mach
     assert len(view["peers"]) == 3
     muster("revoke", machines.id_of(bob)[-8:], "--data", str(host))
     assert machines.processes["bob"].wait(ENDING_SECONDS) == 2
-    assert "shown out by the organiser" in machines.said("bob")
+    assert "removed by the organiser" in machines.said("bob")
 
 
 def _id(machines: Machines, name: str) -> str:

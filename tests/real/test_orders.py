@@ -80,12 +80,12 @@ def switched(tmp_path: Path, place: Namespaces) -> Iterator[Switched]:
 
 
 def out(data: Path) -> set[PeerId]:
-    """Return the peers that this peer knows to be shown out."""
+    """Return the peers that this peer knows to be removed."""
     return {PeerId(one.peer_id) for one in members_of(data).members if one.out}
 
 
 def all_say_out(peers: Sequence[Path], *expected: PeerId) -> None:
-    """Wait until all these peers know exactly the expected ones to be shown out."""
+    """Wait until all these peers know exactly the expected ones to be removed."""
     deadline = time.monotonic() + WAIT_SECONDS
     while (found := {one.name: out(one) for one in peers}) != {one.name: set(expected) for one in peers}:
         assert time.monotonic() < deadline, found
@@ -143,7 +143,7 @@ def test_organisers_at_odds_a_cut_and_those_who_were_away_come_to_one_state(swit
     appoint(host, dirk, ids["dirk"])
     of_dora = str(ask(dora, "invite", changes=("note=for a guest",))["invite"])
 
-    # each side shows a peer out while bob sleeps; showing dora out also ends what she orders later
+    # each side removes a peer while bob sleeps; removing dora also ends what she orders later
     machines.processes["bob"].send_signal(signal.SIGSTOP)
     with machines.cut(("host", "ann", "eve", *LATE), ("dora", "dirk", "bob")):
         revoke(host, ids["dora"], "left us")
@@ -153,12 +153,12 @@ def test_organisers_at_odds_a_cut_and_those_who_were_away_come_to_one_state(swit
         all_say_out([dora, dirk], ids["ann"], ids["bob"])
         go_on([host, ann, eve], versions=1)
         go_on([dora, dirk], versions=1)
-    is_told(machines, "dora", "this peer was shown out by the organiser: left us; ask the run's organiser, whose key")
+    is_told(machines, "dora", "this peer was removed by the organiser: left us; ask the run's organiser, whose key")
     staying = [host, dirk, ann, eve]
     all_say_out(staying, ids["dora"], ids["bob"])
     go_on(staying)
     machines.processes["bob"].send_signal(signal.SIGCONT)
-    is_told(machines, "bob", "this peer was shown out by a co-organiser: sends nonsense; ask the run's organiser")
+    is_told(machines, "bob", "this peer was removed by a co-organiser: sends nonsense; ask the run's organiser")
 
     # the organiser readmits a peer that a co-organiser showed out, and is gone for good before that peer comes back
     ask(host, "readmit", changes=(ids["bob"], ""))
@@ -174,7 +174,7 @@ def test_organisers_at_odds_a_cut_and_those_who_were_away_come_to_one_state(swit
 
     # a co-organiser goes on alone, and an invite expires while the one that came by it is away
     revoke(dirk, ids["ann"], "a quarrel")
-    is_told(machines, "ann", "this peer was shown out by a co-organiser: a quarrel; ask the run's organiser")
+    is_told(machines, "ann", "this peer was removed by a co-organiser: a quarrel; ask the run's organiser")
     time.sleep(max(0.0, made + EXPIRES_SECONDS + CLOCK_TOLERANCE_SECONDS + 1 - time.time()))
     eve = machines.learner("eve", short)
     for name, line in (("late", short), ("guest", of_dora), ("dora", usual)):

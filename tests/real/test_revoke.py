@@ -1,4 +1,4 @@
-"""A real organiser shows a peer out: its process ends with a sentence, it cannot come back, and the others go on."""
+"""A real organiser removes a peer: its process ends with a sentence, it cannot come back, and the others go on."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ def test_a_peer_is_shown_out_of_a_real_run(machines: Machines) -> None:
     ann = machines.id_of(out)
     assert ann in muster("revoke", ann[-10:], "--reason", "it was a test", "--data", str(host))
     assert machines.processes[out.name].wait(ENDING_SECONDS) == 2
-    assert "shown out by the organiser: it was a test; ask" in machines.said(out.name)
+    assert "removed by the organiser: it was a test; ask" in machines.said(out.name)
     now = max(version_of(machines.wait(peer, lambda now: True)) for peer in staying)
     for peer in staying:
         machines.wait(peer, lambda one: version_of(one) >= now + 3)
         (row,) = (one for one in members_of(peer).members if one.peer_id == ann)
-        assert row.out == "shown out by the organiser: it was a test"
+        assert row.out == "removed by the organiser: it was a test"
     again = machines.learner(out.name, invite)
     assert machines.processes[again.name].wait(ENDING_SECONDS) == 2
-    assert "shown out" in machines.said(out.name)
+    assert "removed" in machines.said(out.name)
     assert "peer-2" in muster("members", "--data", str(host))
     muster("readmit", ann, "--data", str(host))
     back = machines.learner(out.name, invite)

@@ -178,7 +178,7 @@ def test_a_named_peer_is_a_member_and_is_shown_out_like_any_other(tmp_path: Path
         assert home.membership.order(subject, "a quarrel", revoked=True) == guest
         assert not home.membership.is_invite(guest)
         rows = {one.peer_id: one.out for one in home.membership.view({}).members}
-        assert rows[guest] == "shown out by the organiser: a quarrel"
+        assert rows[guest] == "removed by the organiser: a quarrel"
         assert home.refusal(ticket, guest) is Refusal.REVOKED
         assert home.membership.order(subject, "", revoked=False) == guest
         assert {one.peer_id: one.out for one in home.membership.view({}).members}[guest] == ""
@@ -209,7 +209,7 @@ def test_a_co_organiser_gives_invites_and_orders_until_it_is_shown_out(home: Hom
     ticket = invitations.ticket(("uses=2",), home.world.clock.now)
     assert ticket is not None
     assert home.refusal(ticket) is None
-    with pytest.raises(UsageError, match="cannot show itself out"):
+    with pytest.raises(UsageError, match="cannot remove itself"):
         membership.order(home.peer.me, "", revoked=True)
     membership.order(ticket.grant.key, "", revoked=True)
     home.world.run(5.0)
@@ -242,7 +242,7 @@ def test_a_guest_of_a_co_organiser_that_was_shown_out_can_be_let_in_again(home: 
     word = delegate(home.peer.signer, run_id, deputy.peer_id).signature
     ticket = Ticket(word=sign_grant(deputy, run_id, Grant(key=invite.peer_id), word), seed=b"i" * 32)
     assert home.refusal(ticket) is None
-    with pytest.raises(UsageError, match="cannot be let in again"):
+    with pytest.raises(UsageError, match="cannot be readmitted"):
         home.membership.order(GUEST.peer_id, "", revoked=False)
     home.membership.order(deputy.peer_id, "", revoked=True)
     assert home.refusal(ticket) is Refusal.WITHDRAWN

@@ -55,7 +55,7 @@ def test_a_peer_is_shown_out_by_the_end_of_its_id_and_let_in_again(world: World)
     ours, ann, hers = membership(world), world.peers[4], membership(world, 4)
     assert ours.order(ann.me[-8:], "sends\x1b[2J nonsense", revoked=True) == ann.me
     world.run(2 * INTERVAL_SECONDS)
-    why = "shown out by the organiser: sends [2J nonsense"
+    why = "removed by the organiser: sends [2J nonsense"
     assert hers.exclusion_reason.startswith(f"this peer was {why}; ask")
     last = ours.view({}).members[-1]
     assert (last.peer_id, last.out) == (ann.me, why)
@@ -74,7 +74,7 @@ def test_who_remembers_that_it_was_shown_out_has_time_to_hear_that_it_was_let_in
     later, as_ever = membership(world, 4), membership(world, 4)  # as after a restart
     assert (later.exclusion_reason, as_ever.exclusion_reason) == ("", "")
     world.run(REFUSED_SECONDS)
-    assert as_ever.exclusion_reason.startswith("this peer was shown out by the organiser; ask")
+    assert as_ever.exclusion_reason.startswith("this peer was removed by the organiser; ask")
     ours.order(ann.me, "", revoked=False)
     world.run(INTERVAL_SECONDS)
     assert later.exclusion_reason == ""
@@ -132,8 +132,8 @@ def test_a_co_organiser_takes_no_room_of_the_organiser(world: World) -> None:
     ("by", "subject", "revoked", "words"),
     [
         (1, 4, True, "only the organiser"),
-        (0, 0, True, "cannot show itself out"),
-        (0, 4, False, "was not shown out"),
+        (0, 0, True, "cannot remove itself"),
+        (0, 4, False, "was not removed"),
         (0, "abc", True, "at least"),
         (0, "nobody-ends-so", True, "nobody here knows"),
     ],
