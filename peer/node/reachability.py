@@ -81,13 +81,14 @@ class ReachLoop:
         """Decide from the answers whether we can be called; keep the earlier result without any answer.
 
         `hosts` maps each connected peer to the address that it is connected from. A peer that is connected through a
-        relay only has the address "". It could not answer, and is not counted among those asked.
+        relay only has the address "". It could not answer, and is not counted among those asked. It may well be on
+        this machine.
         """
-        if self._on_loopback and any(LOOPBACK not in hosts_behind(host) for host in hosts.values()):
+        direct = {peer: host for peer, host in hosts.items() if host}
+        if self._on_loopback and any(LOOPBACK not in hosts_behind(host) for host in direct.values()):
             self._take(False)
         elif self._found:
-            connected = {peer for peer, host in hosts.items() if host}
-            self._take(is_reachable(self._found.values(), len(self._asked & (connected | self._found.keys()))))
+            self._take(is_reachable(self._found.values(), len(self._asked & (direct.keys() | self._found.keys()))))
 
     def _take(self, dialable: bool) -> None:
         if dialable != self._dialable:
