@@ -59,7 +59,7 @@ class CellGroup(Group):
         return tuple(dict.fromkeys((self.leader, reducer)))
 
 
-def _listed(roster: CellRoster, chain: Chain) -> dict[PeerId, Ward]:
+def _wards_of(roster: CellRoster, chain: Chain) -> dict[PeerId, Ward]:
     wards = {PeerId(ward.peer): ward for ward in roster.wards}
     if len(wards) != len(roster.wards):
         raise PeerError("lists a ward twice")
@@ -71,7 +71,7 @@ def _listed(roster: CellRoster, chain: Chain) -> dict[PeerId, Ward]:
 def read_cell(statement: Statement, chain: Chain) -> CellGroup:
     """Return the cell that a head's statement defines; raises PeerError with the reason if it is refused.
 
-    Nobody but the head has heard its wards: a peer that is listed against its will just does not commit.
+    Only the head has the requests of its wards. A peer that is listed against its will just does not commit.
     """
     context = statement.context
     if (context.run_id, context.kind) != (chain.rules.run_id, "cell"):
@@ -83,7 +83,7 @@ def read_cell(statement: Statement, chain: Chain) -> CellGroup:
     if statement.sender not in chain.newest_roster():
         raise PeerError("comes from nobody's head")
     roster, head = statement.read(CellRoster), PeerId(statement.sender)
-    wards = _listed(roster, chain)
+    wards = _wards_of(roster, chain)
     if not statement.verify(chain.rules.verifier):
         raise PeerError("is not signed by the head")
     leader = PeerId(roster.leader)

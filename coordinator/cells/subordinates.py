@@ -18,7 +18,7 @@ from dht.statement import Statement
 GATHER_SHARE = 0.1  # how long a head waits for its wards, as a share of a round's deadline
 
 
-def _listed(peer: PeerId, note: WardNote) -> Ward:
+def _ward_of(peer: PeerId, note: WardNote) -> Ward:
     return Ward(peer=peer, boot=note.boot, dialable=note.dialable)
 
 
@@ -44,7 +44,7 @@ class Subordinates:
             raise PeerError("is banned")
         if len(self.gathered) >= WARDS_MAX or self._is_crowd(sender):
             return
-        self.gathered[sender] = _listed(sender, note)
+        self.gathered[sender] = _ward_of(sender, note)
 
     def keep(self, ours: Set[PeerId]) -> None:
         """Forget all wards but ours."""
@@ -57,7 +57,7 @@ class Subordinates:
             return []
         order = beacon_order(self.chain.beacon(), self.gathered)
         assigned = assign_within_limits(order, self.core.me, self._share, self._networks(order))
-        listed = (_listed(self.core.me, own), *(self.gathered[peer] for peer in assigned.own))
+        listed = (_ward_of(self.core.me, own), *(self.gathered[peer] for peer in assigned.own))
         actions: list[Action] = [Send(self.core.me, self._sign_roster(self.core.me, assigned.height, listed))]
         for leader, wards in assigned.below.items():
             listed = tuple(self.gathered[peer] for peer in (leader, *wards))
