@@ -10,8 +10,7 @@ import numpy as np
 
 from dht.units import HOUR_SECONDS
 from peer.chaos.draw import plan_of
-from peer.chaos.plan import HOST, Event, number_of
-from peer.chaos.plan import ChaosPlanFile as ChaosFile
+from peer.chaos.plan import HOST, ChaosPlanFile, Event, number_of
 from peer.plan.population import Absence, Crowd, Cut, Population, Timetable
 from peer.plan.presets import LINES, SESSIONS, UNDIALABLE
 from peer.plan.swarm_plan import CrowdPart, LocalPart, PlanFile
@@ -77,7 +76,7 @@ def _local(plan: PlanFile, part: LocalPart, path: Path, warmup_seconds: float) -
     )
     if part.chaos is None:
         return Scenario(population, Timetable(), (plan.hours or MINUTES_DEFAULT / 60) * HOUR_SECONDS)
-    file = ChaosFile.load(path.parent / part.chaos)
+    file = ChaosPlanFile.load(path.parent / part.chaos)
     minutes = (file.minutes or MINUTES_DEFAULT) if plan.hours is None else plan.hours * 60
     events = plan_of(file, peers, minutes, plan.seed or None).events
     timetable = Timetable(_absences(events, part, warmup_seconds), _cuts(events, minutes * 60, warmup_seconds))
