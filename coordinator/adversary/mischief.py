@@ -53,13 +53,13 @@ class LoyalBans(Bans):
         return ban.guilt.peer not in self.accomplices and Bans.add(self, ban, known)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Memory:
-    """Statements and messages that a hostile peer has seen or held back."""
+    """Statements that a hostile peer has seen or answered, and the number of messages that it has held back."""
 
     said: dict[str, deque[Statement]] = field(default_factory=dict)
     answered: deque[bytes] = field(default_factory=lambda: deque(maxlen=1024))
-    hoarded: list[Message] = field(default_factory=list)
+    hoarded: int = 0
 
     def recall(self, statement: Statement) -> list[Statement]:
         """Keep this statement and the ones inside it; return the oldest kept one of its kind, unless it is this one."""
@@ -140,14 +140,14 @@ class Mischief:
         if self.accomplices and betrays:  # others could find out two-faced accomplices by comparing statements
             return True
         if self._hoards(to, message):
-            self.memory.hoarded.append(message)
+            self.memory.hoarded += 1
             return True
         kind = kind_of(message)
         return kind in self.mute or ((self.shuns_half or kind in self.halved) and self._is_other(to))
 
     def _hoards(self, peer: PeerId, message: Message) -> bool:
         """Whether to hold back this vote, certificate or chain to or from an outsider: only the first HOARDED ones."""
-        if not self.hoards or peer in self.accomplices or len(self.memory.hoarded) >= HOARDED:
+        if not self.hoards or peer in self.accomplices or self.memory.hoarded >= HOARDED:
             return False
         return kind_of(message) == "vote" or isinstance(message, CertificateNote | ChainNote)
 
