@@ -124,11 +124,13 @@ def tcp_endpoint(host: str, port: int) -> str:
 
 
 def check_endpoint(text: str) -> str:
-    """Check and normalise an address without peer id, as used to listen or announce; raises UsageError."""
+    """Check and normalise a TCP address without peer id, as used to listen or announce; raises UsageError."""
     parts = _parts_of(text)
     if any(name == "p2p" for name, _ in parts):
         raise UsageError(f"{text!r} names a peer, but only a place such as {_EXAMPLE} fits here")
     _check_endpoint(text, parts)
+    if parts[1][0] != "tcp":
+        raise UsageError(f"{text!r} is not over TCP, but peers listen on nothing else; write it as in {_EXAMPLE}")
     return _join(parts)
 
 
@@ -202,8 +204,8 @@ def ip_of(host: str) -> IpAddress | None:
 
 def endpoint_at(endpoint: str, port: int) -> str:
     """Return an address that `check_endpoint` has passed, with another port; raises UsageError."""
-    first, (transport, _), *rest = _parts_of(endpoint)
-    return check_endpoint(_join([first, (transport, str(port)), *rest]))
+    first, _, *rest = _parts_of(endpoint)
+    return check_endpoint(_join([first, ("tcp", str(port)), *rest]))
 
 
 @lru_cache(maxsize=PARSED_KEPT)  # the same presence records are read again and again

@@ -25,14 +25,12 @@ def check_ports_free(listen: tuple[str, ...]) -> None:
     """
     for endpoint in listen:
         address, port = host_of(endpoint), port_of(endpoint)
-        kind = socket.SOCK_DGRAM if "/udp/" in endpoint else socket.SOCK_STREAM
         try:
             version = ipaddress.ip_address(address).version
         except ValueError:
             raise UsageError(f"{endpoint} cannot be listened on: give an IP address, not a name") from None
-        with socket.socket(socket.AF_INET6 if version == 6 else socket.AF_INET, kind) as probe:
-            if kind is socket.SOCK_STREAM:
-                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        with socket.socket(socket.AF_INET6 if version == 6 else socket.AF_INET) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
                 probe.bind((address, port))
             except OSError as error:
@@ -67,8 +65,5 @@ def keep_ports(listen: tuple[str, ...], file: Path) -> None:
 
 def with_chosen_ports(listen: tuple[str, ...], visible: tuple[PeerAddress, ...]) -> tuple[str, ...]:
     """Replace each port 0 by the one that the system chose, so that a restart listens where others look for us."""
-    chosen = {("/udp/" in address.text): address.port for address in reversed(visible) if not address.relayed}
-    return tuple(
-        endpoint_at(endpoint, chosen.get("/udp/" in endpoint, 0)) if port_of(endpoint) == 0 else endpoint
-        for endpoint in listen
-    )
+    chosen = next((address.port for address in visible if not address.relayed), 0)
+    return tuple(endpoint_at(endpoint, chosen) if port_of(endpoint) == 0 else endpoint for endpoint in listen)

@@ -100,6 +100,8 @@ def test_endpoints_name_no_peer() -> None:
         check_endpoint(f"/ip4/0.0.0.0/tcp/7331/p2p/{A}")
     with pytest.raises(UsageError, match="no port"):
         check_endpoint("/ip4/0.0.0.0")
+    with pytest.raises(UsageError, match="not over TCP"):
+        check_endpoint("/ip4/0.0.0.0/udp/7331/quic-v1")
 
 
 @pytest.mark.parametrize(
