@@ -12,6 +12,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -19,7 +20,7 @@ from typing import Annotated
 
 import typer
 
-from coordinator.views.control import PeerNotRunningError, UnreadyError, snapshot
+from coordinator.views.control import PeerNotRunningError, StartingError, UnreadyError, snapshot
 from dht.errors import LocalError, MusterError, UsageError
 from dht.files import write_whole
 from dht.invite import Invite
@@ -31,6 +32,8 @@ from peer.service.dashboard import PagesAt, PublicPage, packages_folder, pages_a
 READY_SECONDS_MAX = 60.0
 POLL_SECONDS = 0.1
 END_SECONDS_MAX = 10.0
+START_SECONDS_MAX = 600.0  # of the peer here
+LOOK_SECONDS = 0.5
 TOKEN_BYTES = 24
 
 app = typer.Typer()
@@ -127,12 +130,24 @@ def observer_access(invite: str | None, directory: Path, folder: Path) -> Observ
     if invite is not None:
         return ObserverAccess.by_invite(invite, directory, folder)
     try:
-        return ObserverAccess.at_own_run(directory, folder)
+        return _at_own_run(directory, folder)
     except UnreadyError:
         raise
     except PeerNotRunningError:
         sentence = "no peer is running here; give the invite of a run, or --demo, or start one with: muster join INVITE"
         raise LocalError(sentence) from None
+
+
+def _at_own_run(directory: Path, folder: Path) -> ObserverAccess:
+    """Return how an observer reaches the run of the peer here, once it has started; raises what `ask` does."""
+    never = threading.Event()
+    for looks in range(int(START_SECONDS_MAX / LOOK_SECONDS)):
+        with suppress(StartingError):
+            return ObserverAccess.at_own_run(directory, folder)
+        if looks == 0:
+            typer.echo("the peer here is still starting; the dashboard waits for it", err=True)
+        never.wait(LOOK_SECONDS)
+    return ObserverAccess.at_own_run(directory, folder)
 
 
 def _first_page(directory: Path) -> str:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from coordinator.views.control import StartingError
 from dashboard.serve import OwnPeer, streamlit_arguments
 from dht.addresses import PeerAddress
 from dht.errors import LocalError, UsageError
@@ -55,6 +56,27 @@ def test_mistakes_are_explained(arguments: list[str], words: str, capsys: pytest
 
 def test_without_a_peer_an_invite_is_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
     assert "give the invite of a run" in sentence(["--data", "/nowhere"], capsys, code=1)
+
+
+def test_it_waits_for_a_peer_that_still_starts(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    looks: list[int] = []
+
+    def ask(directory: Path, command: str, changes: tuple[str, ...]) -> dict[str, str]:
+        looks.append(1)
+        if len(looks) < 3:
+            raise StartingError("enters the network")
+        return {"invite": INVITE}
+
+    monkeypatch.setattr("peer.observer.access.ask", ask)
+    monkeypatch.setattr(cli_dashboard, "LOOK_SECONDS", 0.01)
+    assert str(cli_dashboard.observer_access(None, tmp_path, tmp_path).invite) == INVITE
+    assert capsys.readouterr().err == "the peer here is still starting; the dashboard waits for it\n"
+    looks.clear()
+    monkeypatch.setattr(cli_dashboard, "START_SECONDS_MAX", 0.01)
+    with pytest.raises(LocalError, match="still starting: it enters the network"):
+        cli_dashboard.observer_access(None, tmp_path, tmp_path)
 
 
 def test_the_invite_given_is_the_one_looked_at(tmp_path: Path) -> None:
