@@ -24,7 +24,6 @@ RAM_SIZES = (4, 8, 16, 32, 64, 128, 256)
 FREE_SHARE = 0.85  # of a machine's memory, which other programs leave free
 CUT_SHARE_MAX = 0.9  # advise even fragments if they take at most this share of the memory beside a learner
 WHOLE_FROM = 10  # Mbit/s from which no fraction is shown
-ALWAYS = "for a machine that is on all day among many others,"  # `muster plan swarm` counts hours and groups
 SPREAD = 3  # no round waits for a line with this many times the average rate
 
 
@@ -102,7 +101,7 @@ class Needs:
 def findings(config: RunConfig, file: Path, step_seconds: float) -> str:
     """Return several lines for the organiser; sizes are for one participating machine, unless they name the host."""
     from coordinator.views import quantity
-    from peer.cli.terms import learner_words
+    from peer.cli.terms import IN_GROUP, learner_words
 
     need, steps = Needs.of(config, step_seconds), config.pace.steps_per_version
     card, ram, without, host, disk, a_day = map(
@@ -112,6 +111,7 @@ def findings(config: RunConfig, file: Path, step_seconds: float) -> str:
             *(need.disk_bytes, need.upload_bytes_per_day),
         ),
     )
+    always = f"for a machine that is on all day {IN_GROUP}"  # `muster plan swarm` counts hours and groups
     line = f"{need.line_mbit:,.0f}" if need.line_mbit >= WHOLE_FROM else f"{need.line_mbit:.2g}"
     rows = (
         (
@@ -127,7 +127,7 @@ def findings(config: RunConfig, file: Path, step_seconds: float) -> str:
         *_cut_rows(config),
         *_rate_rows(config),
         ("pace", f"a version of each fragment every {steps} steps, about {quantity.rough(need.version_seconds)}"),
-        ("traffic", f"{a_day} a day up and as much down, {ALWAYS} at {step_seconds:g} s a step"),
+        ("traffic", f"{a_day} a day up and as much down, {always}, at {step_seconds:g} s a step"),
         ("network", f"{line} Mbit/s each way, so that no round waits for it"),
         *_machine_rows(need, f"{disk} of disk, and {line} Mbit/s each way"),
         ("next", f"try it here: muster lab {file}; begin it: muster host {file} --listen 0.0.0.0 --port 7400"),

@@ -18,14 +18,16 @@ from peer.model.located import held_as
 from peer.node.checkpointer import rest_seconds
 from peer.node.options import NodeOptions
 from peer.node.slow_steps import TOO_LATE, step_seconds_max, step_words
-from peer.numerics.codec import CODECS
 from peer.numerics.plugins import parts_of
+from peer.plan.cost import Workload, sent_bits
 
 HOURS_PER_YEAR = 8766
 YEARS_SHOWN_MAX = 100
 ENDURANCE_GIGABYTES = 600_000  # makers promise this of home SSDs of a terabyte
 FLOPS_PER_PARAMETER_AND_TOKEN = 6  # forward and backward of a dense transformer
 FLOPS_PER_FROZEN_AND_TOKEN = 4  # for a base model, whose weights need no gradient
+GROUP_TYPICAL = 8  # members of a group: fewer send less, more send up to a quarter more of large fragments
+IN_GROUP = f"in a group of {GROUP_TYPICAL}"
 TEXT_CHARACTERS_MAX = 80  # shown of a text by the organiser
 TRAINING_SHARE = 0.3  # training reaches this share of a device's speed at matrix products
 DATA_WORDS = {
@@ -72,15 +74,13 @@ def disk_bytes(config: RunConfig, base: str = "") -> int:
     return footprint(config).bytes_in("disk") + (0 if file is None else file.size_bytes)
 
 
-def upload_bytes_per_version(config: RunConfig, members: int | None = None) -> int:
-    """Return the bytes sent per version of all fragments: own contributions, and results as a reducer.
+def upload_bytes_per_version(config: RunConfig, members: int = GROUP_TYPICAL) -> int:
+    """Return the bytes that a member of a group sends per version of all fragments, as the planner counts them.
 
-    In a group of so many members, each keeps its own part. Without a number, it is the limit for a large group.
+    They are its contributions, its results as a reducer, opened leaves for spot checks, and statements.
     """
-    elements = parameters(config)
-    codecs = (config.outer.contribution_codec, config.outer.result_codec)
-    whole = sum(CODECS[codec].encoded_bytes(elements) for codec in codecs)
-    return whole if members is None else whole * (members - 1) // members
+    work = Workload(parameters(config), config.tokens_per_step, config.pace, config.outer)
+    return round(config.pace.fragments * sent_bits(work, members) / 8)
 
 
 def step_seconds_at(config: RunConfig, flops: float) -> float:
@@ -161,16 +161,17 @@ def learner_words(config: RunConfig, on_gpu: bool) -> str:
 
 
 def upload_words(config: RunConfig, machine: Machine, step_seconds: float = 0.0) -> str:
-    """Describe the upload of a day.
+    """Describe the upload of a day in a typical group.
 
     If this machine's speed is unknown, describe the upload per version, and per day at one step a second.
     """
     if step_seconds_known(config, machine) is None:
         steps, a_version = config.pace.steps_per_version, upload_bytes_per_version(config)
         a_day = quantity.size(a_version / steps * DAY_SECONDS)
-        return f"{quantity.size(a_version)} every {steps} steps, which is {a_day} a day at a step a second"
+        every = f"{quantity.size(a_version)} every {steps} steps, which is {a_day} a day at a step a second"
+        return f"{every}, {IN_GROUP}"
     a_day = quantity.size(upload_bytes_per_day(config, machine.flops, step_seconds))
-    return f"about {a_day} a day at this machine's speed"
+    return f"about {a_day} a day at this machine's speed, {IN_GROUP}"
 
 
 def _disk(config: RunConfig, options: NodeOptions, machine: Machine) -> str:

@@ -1,7 +1,8 @@
 """Cells below a group (docs/adr/0011): the path of every peer's work, its time, and its cost.
 
 All cells of a round are computed at once, as flat arrays. Heads and wards are drawn and assigned as in the protocol,
-then every tier commits, scatters, merges and is spot-checked. Left out: cells whose leader or reducers die meanwhile.
+then every tier commits, scatters, merges and is spot-checked. Left out: the bytes of opened leaves,
+and cells whose leader or reducers die meanwhile.
 """
 
 from __future__ import annotations

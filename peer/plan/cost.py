@@ -1,20 +1,23 @@
 """The cost of one round for its members in bytes and seconds (design §6.2), by sender, receiver and line.
 
 A round is seven messages that wait for each other and two transfers. Times are those of the slowest member that the
-others wait for. Left out: lost packets, other traffic, and CPUs busy with other work.
+others wait for. Left out: lost packets, other traffic, CPUs busy with other work, and the seconds of spot checks.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from coordinator.run.manifest import PEERS_PER_GROUP_MAX, OuterSpec, PaceSpec
+from coordinator.wire.openings import LEAF_BYTES_MAX, leaves_per_voter
 from peer.plan.population import Flags, Floats, Population
 
 CODEC_BITS = {"fp32": 32.0, "fp16": 16.0, "bf16": 16.0, "int8": 8.25, "int4": 4.25, "e3m0": 4.25, "int2": 2.25}
+BLOCK_ELEMENTS = 128  # of the codecs that have blocks
 ANCHOR_BITS = 32.0  # of a state, and as many for its momentum, if it has one
 HANDLE_SECONDS = 0.02  # from a message's arrival to the answer's departure, at a peer whose CPU also trains
 ENCODED_PER_SECOND = 1e8  # elements encoded and hashed on one core (docs/research/experiments.md: codecs)
@@ -149,6 +152,8 @@ def round_cost(work: Workload, members: Members) -> RoundCost:
     up_parts, down_parts = (1 - own) * work.contribution_bits, own * (n - 1) * work.contribution_bits
     up_results, down_results = own * (n - 1) * work.result_bits, (1 - own) * work.result_bits
     statements_up, statements_down = statement_bits(n, reducers)
+    opened = opened_bits(work, n, reducers)  # one reducer's answer to one voter
+    opened_up, opened_down = members.reduces * (n - 1) * opened, (reducers - members.reduces) * opened
     committed = members.snapshot_seconds + work.elements / ENCODED_PER_SECOND + hop + HANDLE_SECONDS
     bundled = committed.max() + hop + HANDLE_SECONDS
     inputs_at = bundled + _both(members, up_parts, down_parts, hop) + hop + HANDLE_SECONDS
@@ -159,8 +164,8 @@ def round_cost(work: Workload, members: Members) -> RoundCost:
         inputs_at,
         results_at,
         after,
-        up_parts + up_results + statements_up,
-        down_parts + down_results + statements_down,
+        up_parts + up_results + opened_up + statements_up,
+        down_parts + down_results + opened_down + statements_down,
     )
 
 
@@ -169,6 +174,37 @@ def _both(members: Members, up: Floats, down: Floats, hop: Floats) -> Floats:
     others = max(len(members) - 1, 1)
     sending = transfer_seconds(up, members.up, 2 * hop, others)
     return np.maximum(sending, transfer_seconds(down, members.down, 2 * hop, others))
+
+
+def sent_bits(work: Workload, members: int) -> float:
+    """Return the bits that a member sends in one round if all of them reduce an equal part."""
+    others = members - 1
+    parts = others / members * (work.contribution_bits + work.result_bits)
+    return parts + others * opened_bits(work, members, members) + statement_bits(members, members)[0]
+
+
+def opened_bits(work: Workload, members: int, reducers: int) -> float:
+    """Return about the bits of a reducer's answer to one voter's spot check (`peer.rounds.spot_checks`).
+
+    It opens leaves of every input but the voter's, each with its proof, but never more than the whole inputs.
+    """
+    input_bytes = work.contribution_bits / 8 / reducers
+    blocks, result_blocks = _leaf_blocks(work.outer.contribution_codec), _leaf_blocks(work.outer.result_codec)
+    pieces = math.ceil(result_blocks / blocks) + (result_blocks % blocks != 0)  # as `peer.numerics.leaves` has it
+    path = max(math.log2(max(input_bytes / LEAF_BYTES_MAX, 1)) - 2, 0)  # leaves share two levels
+    each = math.ceil(pieces * blocks * _block_bytes(work.outer.contribution_codec) + path * PER_ROOT_BYTES)
+    butterfly_bytes = int((work.contribution_bits + work.result_bits) / 8 * (members - 1) / members)
+    leaves = leaves_per_voter(members, members, reducers, each, butterfly_bytes)
+    return 8 * (members - 1) * min(leaves * each, input_bytes)
+
+
+def _block_bytes(codec: str) -> float:
+    return BLOCK_ELEMENTS * CODEC_BITS[codec] / 8
+
+
+def _leaf_blocks(codec: str) -> int:
+    """Return the number of whole blocks in a Merkle leaf."""
+    return int(LEAF_BYTES_MAX // _block_bytes(codec))
 
 
 def statement_bits(members: int, reducers: int) -> tuple[float, float]:

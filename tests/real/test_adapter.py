@@ -180,7 +180,7 @@ def test_a_base_of_a_hundred_million_in_four_bits(machines: Machines) -> None:
     figures |= {"adapter": trained, "memory beside the learner": peaks, "allowed": allowed}
     print(json.dumps(figures, indent=1))
     assert max(peaks.values()) <= allowed
-    assert 0.95 * own <= sent <= 1.1 * predicted
+    assert 0.9 * predicted <= sent <= 1.05 * predicted
 
     # the export; each command finds the base where the peer has it
     assert muster("sample", "--data", str(two), "--prompt", "a", "--tokens", "4", "--temperature", "0").startswith("a")

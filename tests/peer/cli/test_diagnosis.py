@@ -104,7 +104,8 @@ def test_a_narrow_line_is_noted_also_if_the_owner_made_it_so() -> None:
     assert grade(diagnosis.upload(CONFIG, eager, fast, Limits(upload_mbit=1.0))) == "note"
     assert "not measured" in diagnosis.upload(CONFIG, MACHINE, Probed(), Limits()).text
     assert (
-        "a day at this machine's speed, and as much download" in diagnosis.upload(CONFIG, MACHINE, fast, Limits()).text
+        "a day at this machine's speed, in a group of 8, and as much download"
+        in diagnosis.upload(CONFIG, MACHINE, fast, Limits()).text
     )
     with_gpu = diagnosis.upload(CONFIG, replace(MACHINE, gpu_bytes=1 << 34), slow, Limits())
     assert grade(with_gpu) == "ok"

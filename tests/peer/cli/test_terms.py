@@ -32,6 +32,7 @@ from peer.learner.memory_estimate import least_bytes, saved_bytes
 from peer.machine.limits import Limits
 from peer.model.build import build_model
 from peer.node.options import NodeOptions
+from peer.plan.cost import statement_bits
 from peer.storage.generations import KEPT
 from peer.storage.run_directory import RunDirectory, known_manifest
 from tests.peer.homely import MODEL, ORGANISER, manifest
@@ -49,17 +50,20 @@ def test_parameters_are_those_of_the_model() -> None:
     assert parameters(config()) == sum(p.numel() for p in model.parameters())
 
 
-def test_upload_counts_contribution_and_result_in_their_codecs() -> None:
-    elements = parameters(config())
-    assert upload_bytes_per_version(config(contribution_codec="fp32", result_codec="fp16")) == 6 * elements
-    one = upload_bytes_per_version(config(contribution_codec="int4", result_codec="int4"))
-    assert 2 * elements * 0.5 < one < 2 * elements * 0.6
+def test_upload_counts_parts_openings_and_statements() -> None:
+    """All inputs are opened whole, since the fragments are small."""
+    outer = {"contribution_codec": "fp32", "result_codec": "fp32"}
+    for members in (2, 4):
+        one, other = parameters(config()) / members, members - 1
+        said = upload_bytes_per_version(config(**outer), members) - 8 * one * other - 4 * one * other**2
+        fragments = config().pace.fragments
+        assert said == pytest.approx(fragments * statement_bits(members, members)[0] / 8, abs=1)
 
 
 def test_upload_a_day_follows_the_slower_of_pace_and_device() -> None:
     run = config(contribution_codec="fp32", result_codec="fp32")
     paced = upload_bytes_per_day(run, flops=1e15, step_seconds=1.0)
-    assert paced == pytest.approx(8 * parameters(run) * 8640)
+    assert paced == pytest.approx(upload_bytes_per_version(run) * 8640)
     flops_per_step = 6 * parameters(run) * run.tokens_per_step / TRAINING_SHARE
     assert upload_bytes_per_day(run, flops=flops_per_step / 2, step_seconds=1.0) == pytest.approx(paced / 2)
 

@@ -11,7 +11,16 @@ from hypothesis import strategies as st
 
 from coordinator.run.manifest import OuterSpec, PaceSpec
 from peer.numerics.codec import CODECS
-from peer.plan.cost import CODEC_BITS, Members, Workload, round_cost, statement_bits, transfer_seconds
+from peer.plan.cost import (
+    CODEC_BITS,
+    Members,
+    Workload,
+    opened_bits,
+    round_cost,
+    sent_bits,
+    statement_bits,
+    transfer_seconds,
+)
 
 WORK = Workload(8e6, 1024, PaceSpec(), OuterSpec())
 
@@ -39,12 +48,36 @@ def test_what_is_sent_is_received(n, reducers) -> None:
     cost, (up, down) = round_cost(WORK, members(n, reducers=reducers)), statement_bits(n, reducers)
     payload_up, payload_down = cost.sent_bits.sum() - n * up, cost.received_bits.sum() - n * down
     assert payload_up == pytest.approx(payload_down)
-    assert payload_up == pytest.approx(2 * (n - 1) * WORK.result_bits)  # every way of cutting: each part n - 1 times
+    opened = reducers * (n - 1) * opened_bits(WORK, n, reducers)
+    assert payload_up - opened == pytest.approx(
+        2 * (n - 1) * WORK.result_bits
+    )  # however it is cut: each part n - 1 times
 
 
-def test_an_equal_group_sends_two_fragments_at_most() -> None:
-    cost = round_cost(WORK, members(16))
-    assert cost.sent_bits[0] == pytest.approx(2 * 15 / 16 * WORK.result_bits + statement_bits(16, 16)[0])
+def test_each_member_of_an_equal_group_sends_as_much() -> None:
+    assert round_cost(WORK, members(16)).sent_bits == pytest.approx(np.full(16, sent_bits(WORK, 16)))
+    statements = statement_bits(16, 16)[0] + 15 * opened_bits(WORK, 16, 16)
+    assert sent_bits(WORK, 16) == pytest.approx(2 * 15 / 16 * WORK.result_bits + statements)
+
+
+@pytest.mark.parametrize(
+    ("n", "codec", "share"),
+    [(8, "int8", 0.098), (8, "int4", 0.106), (8, "fp32", 0.106), (16, "int8", 0.133), (16, "fp32", 0.117)],
+)
+def test_openings_are_as_measured(n: int, codec: str, share: float) -> None:
+    """docs/explanation/verification.md has these shares of the exchange without checks, at 5 MB encoded."""
+    outer = OuterSpec.model_validate({"contribution_codec": codec, "result_codec": codec})
+    work = Workload(8 * 5e6 / CODEC_BITS[codec], 1024, PaceSpec(fragments=1), outer)
+    plain = 2 * (n - 1) / n * work.result_bits
+    assert (n - 1) * opened_bits(work, n, n) / plain == pytest.approx(share, rel=0.15)
+
+
+@pytest.mark.parametrize(("n", "elements", "measured"), [(4, 434_816, 220_750), (8, 117_056, 144_766)])
+def test_bytes_sent_are_as_measured(n: int, elements: int, measured: int) -> None:
+    """docs/results/adoption-eager0.7-0.json and attacks-noniid-label_flip.json: bytes of a member in one round."""
+    outer = OuterSpec(contribution_codec="int8", result_codec="int8")
+    work = Workload(elements, 1024, PaceSpec(fragments=8), outer)
+    assert sent_bits(work, n) / 8 == pytest.approx(measured, rel=0.06)
 
 
 def test_a_fast_line_leaves_latency_and_a_slow_one_nothing_else() -> None:
