@@ -26,7 +26,7 @@ def test_nothing_but_our_own_errors(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in TARGETS if name != "learner"])
-def test_what_the_walk_starts_from_is_accepted(name: str) -> None:
+def test_the_seeds_of_the_walk_are_accepted(name: str) -> None:
     target = TARGETS[name]
     assert [target.try_input(seed) for seed in target.seeds] == [True] * len(target.seeds)
 

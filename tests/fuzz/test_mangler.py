@@ -23,7 +23,7 @@ def test_notes_of_every_kind_are_changed_and_the_others_go_on() -> None:
 
 
 @pytest.mark.parametrize("seed", SIGNING[:3])
-def test_who_signs_anything_loses_its_place_and_the_others_go_on(seed: int) -> None:
+def test_a_peer_that_signs_anything_loses_its_place_and_the_others_go_on(seed: int) -> None:
     mangler = mangled_run(seed)
     assert not mangler.heard
     assert mangler.world.versions() > 4

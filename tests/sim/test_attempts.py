@@ -24,7 +24,7 @@ def lonely() -> World:
     return world
 
 
-def test_whoever_asks_alone_uses_up_few_attempts() -> None:
+def test_a_peer_that_asks_alone_uses_up_few_attempts() -> None:
     """The others may be bound for three of the longest deadlines, and come back to the attempt in which they voted."""
     world = lonely()
     world.run(24 * DEADLINE)
@@ -34,7 +34,7 @@ def test_whoever_asks_alone_uses_up_few_attempts() -> None:
 
 
 @pytest.mark.parametrize("intervals", [40, *extra([120])])
-def test_whoever_knows_less_of_the_silent_than_the_leader_keeps_nobody_waiting(
+def test_a_peer_that_knows_less_of_silent_ones_than_the_leader_keeps_no_other_waiting(
     intervals: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All but one know of a silent peer and leave it out; that one insists on it, and all votes are needed."""

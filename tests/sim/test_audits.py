@@ -30,7 +30,7 @@ def blind(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("blind")
 @pytest.mark.parametrize("share", [0.3, *extra([0.0])])
-def test_who_touches_what_nobody_looked_at_is_banned_afterwards(share: float) -> None:
+def test_a_reducer_that_alters_unseen_leaves_is_banned_afterwards(share: float) -> None:
     world = swarm(6, trust=TrustSpec(audit_share=share))
     run_to_version(world, 2)
     culprit = world.peers[-1]

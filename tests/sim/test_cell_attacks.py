@@ -151,7 +151,7 @@ def test_a_head_that_names_too_many_cells_ends_no_sub_leaders_process() -> None:
     assert len(crowd.workers(certificates[-1])) > 0.6 * 34
 
 
-def test_who_asks_every_head_gets_into_the_cell_of_one() -> None:
+def test_a_ward_that_asks_every_head_gets_into_the_cell_of_one() -> None:
     crowd = scene()
     step = crowd.peers[0].world.manifest.config.tokens_per_step
     outsider = Outsider(crowd, tokens=12 * step, steps=12)
@@ -160,7 +160,7 @@ def test_who_asks_every_head_gets_into_the_cell_of_one() -> None:
     assert {len(heads) for heads in outsider.cells.values()} == {1}
 
 
-def test_nobody_asks_for_another_ward() -> None:
+def test_a_peer_cannot_ask_for_another_ward() -> None:
     """A peer that kept a ward's request from an earlier stay at this base could get it into a cell that it refuses."""
     crowd = scene()
     relay, relayed = crowd.peers[0].me, list[PeerId]()
@@ -179,7 +179,7 @@ def test_nobody_asks_for_another_ward() -> None:
 
 
 @pytest.mark.parametrize("seed", [3, *extra([1, 4])])
-def test_who_comes_back_to_a_base_says_nothing_twice_in_a_cell(seed: int) -> None:
+def test_a_peer_that_comes_back_to_a_base_says_nothing_twice_in_a_cell(seed: int) -> None:
     """No attack: a version's state is lost, so all peers go on from the version before it."""
     crowd = scene(seed=seed)
     world = crowd.peers[0].world

@@ -64,7 +64,7 @@ def test_in_a_run_that_cannot_have_cells_there_are_none(monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize("kind", ["cell", "bundle", "join"])
-def test_who_loses_its_head_loses_no_work(kind: str) -> None:
+def test_a_ward_that_loses_its_head_loses_no_work(kind: str) -> None:
     """The head dies before it deals out its wards, in the middle, or with their merged work."""
 
     def head_dies(peer: VirtualPeer, action: Action) -> bool:
@@ -103,7 +103,7 @@ def action_version(action: Action) -> int:
     return message.context.version if isinstance(message, Statement) else -1
 
 
-def test_who_reduces_for_a_cell_and_dies_is_replaced_by_its_leader() -> None:
+def test_a_reducer_of_a_cell_that_dies_is_replaced_by_its_leader() -> None:
     def reducer_dies(peer: VirtualPeer, action: Action) -> bool:
         cell = None if peer.engine is None else peer.engine.machines[0].cells.joined
         return (
@@ -217,7 +217,7 @@ def test_a_head_that_brings_something_else_than_its_cell_costs_its_wards_no_work
     assert all(len(one.outcome.included()) > GROUP // 2 for one in certificates)
 
 
-def test_who_comes_late_to_a_large_swarm_asks_a_few_though_all_are_ahead() -> None:
+def test_a_peer_late_in_a_large_swarm_asks_a_few_though_all_are_ahead() -> None:
     crowd = scene()
     newest = crowd.until(2)[-1]
     late, asked = crowd.peers[-1], crowd.meter.kinds["AskChainNote"]
@@ -231,7 +231,7 @@ def test_who_comes_late_to_a_large_swarm_asks_a_few_though_all_are_ahead() -> No
     assert late.tensors.states == [newest.state]
 
 
-def test_nobody_takes_part_in_a_cell_that_is_not_its_heads() -> None:
+def test_a_ward_takes_no_part_in_a_cell_that_is_not_its_heads() -> None:
     crowd = scene()
     stolen: list[PeerId] = []
 

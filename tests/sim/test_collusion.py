@@ -129,7 +129,7 @@ def test_a_group_that_its_leader_has_made_too_small_is_over_at_once_and_nobody_i
     run_to_version(claiming(Band(16, 5), "shut_out", seed=2), 1, 1.5 * PACE.round_seconds)
 
 
-def test_who_asks_a_moment_too_late_does_not_stop_a_swarm_of_unlike_machines() -> None:
+def test_a_peer_that_asks_a_moment_too_late_does_not_stop_a_swarm_of_unlike_machines() -> None:
     """Another peer never commits, which gives the latecomer time. Only the leader can have left it out on purpose.
 
     While the rule suspected any two members of the group, two of seven let no version come at all.
@@ -169,7 +169,7 @@ def test_a_leader_that_picks_the_checks_for_its_coin_needs_enough_of_them() -> N
     world.quiesce(120.0)
 
 
-def test_whoever_votes_for_all_votes_in_groups_of_which_it_is_told_by_a_voter_alone() -> None:
+def test_a_peer_that_votes_for_all_votes_in_groups_known_only_from_a_voter() -> None:
     world = band(4, 1, "vote_for_all")
     echo, voter = world.peers[-1], world.peers[0]
     tape = Tape(world)
@@ -197,7 +197,7 @@ def test_parts_that_nobody_committed_go_into_nothing(name: str) -> None:
     world.quiesce(120.0)
 
 
-def test_whoever_repeats_itself_repeats_older_statements_of_others_as_well() -> None:
+def test_a_peer_that_repeats_itself_repeats_older_statements_of_others_as_well() -> None:
     world = band(4, 1, "say_again")
     culprit = world.peers[-1]
     heard: list[Statement] = []

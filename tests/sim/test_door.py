@@ -140,7 +140,7 @@ def test_an_invite_lets_in_as_many_as_it_says(seed: int, fragments: int) -> None
         assert later == ids(*staying)
 
 
-def test_who_came_before_an_invite_expired_stays() -> None:
+def test_a_peer_that_came_before_its_invite_expired_stays() -> None:
     run = Gathering(4)
     early, late = run.others[:3], run.others[3]
     run.invite(*early, late, expires=8 * INTERVAL_SECONDS)
@@ -195,7 +195,7 @@ def test_a_withdrawn_invite_takes_its_peers_along_but_for_those_that_are_named(s
     assert run.seated(before + 3) == ids(*staying)
 
 
-def test_who_was_away_hears_that_its_invite_was_withdrawn() -> None:
+def test_a_peer_that_was_away_hears_that_its_invite_was_withdrawn() -> None:
     run = Gathering(5)
     friends, guest = run.others[:4], run.others[4]
     run.invite(*friends)
@@ -213,7 +213,7 @@ def test_who_was_away_hears_that_its_invite_was_withdrawn() -> None:
     assert run.seated(before) == ids(run.organiser, *friends)
 
 
-def test_what_a_co_organiser_grants_ends_with_its_office() -> None:
+def test_invites_of_a_co_organiser_end_with_its_office() -> None:
     run = Gathering(6)
     deputy, friends, used_invites = run.others[0], run.others[1:4], run.others[4:]
     run.invite(deputy, *friends)

@@ -22,7 +22,7 @@ def test_nor_do_they_where_fragments_follow_each_other() -> None:
 
 
 @pytest.mark.slow
-def test_nobody_waits_long_for_the_joins_of_ghosts() -> None:
+def test_leaders_do_not_wait_long_for_the_joins_of_ghosts() -> None:
     calm = versions_later(0)
     assert versions_later(HONEST) > 0.9 * calm
     assert versions_later(2 * PEERS_PER_GROUP_MAX, intervals=12) > 0.9 * calm / 2

@@ -74,7 +74,7 @@ def test_a_newcomer_begins_at_the_heads_and_contributes(links: LinkFaults, seed:
 
 
 @pytest.mark.parametrize("seed", [0, *extra(range(1, 4))])
-def test_whoever_comes_back_after_long_counts_no_work_twice(seed: int) -> None:
+def test_a_peer_that_comes_back_after_long_counts_no_work_twice(seed: int) -> None:
     """The simulator's judge compares each version's counts with each peer's contributions, across restarts."""
     world = long_run(seed=seed)
     returner = world.peers[2]

@@ -203,7 +203,9 @@ class LateAndMute(VirtualPeer):
 
 @pytest.mark.parametrize("seed", [0, *extra([1, 2])])
 @pytest.mark.parametrize(("links", "redone"), [(LINKS, True), (SLOW, False)], ids=["fast", "slow"])
-def test_what_nobody_has_looked_into_yet_is_not_vouched_for(links: LinkFaults, redone: bool, seed: int) -> None:
+def test_a_result_that_no_member_has_inspected_yet_is_not_vouched_for(
+    links: LinkFaults, redone: bool, seed: int
+) -> None:
     """Once its result came just when it was time to sign, and all twelve versions held the made-up bytes."""
     world = swarm(6, seed=seed, links=links)
     culprit = world.peers[3]

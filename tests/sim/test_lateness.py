@@ -42,7 +42,7 @@ def flags(world: World, peer: VirtualPeer, at_version: int) -> list[bool]:
 
 
 @pytest.mark.parametrize("seed", [0, *extra([1])])
-def test_who_is_slower_than_the_others_but_in_time_counts_in_every_version(seed: int) -> None:
+def test_a_slow_peer_that_is_in_time_counts_in_every_version(seed: int) -> None:
     world, slow, seconds = with_slow_parts(seed)
     seconds["late"] = SLOW_SECONDS
     first = version(world.peers[0]) + 2
@@ -52,7 +52,7 @@ def test_who_is_slower_than_the_others_but_in_time_counts_in_every_version(seed:
 
 
 @pytest.mark.parametrize("seed", [0, *extra([1])])
-def test_who_was_too_late_for_a_while_counts_again_in_time_however_slow(seed: int) -> None:
+def test_a_peer_that_was_too_late_for_a_while_counts_again_in_time_however_slow(seed: int) -> None:
     world, slow, seconds = with_slow_parts(seed)
     seconds["late"] = LATE_SECONDS
     run_to_version(world, version(world.peers[0]) + 3, 200.0)

@@ -121,7 +121,7 @@ def test_without_bounds_they_would_have_most_of_every_group() -> None:
     assert max(len(farm.keys.intersection(members)) / len(members) for members in rosters) > 0.5
 
 
-def test_nobody_follows_a_leader_that_admits_its_accomplices() -> None:
+def test_members_do_not_follow_a_leader_that_admits_its_accomplices() -> None:
     world = swarm(HONEST, OPEN, trust=TrustSpec(network_share=0.25), seed=3)
     run_to_version(world, 1)
     stuffs = leader(world)

@@ -63,7 +63,7 @@ def go_on(world: World, staying: Sequence[VirtualPeer], versions: int = 4) -> No
 
 
 @pytest.mark.parametrize("seed", [0, *extra(range(1, 4))])
-def test_who_is_shown_out_has_no_seat_two_versions_later(seed: int) -> None:
+def test_a_removed_peer_has_no_seat_two_versions_later(seed: int) -> None:
     """The order comes in the middle of a round."""
     world = begin(seed)
     world.run(0.37 * INTERVAL_SECONDS)
@@ -76,7 +76,7 @@ def test_who_is_shown_out_has_no_seat_two_versions_later(seed: int) -> None:
     assert all(len(roster) == PEERS - 1 for roster in rosters_since(staying[0], before + 3))
 
 
-def test_who_was_away_meanwhile_does_not_come_back() -> None:
+def test_a_peer_removed_while_away_does_not_come_back() -> None:
     world = begin()
     ann = world.peers[ANN]
     world.crash(ann)
@@ -90,7 +90,7 @@ def test_who_was_away_meanwhile_does_not_come_back() -> None:
     assert shown_out(ann) == {ann.me}
 
 
-def test_who_was_away_while_another_was_shown_out_learns_it() -> None:
+def test_a_peer_away_while_another_was_removed_learns_it() -> None:
     world = begin()
     bob = world.peers[BOB]
     world.crash(bob)
@@ -102,7 +102,7 @@ def test_who_was_away_while_another_was_shown_out_learns_it() -> None:
     assert shown_out(bob) == {world.peers[ANN].me}
 
 
-def test_who_was_away_learns_every_one_of_many_orders() -> None:
+def test_a_peer_that_was_away_learns_every_one_of_many_orders() -> None:
     """There are more orders than one note holds."""
     world = begin()
     bob, organiser = world.peers[BOB], world.peers[ORGANISER]
@@ -120,7 +120,7 @@ def test_who_was_away_learns_every_one_of_many_orders() -> None:
     assert {len(shown_out(peer)) for peer in world.peers} == {40}
 
 
-def test_who_is_let_in_again_has_a_seat_again() -> None:
+def test_a_readmitted_peer_has_a_seat_again() -> None:
     world = begin()
     order(world, ORGANISER, ANN, revoked=True, serial=1)
     staying = [peer for peer in world.peers if peer is not world.peers[ANN]]
@@ -159,7 +159,7 @@ def test_each_side_of_a_partition_shows_somebody_out() -> None:
     assert all(shown_out(peer) == {world.peers[ANN].me, world.peers[2].me} for peer in staying)
 
 
-def test_what_a_co_organiser_ordered_ends_with_its_office() -> None:
+def test_orders_of_a_co_organiser_end_with_its_office() -> None:
     world = begin()
     order(world, DEPUTY, ANN, revoked=True, serial=1)
     world.run(3 * INTERVAL_SECONDS)
@@ -190,7 +190,7 @@ def test_two_co_organisers_who_show_each_other_out_are_both_out_until_the_organi
     assert all(shown_out(peer) == both - {world.peers[first].me} for peer in staying)
 
 
-def test_nobody_else_gives_orders() -> None:
+def test_other_peers_give_no_orders() -> None:
     world = begin()
     stranger = world.peers[BOB]
     run_id = world.manifest.run_id

@@ -173,7 +173,7 @@ def fork_of(world: World, index: int) -> int:
     return max(one for one in range(first.version + 1) if first.digest_at(one) == second.digest_at(one))
 
 
-def test_who_shows_the_same_lineage_twice_is_followed_in_every_fragment() -> None:
+def test_a_peer_that_shows_the_same_lineage_twice_is_followed_in_every_fragment() -> None:
     world = parted(seed=1)
     won, lost = winner_first(world, list(range(FRAGMENTS)))
     asker = Asker(world, lost[0], won[0])
@@ -188,7 +188,7 @@ def test_who_shows_the_same_lineage_twice_is_followed_in_every_fragment() -> Non
 
 
 @pytest.mark.parametrize("change_after", [2, *extra([1, 3])])
-def test_who_changes_over_between_its_answers_leads_nobody_into_two_lineages(change_after: int) -> None:
+def test_a_peer_that_changes_over_between_its_answers_leads_no_other_into_two_lineages(change_after: int) -> None:
     """Its first answers are about a lineage that it has left by now, and that one wins in these fragments."""
     world = parted(seed=1)
     won, lost = winner_first(world, list(range(change_after)))

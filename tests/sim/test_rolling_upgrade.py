@@ -178,7 +178,7 @@ def test_peers_come_back_as_the_other_version_one_after_the_other(upgrade: Upgra
 
 @pytest.mark.parametrize("newer", [slice(0, 6, 2), slice(1, 6, 2)], ids=["older culprit", "newer culprit"])
 @pytest.mark.parametrize("kind", ["commit", "vote"])
-def test_who_says_two_things_is_convicted_in_both_versions(upgrade: Upgrade, kind: str, newer: slice) -> None:
+def test_a_peer_that_says_two_things_is_convicted_in_both_versions(upgrade: Upgrade, kind: str, newer: slice) -> None:
     """Evidence holds the signed bytes, so a peer that does not know the extra field comes to the same verdict."""
     world, culprit, others = hostile_world(upgrade, newer, two_faced=frozenset({kind}))
     run_until(world, lambda: banned_by(others, culprit), 60 * INTERVAL_SECONDS)
@@ -189,7 +189,7 @@ def test_who_says_two_things_is_convicted_in_both_versions(upgrade: Upgrade, kin
 
 
 @pytest.mark.parametrize("newer", [slice(0, 6, 2), slice(1, 6, 2)], ids=["older culprit", "newer culprit"])
-def test_who_reduces_falsely_is_convicted_in_both_versions(upgrade: Upgrade, newer: slice) -> None:
+def test_a_peer_that_reduces_falsely_is_convicted_in_both_versions(upgrade: Upgrade, newer: slice) -> None:
     """This evidence holds a bundle, a result and an exhibit, which its author encodes again from a refutation."""
     world, culprit, others = hostile_world(upgrade, newer, cheats=True)
     run_until(world, lambda: banned_by(others, culprit), 60 * INTERVAL_SECONDS)

@@ -98,7 +98,7 @@ def test_late_comers_do_not_all_ask_the_same_few() -> None:
     assert max(asked.values()) < len(late) / 2
 
 
-def test_whoever_starts_looks_often_at_first_as_real_peers_do() -> None:
+def test_a_starting_peer_looks_often_at_first_as_real_peers_do() -> None:
     """Else ten thousand peers that start together find each other minutes later, after every version in between."""
     assert (EAGER_SECONDS, EAGER_SHARE) == (presence_loop.EAGER_SECONDS, presence_loop.EAGER_SHARE)
     crowd = ScaleRun(1, seed=0, deaths_per_version=0.0, pace=PACE)

@@ -277,7 +277,7 @@ def test_lost_parts_are_asked_for() -> None:
     finish(world)
 
 
-def test_who_misses_all_votes_and_the_certificate_learns_of_the_version() -> None:
+def test_a_peer_that_misses_all_votes_and_the_certificate_learns_of_the_version() -> None:
     world = swarm(5)
     run_to_version(world, 2)
     deaf = world.peers[3]
@@ -367,7 +367,7 @@ def test_a_partition_whose_reducer_is_silent_is_reduced_by_the_next_in_order() -
     finish(world)
 
 
-def test_who_proposes_second_finishes_a_round_whose_leader_died_after_a_redo() -> None:
+def test_the_second_proposer_finishes_a_round_whose_leader_died_after_a_redo() -> None:
     world = swarm(5)
     run_to_version(world, 2)
     tape, silent, victim = Tape(world), leader(world, 1), leader(world)
@@ -589,7 +589,7 @@ def test_two_halves_become_one_lineage_again(pace: PaceSpec, lost_answers: int) 
 
 
 @pytest.mark.parametrize("duplication", [1.0, *extra([0.0])])
-def test_who_came_to_one_of_two_halves_late_counts_for_it(duplication: float) -> None:
+def test_a_peer_that_came_late_to_one_of_two_halves_counts_for_it(duplication: float) -> None:
     """The other half has more tokens in the versions before that, and learns of its signature in the second answer.
 
     Answers may come twice, and late.
@@ -706,7 +706,7 @@ def test_one_peer_drains_and_leaves_while_the_others_go_on() -> None:
 # -- catching up costs little
 
 
-def test_who_computed_a_version_itself_does_not_fetch_it() -> None:
+def test_a_peer_that_computed_a_version_itself_does_not_fetch_it() -> None:
     world = swarm(5)
     tape = Tape(world)
     run_to_version(world, 20)

@@ -189,7 +189,7 @@ def longest_gap(tape: Tape) -> float:
 
 
 @pytest.mark.parametrize(("count", "seed"), [(4, 0), *extra([(7, 0), (4, 1), (7, 1)])])
-def test_what_a_third_misses_and_a_third_doubts_is_reduced_again(count: int, seed: int) -> None:
+def test_a_result_that_a_third_misses_and_a_third_doubts_is_reduced_again(count: int, seed: int) -> None:
     """Neither was more than a third, so the result was proposed, but too few were convinced for others to follow."""
     tape = plotted(swarm(count, seed=seed), Chooser, SECONDS)
     assert longest_gap(tape) < 2 * PACE.round_seconds
@@ -198,7 +198,7 @@ def test_what_a_third_misses_and_a_third_doubts_is_reduced_again(count: int, see
 
 
 @pytest.mark.parametrize(("count", "seed"), [(4, 0), *extra([(7, 0), (4, 1), (7, 1)])])
-def test_who_is_given_a_result_with_the_proposal_votes_in_time(count: int, seed: int) -> None:
+def test_a_member_that_gets_a_result_with_the_proposal_votes_in_time(count: int, seed: int) -> None:
     """Once it waited for openings until the attempt was over; all others had voted, and were locked for 3 deadlines."""
     tape = plotted(swarm(count, seed=seed), Laggard, LONG_SECONDS)
     assert longest_gap(tape) < 8 * PACE.round_seconds
@@ -219,7 +219,7 @@ def test_a_leader_proposes_no_checks_from_before_its_own_redo(count: int, seed: 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("false_share", "held_share_max"), [(0.1, 0.2), (0.05, 0.6)])
-def test_who_doubts_a_result_does_not_count_for_it(
+def test_a_member_that_doubts_a_result_does_not_count_for_it(
     false_share: float, held_share_max: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A third of voters counted even with doubters: one of seven whose draw missed, with two hostile, was enough."""

@@ -69,7 +69,7 @@ def follows(peer: VirtualPeer, made: list[Certificate]) -> bool:
 
 @pytest.mark.parametrize("keys", [1, PEERS_PER_GROUP_MAX])
 @pytest.mark.parametrize("stalled", [False, True])
-def test_what_fresh_keys_certify_is_adopted_by_nobody(keys: int, stalled: bool) -> None:
+def test_versions_of_fresh_keys_are_adopted_by_no_honest_peer(keys: int, stalled: bool) -> None:
     """This holds even while no honest peer reaches another and nothing has been certified for long."""
     world = swarm(HONEST)
     run_to_version(world, 3)
@@ -104,7 +104,7 @@ def test_one_of_the_active_set_does_not_lead_the_others_away_with_strangers() ->
 
 
 @pytest.mark.parametrize(("intervals", "seconds"), [(4, 1.0), (20, 3.0), *extra([(4, 0.0), (20, 0.0)])])
-def test_nobody_is_led_away_in_the_moment_in_which_all_meet_again(intervals: int, seconds: float) -> None:
+def test_honest_peers_are_not_led_away_when_all_meet_again(intervals: int, seconds: float) -> None:
     """That a peer sees nobody yet does not prove that few are left."""
     world = swarm(HONEST)
     run_to_version(world, 3)
@@ -127,7 +127,9 @@ def test_nobody_is_led_away_in_the_moment_in_which_all_meet_again(intervals: int
     [(3, 2, 4), *extra([(5, 1, 4), (2, 1, 7)])],
     ids=["two in each", "one in each", "late"],
 )
-def test_those_who_are_few_in_each_other_fragment_lead_nobody_away(fragments: int, each: int, intervals: int) -> None:
+def test_peers_that_are_few_in_each_other_fragment_lead_no_other_away(
+    fragments: int, each: int, intervals: int
+) -> None:
     """They are fewer than a third in each fragment's groups but the first, where they have no seat; together many."""
     world = swarm(HONEST + each * (fragments - 1), PACE.model_copy(update={"fragments": fragments}))
     honest, hostile = world.peers[:HONEST], world.peers[HONEST:]

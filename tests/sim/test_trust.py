@@ -42,7 +42,7 @@ def banned_by_all(world: World, culprit: VirtualPeer) -> bool:
 
 
 @pytest.mark.parametrize("kind", ROUND_KINDS)
-def test_whoever_says_two_things_is_banned_by_everybody(kind: str) -> None:
+def test_a_peer_that_says_two_things_is_banned_by_all(kind: str) -> None:
     world, culprit = hostile_world({"two_faced": frozenset({kind})})
     run_until(world, lambda: banned_by_all(world, culprit), 3 * ROUNDS_TO_BAN * INTERVAL_SECONDS)
     assert version(world.peers[0]) <= 2 + ROUNDS_TO_BAN

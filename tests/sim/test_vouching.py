@@ -247,7 +247,7 @@ def check_nothing_made_up(world: World, kind: type[Plotter]) -> None:
 
 
 @pytest.mark.parametrize(("count", "seed"), [(4, 0), *extra([(7, 1), (4, 1), (7, 0)])])
-def test_nobody_votes_for_what_one_could_not_look_into_and_a_third_doubt(count: int, seed: int) -> None:
+def test_members_do_not_vote_for_a_result_that_one_could_not_inspect_and_a_third_doubt(count: int, seed: int) -> None:
     """Once doubters and starved members voted for it, so such a leader's made-up result was certified."""
     check_nothing_made_up(swarm(count, seed=seed), Starver)
 
@@ -260,7 +260,7 @@ def test_a_redo_does_not_hide_what_nobody_could_look_into(seed: int) -> None:
 
 @pytest.mark.parametrize(("kind", "share", "deadlines"), [(Hider, 0.6, 2), (Dimmer, 0.3, 4)])
 @pytest.mark.parametrize(("count", "seed"), [(4, 0), *extra([(4, 1), (7, 0), (7, 1)])])
-def test_who_is_shown_nothing_of_what_is_right_follows_the_others(
+def test_a_member_that_is_shown_no_right_leaves_follows_the_others(
     count: int, seed: int, kind: type[Hider], share: float, deadlines: int
 ) -> None:
     """Once it did not vote, and all others, which had voted, were locked for three deadlines each time."""

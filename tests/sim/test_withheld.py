@@ -87,7 +87,7 @@ class Withheld:
 
 
 @pytest.mark.parametrize("seed", [0, *extra([1])])
-def test_what_was_made_after_locks_ran_out_stays_when_the_certificate_is_shown(
+def test_versions_made_after_locks_ran_out_stay_when_the_certificate_is_shown(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     withheld = Withheld(seed, monkeypatch)
@@ -110,7 +110,9 @@ def test_the_watcher_sees_that_what_most_signed_last_is_left(monkeypatch: pytest
 
 
 @pytest.mark.parametrize("seed", [0, *extra([1])])
-def test_who_is_bound_by_a_vote_that_never_counts_follows_no_few(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_peer_bound_by_a_vote_that_never_counts_does_not_follow_few(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The lock of three deadlines lasts longer than six intervals here, and peers wait longer for locked ones."""
     withheld = Withheld(seed, monkeypatch)
     world = withheld.world
@@ -124,7 +126,9 @@ def test_who_is_bound_by_a_vote_that_never_counts_follows_no_few(seed: int, monk
     assert min(map(version, withheld.honest)) > withheld.fork
 
 
-def test_nobody_follows_few_when_the_longest_lock_ends_while_most_are_here(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_honest_peers_do_not_follow_few_when_the_longest_lock_ends_while_most_are_here(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Attempts with doubled deadlines bind for longer than peers wait after a first attempt."""
     withheld = Withheld(0, monkeypatch)
     world = withheld.world
@@ -144,7 +148,7 @@ def test_nobody_follows_few_when_the_longest_lock_ends_while_most_are_here(monke
 
 
 @pytest.mark.parametrize("intervals", [24, *extra([60])])
-def test_what_nobody_serves_is_left_alone_whatever_is_shown_behind_it(
+def test_a_version_that_no_peer_serves_is_left_alone_whatever_is_shown_behind_it(
     intervals: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All its voters restart, so only hostile peers have its bytes; nobody follows the versions after it."""

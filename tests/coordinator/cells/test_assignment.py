@@ -102,7 +102,7 @@ def test_work_is_in_a_version_if_every_leader_brought_just_that() -> None:
     assert not is_included(line(2, 4), (), (), ABOVE)
 
 
-def test_what_a_cell_brings_fits_into_a_commitment() -> None:
+def test_the_work_of_a_cell_fits_into_a_commitment() -> None:
     assert total((line(1, COUNT_MAX), line(2, COUNT_MAX))) == (COUNT_MAX, COUNT_MAX)
 
 
@@ -166,7 +166,7 @@ def test_a_cell_is_what_its_head_signed() -> None:
     assert (below.leader, below.head) == (CLUB.ids[4], CLUB.ids[0])
 
 
-def test_who_leads_a_cell_brings_it_into_its_heads_own_and_into_no_other() -> None:
+def test_a_cell_leader_brings_it_into_its_heads_own_cell_and_into_no_other() -> None:
     own, flat = read_cell(cell(0, 0, ward(0), height=2), CHAIN), read_cell(cell(0, 0, ward(0)), CHAIN)
     below, other = read_cell(cell(0, 4, ward(4), ward(5)), CHAIN), read_cell(cell(0, 5, ward(4), ward(5)), CHAIN)
     assert [one.tiers for one in (own, flat, below, other)] == [1, 1, 2, 2]

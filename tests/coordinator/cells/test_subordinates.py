@@ -81,7 +81,7 @@ def test_many_keys_of_one_network_leave_room_to_others() -> None:
     assert wards.gathered == {}
 
 
-def test_who_asks_again_takes_no_second_place() -> None:
+def test_a_ward_that_asks_again_takes_no_second_place() -> None:
     wards = wards_of(*FIRST, FIRST[0])
     assert len(wards.gathered) == WARDS_MAX // 4
 

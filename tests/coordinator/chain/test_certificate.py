@@ -155,7 +155,7 @@ def test_work_that_is_in_no_partition_is_not_counted() -> None:
     assert outcome.included_in(PEERS[9]) == (False, False)
 
 
-def test_what_is_credited_is_measured_by_those_who_are_in_the_version() -> None:
+def test_credit_is_measured_by_the_peers_in_the_version() -> None:
     chain = chain_of(core())
     claims = (100, 300, 10**9, 10**9, 10**9)
     contributors = tuple(Contributor(peer=peer, tokens=one, steps=1) for peer, one in zip(PEERS, claims, strict=False))

@@ -118,7 +118,7 @@ def test_each_fragment_goes_to_exactly_one_of_two_lineages(
 
 
 @given(st.tuples(ANY, ANY), st.tuples(ANY, ANY))
-def test_nobody_is_kept_changing_over_by_what_is_shown(one: tuple[Pieces, ...], other: tuple[Pieces, ...]) -> None:
+def test_shown_branches_do_not_keep_a_peer_changing_over(one: tuple[Pieces, ...], other: tuple[Pieces, ...]) -> None:
     """It is shown two lineages again and again: one fragment, the other, or both."""
     own, both = lineage(one, b"one"), [lineage(one, b"one"), lineage(other, b"other")]
     for _ in range(4):
@@ -147,7 +147,7 @@ def test_two_honest_sides_never_refuse_each_other_for_good(one: tuple[Pieces, ..
     assert not left_over(lineage(one, b"one"), lineage(other, b"other"), ())
 
 
-def test_what_most_signed_after_long_stays() -> None:
+def test_a_branch_that_most_signed_after_long_stays() -> None:
     """Four of ten were cut off for long, then went on with three that were not; three more are hostile."""
     ten = PEERS[:10]
     base = grown(chain_of(core(founders=ten)), 2, ten)
@@ -157,7 +157,7 @@ def test_what_most_signed_after_long_stays() -> None:
     assert fragments_won({0: made}, {0: (2, gone_on)})
 
 
-def test_who_was_led_to_a_great_height_for_a_moment_does_not_count_there() -> None:
+def test_a_peer_led_to_a_great_height_for_a_moment_does_not_count_there() -> None:
     """Two of seven made 300 versions at once; three more signed there one after another, and went back."""
     seven = PEERS[:7]
     base = grown(chain_of(core(founders=seven)), 2, seven)
@@ -192,7 +192,7 @@ def test_signers_count_once_and_only_if_they_were_active_at_the_fork() -> None:
     assert with_strangers.signers == without.signers == 2
 
 
-def test_what_most_signed_later_wins_however_many_signed_the_other_before() -> None:
+def test_the_branch_that_most_signed_later_wins_however_many_signed_the_other_before() -> None:
     """Four of five voted for a certificate that was withheld from them, and went on after their locks ran out."""
     base = stem()
     withheld, gone_on = branch(base, 1, FIVE, b"withheld", 10**9), branch(base, 2, FIVE[:3], b"on")
@@ -263,14 +263,14 @@ def test_fragments_are_compared_together() -> None:
     assert fragments_won(ours, theirs) == {0, 1, 2}
 
 
-def test_who_supersedes_in_one_fragment_alone_wins_in_all() -> None:
+def test_a_branch_that_alone_supersedes_in_one_fragment_wins_in_all() -> None:
     three, two = (PEERS[0], PEERS[1], PEERS[4]), PEERS[2:4]
     first, second = (lineage(([(3, half)],) * 2, half[0].encode()) for half in (three, two))
     assert fragments_won(second, seen(first)) == {0, 1}
     assert not fragments_won(first, seen(second))
 
 
-def test_what_most_signed_is_not_undone_because_of_another_fragment() -> None:
+def test_a_branch_that_most_signed_is_not_undone_because_of_another_fragment() -> None:
     """Four of five went back to an earlier attempt in one fragment, and have gone on for long in the other.
 
     There they are shown a withheld version, or versions that one key made by itself in no time.
@@ -312,7 +312,7 @@ def test_the_newest_shared_version_is_the_ancestor() -> None:
     assert ancestor(ours, (bytes(32),)) is None
 
 
-def test_what_is_asked_for_is_bounded() -> None:
+def test_the_digests_that_are_asked_for_are_bounded() -> None:
     assert len(known_digests(stem(100))) <= LINEAGE_DEPTH_MAX + 1
     assert len(known_digests(branch(stem(1), 1022, FIVE[:1], b"few"))) <= LINEAGE_DEPTH_MAX + 1
     assert len(known_digests(stem(3))) == 4
@@ -336,7 +336,7 @@ def test_a_part_of_our_own_chain_is_no_fork() -> None:
     assert continuation(ours, ()) is None
 
 
-def test_what_does_not_hold_together_is_ignored() -> None:
+def test_certificates_that_do_not_follow_each_other_are_ignored() -> None:
     base = stem(3)
     theirs = branch(base, 4, FIVE[:4], b"t").after(3, 9)
     assert continuation(base, theirs[1:]) is None
@@ -367,7 +367,7 @@ def test_no_depth_protects_what_few_made() -> None:
     assert continuation(most, theirs.after(20, 3)) is None
 
 
-def test_what_fewer_signed_last_undoes_no_long_work_of_few() -> None:
+def test_a_version_that_fewer_signed_last_undoes_no_long_work_of_few() -> None:
     """One of four withheld its vote, one was away, and two went on for long with others."""
     four = PEERS[:4]
     base = grown(chain_of(core(founders=four)), 20, four)
@@ -393,7 +393,7 @@ def test_a_fork_is_found_however_many_others_lie_between() -> None:
         assert found[0] == base.version
 
 
-def test_what_few_made_long_ago_is_settled() -> None:
+def test_versions_that_few_made_long_ago_are_settled() -> None:
     """Credit for it is summed up by then, and invites may point there."""
     few = branch(stem(2), UNSETTLED_VERSIONS + 1, FIVE[:2], b"few")
     assert few.truncated(UNSETTLED_VERSIONS).minority_since == 2
@@ -406,7 +406,7 @@ def test_all_versions_are_named_down_to_an_ordinary_horizon() -> None:
     assert known_digests(chain) == tuple(chain.digest_at(version) for version in range(100, 35, -1))
 
 
-def test_what_few_began_is_known_after_a_restart() -> None:
+def test_a_branch_that_few_began_is_known_after_a_restart() -> None:
     few = branch(stem(2), 100, FIVE[:2], b"few")
     kept = few.certificates[:]
     assert Chain.holding(few.rules, 0, few.genesis, kept).minority_since == few.minority_since == 2

@@ -98,7 +98,7 @@ def test_sybils_of_one_leader_take_a_quarter_of_its_roster() -> None:
     assert gathered.lacking(frozenset(group.members), frozenset()) == []  # peers that have to wait are not asked for
 
 
-def test_who_has_to_wait_is_not_waited_for() -> None:
+def test_a_newcomer_that_has_to_wait_is_not_waited_for() -> None:
     gathered = gathering(range(24))
     assert gathered.due_at() > NOW
     assert issued(gathered)  # all live peers that have room have joined

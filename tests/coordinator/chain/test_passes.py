@@ -86,7 +86,7 @@ def test_lanes_are_those_of_the_newest_version_s_contributors() -> None:
     assert {one.version for one in found} == {2}
 
 
-def test_who_was_in_the_group_and_brought_nothing_leaves_no_gap() -> None:
+def test_a_member_that_brought_nothing_leaves_no_gap() -> None:
     chain = CLUB.chain()
     one = (Contributor(peer=CLUB.ids[2], tokens=1, steps=1),)
     newest = CLUB.certify(chain, range(6), contributors=one)

@@ -129,7 +129,7 @@ def test_where_a_group_is_replaced_at_once_all_certificates_are_shown() -> None:
     assert check(apart) == 2
 
 
-def test_whoever_came_later_shows_the_newest_ones() -> None:
+def test_a_peer_that_came_later_shows_the_newest_certificates() -> None:
     assert list(proving((), LONG[10:], MEMORY)) == LONG[-MEMORY - 1 :]
     assert skipping((), LONG[10:]) == []
 

@@ -149,7 +149,7 @@ def test_only_the_tail_of_that_head_is_taken() -> None:
             chain_of_tail(empty(), 34, head, wrong)
 
 
-def test_what_is_not_kept_has_no_tail() -> None:
+def test_a_version_that_is_not_kept_has_no_tail() -> None:
     assert tail(LONG[0], LONG[0].first_version - 1) == ()
     assert tail(LONG[0], 41) == ()
     assert len(tail(LONG[0], LONG[0].first_version)) == ACTIVE_CERTIFICATES
@@ -230,7 +230,7 @@ def test_a_version_that_nobody_serves_leads_back_to_the_heads_and_no_further() -
     assert (machine.held, machine.ready) == (0, False)
 
 
-def test_whoever_comes_back_holds_what_it_held_until_it_has_caught_up() -> None:
+def test_a_returned_peer_holds_its_state_until_it_has_caught_up() -> None:
     own = [CLUB.grow(empty(fragment), *[EVERYONE] * 3) for fragment in range(2)]
     returner = engine(own)
     returner.begin_at(chains_at(WAYPOINT.version), NOW)

@@ -55,7 +55,7 @@ def test_the_askers_remembered_are_bounded() -> None:
 
 
 @pytest.mark.parametrize("question", [ASK, OLD_JOIN], ids=["chain", "old version"])
-def test_whoever_asks_without_end_gets_what_is_everybodys_and_nobody_else_waits(question: Message) -> None:
+def test_an_endless_asker_gets_its_common_share_and_keeps_no_other_waiting(question: Message) -> None:
     """It asks 50 questions a second for two minutes, after it has used up its allowance at once."""
     engine, seconds = engine_with(), 120
     page = given(engine, FRIEND, question)

@@ -24,7 +24,7 @@ def patient_rounds(lateness: Lateness, stage: Stage = PART) -> list[int]:
     return [number for number in ROUNDS if not lateness.hurried({SLOW}, stage, number)]
 
 
-def test_who_misses_is_waited_for_ever_more_rarely_and_at_once_again_when_it_comes() -> None:
+def test_a_peer_that_misses_is_waited_for_ever_more_rarely_and_at_once_again_when_it_comes() -> None:
     lateness = Lateness()
     assert patient_rounds(lateness) == list(ROUNDS)
     for misses in range(1, MISSES_MAX + 2):
@@ -52,7 +52,7 @@ def test_it_is_bounded_and_forgets_the_oldest() -> None:
     assert (PeerId("peer0"), PART) not in lateness.misses
 
 
-def test_who_was_awaited_until_the_end_is_remembered_and_nobody_else() -> None:
+def test_only_a_peer_awaited_until_the_end_is_remembered() -> None:
     lateness = Lateness()
     patience = Waits(PEERS[0], lateness, GROUP).at(PART, TIMELINE)
     assert patience.lasts({SLOW, OTHER}, END, 100.0)
@@ -61,7 +61,7 @@ def test_who_was_awaited_until_the_end_is_remembered_and_nobody_else() -> None:
     assert lateness.misses == {(SLOW, PART): 1}
 
 
-def test_who_comes_late_to_a_stage_itself_blames_nobody() -> None:
+def test_a_peer_that_comes_late_to_a_stage_blames_no_other() -> None:
     lateness = Lateness()
     patience = Waits(PEERS[0], lateness, GROUP).at(PART, TIMELINE)
     assert patience.lasts({SLOW}, END, END - MOMENT / 2)
@@ -84,7 +84,7 @@ def test_one_moment_is_all_that_somebody_tardy_has_in_a_round_until_it_comes() -
     assert lateness.hurried({SLOW}, PART, 1) == frozenset()
 
 
-def test_who_let_us_wait_at_one_stage_has_a_moment_at_the_next_and_is_known_there_if_it_misses_that() -> None:
+def test_a_peer_late_at_one_stage_has_a_moment_at_the_next_and_is_known_there_if_it_misses_that() -> None:
     lateness = Lateness()
     waits = Waits(PEERS[0], lateness, GROUP_OF_ROUND_ONE)
     parts, results = waits.at(PART, TIMELINE), waits.at(RESULT, TIMELINE)
@@ -99,7 +99,7 @@ def test_who_let_us_wait_at_one_stage_has_a_moment_at_the_next_and_is_known_ther
     assert lateness.misses == {(SLOW, RESULT): 1}
 
 
-def test_who_has_not_committed_has_a_moment_too_but_we_ourselves_and_whoever_comes_have_all_their_time() -> None:
+def test_a_member_without_a_commitment_has_a_moment_but_we_and_those_that_come_have_all_their_time() -> None:
     lateness = Lateness()
     waits = Waits(PEERS[0], lateness, GROUP_OF_ROUND_ONE)
     waits.give_up({SLOW, OTHER, PEERS[0]})

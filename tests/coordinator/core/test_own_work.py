@@ -39,7 +39,7 @@ def rival(fork: int, versions: int = 2, roster: tuple[PeerId, ...] = WINNERS, sa
     return grown(STEM.truncated(fork), versions, roster, salt)
 
 
-def test_what_only_the_branch_left_holds_is_taken_back_once() -> None:
+def test_work_that_only_the_branch_left_holds_is_taken_back_once() -> None:
     own_work = counted(grown(STEM, 3, LOSERS, b"ours"))
     assert not own_work.has_new_steps(5)
     assert own_work.take_back(rival(2)) == Returned(3, 3 * TOKENS)
@@ -47,7 +47,7 @@ def test_what_only_the_branch_left_holds_is_taken_back_once() -> None:
     assert own_work.take_back(rival(2)) is None
 
 
-def test_what_the_other_branch_holds_too_stays_counted() -> None:
+def test_work_that_the_other_branch_holds_too_stays_counted() -> None:
     ours = grown(STEM, 3, LOSERS, b"ours")
     assert counted(ours).take_back(ours) is None
     assert counted(ours).take_back(grown(ours, 2, FIVE, b"more")) is None
@@ -58,7 +58,7 @@ def test_a_chain_that_is_shorter_than_ours_holds_no_more_than_it_has() -> None:
     assert counted(grown(STEM, 3, LOSERS, b"ours")).take_back(rival(2, versions=1)) == Returned(3, 3 * TOKENS)
 
 
-def test_whoever_brought_nothing_takes_nothing_back() -> None:
+def test_a_peer_that_brought_nothing_takes_nothing_back() -> None:
     assert counted(grown(STEM, 3, LOSERS, b"ours"), PEERS[9]).take_back(rival(2)) is None
 
 
@@ -89,7 +89,7 @@ def test_a_branch_that_holds_some_of_our_work_lets_nothing_be_taken_back() -> No
     assert own_work.take_back(grown(STEM, 1, FIVE, b"theirs")) is None
 
 
-def test_what_can_be_taken_back_is_bounded() -> None:
+def test_the_work_that_can_be_taken_back_is_bounded() -> None:
     own_work = counted(grown(STEM, LINEAGE_DEPTH_MAX + 8, LOSERS, b"ours"))
     assert len(own_work.entries) == LINEAGE_DEPTH_MAX
 
@@ -115,14 +115,14 @@ def changed_over(machine: FragmentMachine, to: Chain, now: float) -> Adopt:
     return adopt
 
 
-def test_who_changes_over_brings_its_branch_along() -> None:
+def test_a_peer_that_changes_over_brings_its_branch_along() -> None:
     machine = holding(3)
     adopt = changed_over(machine, rival(2), 5.0)
     assert adopt.ours == Returned(3, 3 * TOKENS)
     assert machine.own_work.has_new_steps(5)
 
 
-def test_who_comes_back_to_the_branch_that_it_left_brings_nothing_of_it() -> None:
+def test_a_peer_that_comes_back_to_the_branch_that_it_left_brings_nothing_of_it() -> None:
     """It may have contributed it to the other branch meanwhile, so its learner begins at the certified state."""
     machine, later = holding(3), grown(grown(STEM, 3, LOSERS, b"ours"), 4, LOSERS, b"later")
     changed_over(machine, rival(2), 5.0)
@@ -130,7 +130,7 @@ def test_who_comes_back_to_the_branch_that_it_left_brings_nothing_of_it() -> Non
     assert adopt.ours == IncludedUnseen(), "with work of ours, and no snapshot of it: the learner begins at this state"
 
 
-def test_who_only_passed_by_another_branch_brings_what_it_held() -> None:
+def test_a_peer_that_only_passed_by_another_branch_brings_what_it_held() -> None:
     """It changes twice before any state comes: only the state that it holds and the final branch count."""
     machine = holding(3)
     machine.switch(rival(2), 2, 5.0)

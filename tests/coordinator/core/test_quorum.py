@@ -116,13 +116,15 @@ gathereds = st.builds(
 
 
 @given(gathereds, paces, st.floats(0, 50), st.floats(0, 50))
-def test_what_is_closed_stays_closed(gathered: Gathered, pace: PaceSpec, now: float, later: float) -> None:
+def test_a_closed_roster_stays_closed(gathered: Gathered, pace: PaceSpec, now: float, later: float) -> None:
     if close_roster(gathered, pace, now)[0]:
         assert close_roster(gathered, pace, now + later)[0]
 
 
 @given(gathereds, paces, st.floats(0, 50))
-def test_nobody_closes_below_min_group_or_without_the_share(gathered: Gathered, pace: PaceSpec, now: float) -> None:
+def test_a_roster_does_not_close_below_min_group_or_without_the_share(
+    gathered: Gathered, pace: PaceSpec, now: float
+) -> None:
     if close_roster(gathered, pace, now)[0]:
         assert gathered.contributors >= pace.min_group
         present = len(gathered.joined & gathered.active)
@@ -130,7 +132,7 @@ def test_nobody_closes_below_min_group_or_without_the_share(gathered: Gathered, 
 
 
 @given(gathereds, paces)
-def test_everybody_closes_in_the_end(gathered: Gathered, pace: PaceSpec) -> None:
+def test_every_roster_closes_in_the_end(gathered: Gathered, pace: PaceSpec) -> None:
     able = gathered.contributors >= pace.min_group
     present = len(gathered.joined & gathered.active) > pace.min_share * len(gathered.active)
     assert close_roster(gathered, pace, 41.0)[0] == (able and (present or gathered.minor_allowed))

@@ -29,7 +29,7 @@ def behind(number=0):
     return state_sync
 
 
-def test_whoever_falls_further_behind_holds_what_it_held():
+def test_a_peer_that_falls_further_behind_holds_what_it_held():
     state_sync = StateSync(CLUB.core(0))
     assert state_sync.complete
     state_sync.fall_behind(OLD, NOW)
@@ -159,7 +159,7 @@ def test_turning_back_gives_what_is_held_and_frees_the_work():
     assert state_sync.again_at is None
 
 
-def test_whoever_began_at_an_invites_heads_never_turns_back_before_them():
+def test_a_peer_that_began_at_an_invites_heads_never_turns_back_before_them():
     state_sync = StateSync(CLUB.core(0))
     state_sync.fall_behind(CLUB.chain(), NOW)
     state_sync.floor = OLD

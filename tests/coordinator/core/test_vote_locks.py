@@ -84,7 +84,7 @@ def test_a_peer_brings_steps_that_no_version_holds():
     assert ledger.has_new_steps(8)
 
 
-def test_what_is_counted_never_grows_less():
+def test_counted_work_never_grows_less():
     ledger = OwnWork(ME)
     ledger.count_all(9)
     ledger.note_contribution(OUTCOME.roster_id, 7)

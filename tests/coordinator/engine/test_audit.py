@@ -80,7 +80,7 @@ def test_it_asks_every_contributor_and_recomputes_once_all_is_here() -> None:
 
 
 @pytest.mark.parametrize("changes", [{"root": digest("other")}, {"partition": 0}, {"turn": 1}, {"group": digest("x")}])
-def test_what_was_not_asked_for_counts_for_nothing(changes: dict[str, object]) -> None:
+def test_unasked_parts_count_for_nothing(changes: dict[str, object]) -> None:
     stand = Stand()
     stand.part(stand.others[0], **changes)
     assert stand.auditor.audit is not None
@@ -126,7 +126,7 @@ def test_a_leaf_that_differs_bans_its_reducer() -> None:
     assert stand.held.reducer in stand.engine.core.bans
 
 
-def test_what_a_spot_check_finds_ends_no_audit() -> None:
+def test_a_spot_check_ends_no_audit() -> None:
     stand = Stand()
     late = Inspected(stand.group.key, stand.engine.core.me, stand.partition, 0, bytes(32), Finding.CONFIRMED)
     assert stand.auditor.on_answer(late, NOW) == []

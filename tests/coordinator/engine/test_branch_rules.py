@@ -65,7 +65,7 @@ def test_a_fork_is_heard_on_only_while_it_is_one() -> None:
     assert not probe.holds_chains
 
 
-def test_what_a_peer_has_shown_is_forgotten_but_not_that_it_was_asked() -> None:
+def test_a_shown_branch_is_forgotten_but_not_that_its_peer_was_asked() -> None:
     probe = ForkProbe(asked={0: NOW}, awaited={0}, answers={0: None}, shown={0: None})
     assert probe.holds_chains
     probe.forget()

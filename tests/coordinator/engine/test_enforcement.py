@@ -101,7 +101,7 @@ def test_a_forged_statement_neither_convicts_nor_hides_the_true_one() -> None:
     assert kept(receive(made, CULPRIT, vote(CULPRIT))) == [CLUB.ids[CULPRIT]]
 
 
-def test_what_a_leader_lists_is_compared_with_what_was_heard() -> None:
+def test_statements_that_a_leader_lists_are_compared_with_those_heard() -> None:
     made = engine()
     receive(made, CULPRIT, CLUB.join(CULPRIT, CHAIN))
     joins = [CLUB.join(one, CHAIN, dialable=one != CULPRIT) for one in range(5) if one != ME]
@@ -114,7 +114,7 @@ def test_a_restart_is_no_contradiction() -> None:
     assert kept(receive(made, CULPRIT, CLUB.join(CULPRIT, CHAIN, boot=boot(CULPRIT, 1), dialable=False))) == []
 
 
-def test_what_two_peers_heard_is_compared() -> None:
+def test_statements_that_two_peers_heard_are_compared() -> None:
     """Each got a different vote; neither knows of the other one until they compare."""
     first, second = engine(ME), engine(OTHER)
     receive(first, CULPRIT, vote(CULPRIT))
@@ -137,7 +137,7 @@ def test_strangers_compare_nothing_with_us() -> None:
     assert receive(made, OTHER, HeardNote(fragment=9, version=0, heard=())) == []
 
 
-def test_what_is_remembered_is_bounded_and_kept_for_those_we_know() -> None:
+def test_memory_of_statements_is_bounded_and_kept_for_peers_that_we_know() -> None:
     count_max, _ = STATEMENT_QUOTAS["join"]
     strangers = range(5, 6 + STATEMENTS_KEPT // 2 // count_max)
     club = Club.of(strangers.stop, founders=5)
@@ -180,7 +180,7 @@ def test_the_rooms_of_one_key_come_to_its_share() -> None:
 
 @pytest.mark.parametrize("filler", ["bytes", "joins", "votes elsewhere"])
 @pytest.mark.parametrize("first", [True, False], ids=["before it lies", "between its lies"])
-def test_who_fills_its_own_share_is_convicted_all_the_same(filler: str, first: bool) -> None:
+def test_a_peer_that_fills_its_own_share_is_convicted_all_the_same(filler: str, first: bool) -> None:
     made = engine()
     made.handle(Progress(1, 1.0), NOW)
     roster = roster_with_me(made, [CULPRIT, OTHER, LEADER])
@@ -241,7 +241,7 @@ def order_of(number: int) -> Ban:
     return Ban(verify(order_evidence(said), CLUB.rules), order_evidence(said), 0.0)
 
 
-def test_who_has_more_to_tell_than_a_note_holds_tells_all_of_it_once() -> None:
+def test_a_peer_with_more_to_tell_than_a_note_holds_tells_all_of_it_once() -> None:
     made, count = engine(), CONVICTIONS_MAX + 8
     for number in range(count):
         made.core.bans.obey(order_of(number))
@@ -308,7 +308,7 @@ def test_evidence_that_we_cannot_judge_costs_nobody_anything() -> None:
     assert kept(receive(made, OTHER, EvidenceNote(evidence=PROOF.to_wire()))) == [CLUB.ids[CULPRIT]]
 
 
-def test_nobody_asks_the_same_peer_for_the_same_thing_all_the_time() -> None:
+def test_a_peer_does_not_ask_another_for_the_same_thing_all_the_time() -> None:
     made = engine()
     news = ConvictionsNote(convictions=(Conviction(peer=CLUB.ids[CULPRIT], evidence=PROOF.digest),))
     asked = [len(sent(receive(made, OTHER, news, NOW + after), AskEvidenceNote)) for after in (0, 0.5, ASK_SECONDS)]

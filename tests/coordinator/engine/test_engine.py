@@ -84,7 +84,7 @@ def test_it_is_refused_and_said_why(message, reason):
 
 
 @pytest.mark.parametrize("kind", [*SIGNED_BODIES, "gossip"])
-def test_what_its_sender_did_not_sign_is_refused_whatever_it_is(kind):
+def test_a_statement_that_its_sender_did_not_sign_is_refused(kind):
     """The engine checks it first: nothing behind this entrance checks a signature again."""
     statement = forged(CLUB.say(1, kind, Abstain(attempt=0), **CLUB.at(stem())))
     actions = engine_at().handle(Received(FRIEND, statement, digest("bytes")), NOW)
@@ -108,14 +108,14 @@ def test_a_certificate_of_a_fragment_that_does_not_exist_is_refused():
     ],
     ids=["part", "need", "vote", "unknown kind"],
 )
-def test_what_belongs_to_no_group_of_ours_is_nothing(message):
+def test_a_message_of_no_group_of_ours_is_ignored(message):
     assert engine_at().handle(Received(FRIEND, message, digest("bytes")), NOW) == []
 
 
 # -- learning from others
 
 
-def test_whoever_speaks_about_an_old_version_is_shown_the_certificate_that_ended_it():
+def test_a_peer_that_speaks_of_an_old_version_is_shown_the_certificate_that_ended_it():
     engine = engine_at(EVERYONE)
     actions = engine.handle(Received(FRIEND, CLUB.join(1, stem())), NOW)
     assert sent(actions) == [(FRIEND, CertificateNote(certificate=engine.machines[0].chain.certificates[1]))]
@@ -144,7 +144,7 @@ def test_in_a_crowd_whoever_speaks_about_an_old_version_is_asked_about_it_but_no
     assert sent(engine.handle(late, NOW + ASK_AGAIN_SECONDS)) == [(FRIEND, hint)]
 
 
-def test_whoever_speaks_about_a_newer_version_is_asked_about_it_but_not_all_the_time():
+def test_a_peer_that_speaks_of_a_newer_version_is_asked_about_it_but_not_all_the_time():
     engine = engine_at()
     news = Received(FRIEND, CLUB.join(1, stem(EVERYONE)))
     known = tuple(engine.machines[0].chain.digest_at(version) for version in (1, 0))
@@ -171,7 +171,7 @@ def test_rumour_of_a_version_that_we_lack_is_followed_and_handed_on(monkeypatch)
     ]  # no news
 
 
-def test_whoever_speaks_about_another_base_is_asked_about_it():
+def test_a_peer_that_speaks_of_another_base_is_asked_about_it():
     ours, theirs = engine_at((0, 1, 2)), stem((1, 2, 3))
     for statement in (CLUB.join(1, theirs), CLUB.roster(theirs, [CLUB.join(1, theirs)])):
         (asked,) = sent(ours.handle(Received(CLUB.ids[1], statement), NOW))
@@ -244,7 +244,7 @@ def test_a_branch_of_those_whom_another_fragment_knows_is_followed_once_nothing_
     assert engine.machines[0].chain.version == 1 + followed
 
 
-def test_those_who_could_make_a_full_version_are_waited_for_and_not_for_ever():
+def test_peers_that_could_make_a_full_version_are_waited_for_but_not_for_ever():
     """One of four made a version alone; the others are live and say that they train, but make none."""
     engine = engine_at()
     machine, core, lifetime = engine.machines[0], engine.core, engine.core.presence.lifetime_seconds
@@ -355,7 +355,7 @@ def test_answers_about_other_versions_than_the_newest_are_of_no_use():
 # -- bounds
 
 
-def test_what_is_remembered_of_strangers_is_bounded(monkeypatch):
+def test_memory_of_strangers_is_bounded(monkeypatch):
     monkeypatch.setattr(fork_choice, "PROBES_MAX", 2 * RIVALS_MAX)
     engine = engine_at()
     signers = Club.of(RIVALS_MAX * 3, seed=1)

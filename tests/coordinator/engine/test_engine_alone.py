@@ -136,7 +136,7 @@ def test_without_an_answer_the_round_is_void_and_another_attempt_follows():
     assert engine.machines[0].chain.certificates[-1].outcome.attempt == 1
 
 
-def test_who_has_voted_does_not_abstain():
+def test_a_peer_that_has_voted_does_not_abstain():
     """The vote may be on disk already: for three deadlines there is no other attempt, and no abstention."""
     engine = alone()
     begun = engine.handle(Progress(4, 1.0), NOW)
@@ -149,7 +149,7 @@ def test_who_has_voted_does_not_abstain():
     assert only(actions, Adopt).certificate.state == digest("state")
 
 
-def test_who_cannot_write_its_vote_down_frees_the_others_and_stays_away_for_a_while():
+def test_a_peer_that_cannot_save_its_vote_frees_the_others_and_stays_away_for_a_while():
     engine = alone()
     begun = engine.handle(Progress(4, 1.0), NOW)
     reduce = only(engine.handle(encoded(only(begun, Encode)), NOW), Reduce)

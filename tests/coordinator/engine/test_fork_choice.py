@@ -29,7 +29,7 @@ def asked(club: Club, ahead: Callable[[PeerId], bool], looks: int) -> Counter[Pe
     return count
 
 
-def test_whoever_was_active_is_asked_however_many_strangers_say_to_be_ahead() -> None:
+def test_an_active_peer_is_asked_however_many_strangers_claim_to_be_ahead() -> None:
     club = Club.of(40, founders=4)
     known = set(club.ids[1:4])
     count = asked(club, lambda peer: True, looks=10)

@@ -76,7 +76,7 @@ def behind() -> tuple[StateSync, FragmentMachine]:
     return machine.state_sync, machine
 
 
-def test_who_starts_behind_fetches_at_once() -> None:
+def test_a_peer_that_starts_behind_fetches_at_once() -> None:
     state_sync, machine = behind()
     assert (machine.ready, machine.held, machine.chain.version) == (False, 2, 4)
     actions = machine.tick(0.0)
@@ -95,7 +95,7 @@ def test_signers_are_asked_first_and_among_them_those_that_are_there() -> None:
     assert action.holders.index(PEERS[7]) == 2
 
 
-def test_everybody_asks_in_another_order() -> None:
+def test_every_peer_asks_in_another_order() -> None:
     orders = set()
     for me in range(5, 12):
         own = core(me)
@@ -160,7 +160,7 @@ def test_work_in_a_version_that_came_late_counts_when_its_state_is_adopted() -> 
     assert discard == Discard(key_of(machine.chain, b"snapshot"))
 
 
-def test_what_was_frozen_then_may_have_moved_by_the_version_that_is_fetched() -> None:
+def test_fragments_frozen_then_may_have_moved_by_the_fetched_version() -> None:
     state_sync, machine = behind()
     state_sync.unadopted = contributed(machine, 3)
     adopt, _ = machine.fetched(machine.chain.digest, 1.0)

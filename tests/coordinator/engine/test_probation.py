@@ -63,7 +63,7 @@ def test_taking_part_without_work_does_not_count() -> None:
     assert is_new(grown)
 
 
-def test_who_was_away_for_long_begins_again() -> None:
+def test_a_key_that_was_away_for_long_begins_again() -> None:
     known = chain(*[ALL] * 12)
     back = ROUNDS + ABSENCES
     assert not is_new(CLUB.grow(known, *[FOUNDERS] * back))
@@ -79,7 +79,7 @@ def test_where_nobody_is_left_who_counts_the_newest_do() -> None:
     assert newcomers.on_probation(CLUB.peers((4, 7))) == CLUB.peers((7,))
 
 
-def test_what_fresh_keys_certify_among_themselves_is_no_version() -> None:
+def test_fresh_keys_alone_certify_no_version() -> None:
     grown = chain(FOUNDERS, FOUNDERS)
     for roster in ((4, 5, 6, 7), (4,), (0, 4, 5)):
         assert grown.refusal(CLUB.certify(grown, roster)) == "has too many newcomers"
@@ -109,7 +109,7 @@ def test_the_newest_certificates_decide(guests: list[set[int]], rounds: int) -> 
     assert (short.active_set(), short.leaders()) == (whole.active_set(), whole.leaders())
 
 
-def test_what_decides_fits_into_one_message() -> None:
+def test_the_versions_that_decide_fit_into_one_message() -> None:
     longest = replace(CLUB.rules, trust=TRUST.model_copy(update={"probation_rounds": PROBATION_ROUNDS_MAX}))
     assert longest.memory <= CHAIN_PAGE_MAX <= CHAIN_KEPT
 
@@ -155,7 +155,7 @@ def test_it_does_not_vote() -> None:
     assert NEW not in group.proposers()
 
 
-def test_what_it_says_instead_is_not_counted() -> None:
+def test_its_check_and_vote_are_not_counted() -> None:
     base = CLUB.chain()
     group = CLUB.group(base, ALL)
     inputs = read_input_set(CLUB.bundle(group, [CLUB.commit(one, group) for one in FOUNDERS]), group, CODEC, base)

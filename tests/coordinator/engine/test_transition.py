@@ -52,7 +52,7 @@ def test_work_of_an_earlier_life_in_a_version_is_not_brought_again() -> None:
 
 
 @pytest.mark.parametrize("included", [True, False])
-def test_who_holds_the_state_adopts_it_and_tells_its_customers(included: bool) -> None:
+def test_a_peer_that_holds_the_state_adopts_it_and_tells_its_customers(included: bool) -> None:
     machine = machine_of(5)
     key, found = key_of(machine.chain), next_of(machine)
     adopt = Adopt(found.certificate, applied=key, ours=Included(key, (True,)) if included else NotIncluded())

@@ -98,7 +98,7 @@ def test_each_hindrance_has_its_cause_and_its_words(hindrance: Hindrance) -> Non
 
 
 @pytest.mark.parametrize("hindrance", [Hindrance.BUSY, Hindrance.ALONE])
-def test_who_follows_others_may_ask_elsewhere_and_is_not_alone(hindrance: Hindrance) -> None:
+def test_a_peer_that_follows_others_may_ask_elsewhere_and_is_not_alone(hindrance: Hindrance) -> None:
     assert eligibility(replace(CAUSES[hindrance](), follows=True), 0.0) == (True, None)
 
 
@@ -112,7 +112,7 @@ def test_a_disk_is_tried_again_and_a_swarm_without_versions_takes_everybody() ->
     assert eligibility(witness, MINOR_INTERVALS * witness.tempo.interval_seconds(witness.chain, 0.0)) == (True, None)
 
 
-def test_who_lacks_a_turn_does_not_look_when_a_first_version_is_due(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_peer_without_a_turn_does_not_look_when_a_first_version_is_due(monkeypatch: pytest.MonkeyPatch) -> None:
     """In a crowd that needs the presence of all trainers, and again with every new record."""
     looked: set[PeerId] = set()
 

@@ -108,7 +108,7 @@ def test_a_roster_makes_a_group(chain: Chain) -> None:
         (set(range(6)), [1, 2, 3, 4, 5, 0]),
     ],
 )
-def test_what_is_redone_goes_round_those_whose_own_partition_stands(
+def test_redone_partitions_go_round_reducers_whose_own_partition_stands(
     chain: Chain, redone: set[int], by: list[int]
 ) -> None:
     """They take turns from the next in order: if it were always the next, two silent ones in a row would void it."""
@@ -188,7 +188,7 @@ def test_a_hostile_leader_needs_the_work_of_more_honest_members_than_there_are_h
                 assert group.merged_needed(seated, 0) <= group.inputs_needed(0) <= asked - hostile
 
 
-def test_who_is_on_probation_does_not_count_towards_an_input_set(chain: Chain) -> None:
+def test_a_peer_on_probation_does_not_count_towards_an_input_set(chain: Chain) -> None:
     group = replace(group_of(chain, FIVE), probation=frozenset(FIVE[3:]))
     assert group.counted(FIVE) == 3
     assert group.counted(FIVE[2:]) == 1
@@ -213,7 +213,9 @@ def test_commitments_that_do_not_count(chain: Chain) -> None:
 @pytest.mark.parametrize(
     ("tokens", "steps", "windows"), [(101, 1, 1), (2**53, 1, 1), (0, 1, 1), (100, 0, 0), (200, 2, 1), (200, 2, 3)]
 )
-def test_nobody_claims_more_work_than_its_steps_can_hold(chain: Chain, tokens: int, steps: int, windows: int) -> None:
+def test_a_peer_cannot_claim_more_work_than_its_steps_can_hold(
+    chain: Chain, tokens: int, steps: int, windows: int
+) -> None:
     """Weights are tokens²/steps: a lie about either would count squared."""
     group = group_of(chain, FIVE)
     rules = replace(chain.rules, tokens_per_step=100)
@@ -313,7 +315,7 @@ def test_nothing_is_issued_twice(chain: Chain) -> None:
     assert gathered.close(frozenset(FIVE), NOBODY, False, 0.2) == []
 
 
-def test_who_was_silent_is_left_out_if_the_others_are_enough(chain: Chain) -> None:
+def test_a_silent_peer_is_left_out_if_the_others_are_enough(chain: Chain) -> None:
     gathered = gathering(chain, leader_of(chain, 0))
     add(gathered, *FIVE)
     silent = frozenset(FIVE[:1])
@@ -323,7 +325,7 @@ def test_who_was_silent_is_left_out_if_the_others_are_enough(chain: Chain) -> No
     assert [one.sender for one in gathered.lacking(frozenset(FIVE[1:]), NOBODY)] == [FIVE[0]]
 
 
-def test_who_was_silent_is_taken_where_there_are_too_few_without_it(chain: Chain) -> None:
+def test_a_silent_peer_is_taken_where_there_are_too_few_without_it(chain: Chain) -> None:
     gathered = gathering(chain, leader_of(chain, 0))
     add(gathered, *FIVE[:3])
     found = issued(list(gathered.close(frozenset(FIVE[:3]), frozenset(FIVE[:1]), False, 3.9)))

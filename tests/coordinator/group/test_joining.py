@@ -62,7 +62,7 @@ def test_a_join_goes_to_everybody_who_may_be_in_the_group() -> None:
     assert asking.since == 0.0
 
 
-def test_what_others_find_who_call_us_is_said_from_the_next_attempt_on() -> None:
+def test_a_join_says_from_the_next_attempt_on_whether_others_can_call_us() -> None:
     asking = joining()
     assert all(body.dialable for _, body in joins(asking.open(True, 0.0)))
     asking.core.note(ReachSeen(dialable=False), 1.0)
@@ -131,7 +131,7 @@ def test_a_leader_that_everybody_can_call_goes_before_one_that_few_can() -> None
     assert nowhere.leader == first, "where nobody can be called, all are as good"
 
 
-def test_who_leads_itself_asks_past_itself_if_nobody_can_call_it() -> None:
+def test_a_leader_asks_past_itself_if_no_peer_can_call_it() -> None:
     leaders = joining().chain.leaders()
     own = joining(me=PEERS.index(leaders[0]))
     own.open(True, 0.0)
@@ -265,7 +265,7 @@ def test_after_many_attempts_that_came_to_nothing_the_first_is_tried_again() -> 
     assert asking.own.first_attempt == 0
 
 
-def test_nobody_comes_back_to_what_is_used_up() -> None:
+def test_a_peer_does_not_come_back_to_a_used_up_attempt() -> None:
     """They could not enter its group any more, and would waste the turn."""
     asking = joining()
     for number in range(ATTEMPTS_TRIED):
@@ -353,7 +353,7 @@ def test_a_leader_says_how_many_groups_were_void() -> None:
     assert read_group(roster, leads.chain, UNIX_SECONDS).voids == 2
 
 
-def test_whoever_drifted_apart_meets_where_most_are() -> None:
+def test_a_peer_that_drifted_apart_meets_the_others_where_most_are() -> None:
     asking = joining()
     for attempt, peer in zip((4, 4, 9), FIVE, strict=False):
         asking.hear(join(asking.chain, peer, attempt), 0.0)
@@ -373,7 +373,7 @@ def test_two_halves_that_drifted_apart_meet_at_the_later_attempt() -> None:
         assert asking.attempt_number == 1
 
 
-def test_nobody_meets_in_an_attempt_whose_roster_it_has_spoken_under() -> None:
+def test_a_peer_does_not_meet_in_an_attempt_under_whose_roster_it_has_spoken() -> None:
     """Else all would ask where no roster can have them, because all the others do."""
     asking = joining()
     asking.open(True, 0.0)
@@ -514,9 +514,7 @@ def test_enough_others_make_a_leader_follow() -> None:
         (4, (0, 1, 2, 3), False),  # a member of the newest version knows when the next is due
     ],
 )
-def test_who_has_no_part_in_the_newest_version_follows_those_who_have(
-    me: int, asking: tuple[int, ...], follows: bool
-) -> None:
+def test_a_peer_outside_the_newest_version_follows_its_members(me: int, asking: tuple[int, ...], follows: bool) -> None:
     own = core(me)
     chain: Chain = chain_of(own)
     chain.append(certificate(chain, FIVE))
@@ -552,7 +550,7 @@ def joined(actions: list[Action]) -> list[tuple[PeerId, PeerId]]:
     return [(one.to, PeerId(one.message.sender)) for one in sent if isinstance(one.message, Statement)]
 
 
-def test_what_was_said_at_a_base_is_used_up_when_it_becomes_ours_again() -> None:
+def test_attempts_at_a_base_stay_used_up_when_it_becomes_ours_again() -> None:
     asking = joining()
     assert asking.own.used() == 0
     asking.open(True, 0.0)

@@ -49,7 +49,7 @@ def test_dead_voters_keep_counting_until_they_leave_the_active_set():
     assert rates_of(core, chain) == [1.0, 2.0]
 
 
-def test_who_has_no_vote_counts_itself_only_where_few_are_there(monkeypatch):
+def test_a_peer_without_a_vote_counts_itself_only_among_few(monkeypatch):
     seen, nobody = core_that_sees({1: 1.0, 2: 3.0}), core_that_sees({})
     chain = CLUB.grow(CLUB.chain(), (1, 2, 3))
     for _ in range(8):  # until the founders, peer 0 among them, are out of the active set

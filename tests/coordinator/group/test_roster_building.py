@@ -179,14 +179,14 @@ def test_of_too_many_the_newest_roster_keeps_most_seats():
     assert gathered.lacking(group.voters, frozenset()) == []  # no seat is left, so no join is lacking
 
 
-def test_whoever_was_silent_is_left_out_if_the_others_are_enough():
+def test_a_silent_member_is_left_out_if_the_others_are_enough():
     gathered = gathering()
     for number in EVERYONE:
         hear(gathered, CLUB.join(number, CHAIN))
     assert members(close(gathered, EVERYONE, silent=OTHERS[:1])) == set(EVERYONE) - {OTHERS[0]}
 
 
-def test_whoever_was_silent_is_taken_if_without_it_there_is_no_group():
+def test_a_silent_member_is_taken_if_there_is_no_group_without_it():
     gathered = gathering()
     for number in (LEADER, *OTHERS[:3]):
         hear(gathered, CLUB.join(number, CHAIN))
@@ -277,7 +277,7 @@ def test_used_up_attempts_are_not_heard_of_again():
     assert listener.hear(CLUB.join(OTHERS[0], CHAIN, attempt=5), NOW) is not None
 
 
-def test_what_was_said_in_an_attempt_is_never_said_in_other_words():
+def test_a_peer_never_joins_an_attempt_in_other_words():
     asker = joining()
     first = {action.message for action in asker.open(contributes=True, now=NOW)}
     again = {action.message for action in asker.ask(contributes=False, now=NOW + 1)}

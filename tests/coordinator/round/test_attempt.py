@@ -176,7 +176,7 @@ def test_a_reducer_returns_its_partition_to_everybody() -> None:
     assert [to for to, _ in results] == list(member.group.members)
 
 
-def test_what_comes_before_the_bundle_is_kept_for_it() -> None:
+def test_messages_before_the_bundle_are_kept_for_it() -> None:
     member = Member(2)
     assert member.hear_results() == []
     assert member.hear(member.proposal()) == []
@@ -240,9 +240,7 @@ def test_results_of_a_second_turn_that_overtake_its_order_are_kept() -> None:
 
 @pytest.mark.parametrize("result_first", [True, False])
 @pytest.mark.parametrize("abstained", [True, False])
-def test_who_has_not_heard_of_a_redo_applies_what_a_proposal_says_came_of_it(
-    result_first: bool, abstained: bool
-) -> None:
+def test_a_peer_that_missed_a_redo_applies_its_results_from_the_proposal(result_first: bool, abstained: bool) -> None:
     """Its leader may have died, or not have told all: members with the proposal pass it on."""
     member = Member(2)
     member.hear_bundle()
@@ -321,7 +319,7 @@ def test_a_reducer_does_not_wait_for_the_part_of_a_member_that_is_gone() -> None
     assert [type(action) for action in actions] == [Reduce]
 
 
-def test_who_is_heard_of_again_is_not_gone() -> None:
+def test_a_peer_that_is_heard_of_again_is_not_gone() -> None:
     member = Member(2)
     member.attempt.lose(member.group.leader, 0.5)
     assert member.attempt.pointless(3.0)
@@ -330,7 +328,7 @@ def test_who_is_heard_of_again_is_not_gone() -> None:
     assert member.attempt.gone == {}
 
 
-def test_whoever_was_silent_in_the_group_before_is_not_waited_for() -> None:
+def test_a_member_that_was_silent_in_the_group_before_is_not_waited_for() -> None:
     """The leader fixes the input set at once, without it, or with it if it has committed by then."""
     for silent_speaks in (False, True):
         member = Member(0)
@@ -347,7 +345,7 @@ def test_whoever_was_silent_in_the_group_before_is_not_waited_for() -> None:
         assert {signed.sender for signed in bundle.read(Bundle).commits} == set(speakers)
 
 
-def test_who_said_nothing_is_missed_once_there_was_something_to_say() -> None:
+def test_a_silent_member_is_missed_once_it_had_something_to_say() -> None:
     member = Member(2)
     for peer in FIVE:
         member.core.presence.see(peer, presence(), 0.0)
@@ -371,7 +369,7 @@ def test_after_an_abstention_only_last_words_count() -> None:
     assert member.attempt.abstain() == []
 
 
-def test_who_abstained_does_not_vote_even_if_the_state_comes() -> None:
+def test_a_peer_that_abstained_does_not_vote_even_if_the_state_comes() -> None:
     member = Member(2)
     member.hear_bundle()
     member.hear_results()
@@ -381,7 +379,7 @@ def test_who_abstained_does_not_vote_even_if_the_state_comes() -> None:
     assert not member.attempt.voted
 
 
-def test_who_voted_does_not_abstain_and_is_bound_for_three_deadlines() -> None:
+def test_a_peer_that_voted_does_not_abstain_and_is_bound_for_three_deadlines() -> None:
     member = Member(2)
     member.hear_bundle()
     member.look_into(member.hear_results())
@@ -452,7 +450,7 @@ def test_a_proposal_is_handed_on_while_its_proposer_has_not_voted() -> None:
     assert all(statement == member.proposal() for _, statement in handed)
 
 
-def test_nobody_is_reminded_of_what_came_a_moment_ago() -> None:
+def test_a_peer_is_not_reminded_of_a_message_that_came_a_moment_ago() -> None:
     """All members tick at about the same time: each would send the proposal to all whose votes are on their way."""
     member = Member(2)
     member.hear_bundle()
@@ -464,7 +462,7 @@ def test_nobody_is_reminded_of_what_came_a_moment_ago() -> None:
     assert sent(member.attempt.tick(due_at + QUIET_SHARE * 8.0), "proposal")
 
 
-def test_who_accepted_the_leaders_proposal_does_not_propose_as_well() -> None:
+def test_a_peer_that_accepted_the_leaders_proposal_does_not_propose_as_well() -> None:
     """A second proposal would split the votes."""
     second = Member(1)
     second.hear_bundle()

@@ -124,7 +124,7 @@ moves = st.lists(st.tuples(st.sampled_from(FIVE), st.sampled_from(["abstain", 0,
 
 
 @given(moves, moves)
-def test_what_is_hopeless_stays_so_among_honest_voters(
+def test_a_hopeless_ballot_stays_so_among_honest_voters(
     first: list[tuple[PeerId, object]], more: list[tuple[PeerId, object]]
 ) -> None:
     """Honest voters vote only once, or abstain and then never vote."""

@@ -134,7 +134,7 @@ def test_an_earlier_revision_is_passed_by_for_good() -> None:
             member.leave()
 
 
-def test_what_is_remembered_of_groups_is_bounded_by_the_attempts_that_it_asked_into() -> None:
+def test_memory_of_groups_is_bounded_by_the_attempts_that_it_asked_into() -> None:
     member = Member()
     for attempt in [number for number in range(20) if number % 5 != 4]:
         own = member.ask_into(attempt)

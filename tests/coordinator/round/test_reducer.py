@@ -116,7 +116,7 @@ counters = st.lists(st.tuples(st.integers(0, 2**53), st.integers(0, 1000)), min_
 
 
 @given(counters)
-def test_nobody_weighs_more_than_half_as_much_again_as_the_median(given_counters: list[tuple[int, int]]) -> None:
+def test_an_input_weighs_at_most_half_as_much_again_as_the_median(given_counters: list[tuple[int, int]]) -> None:
     weights = weights_of(given_counters, len(given_counters), range(len(given_counters)))
     plain = [contribution_weight(tokens, steps) for tokens, steps in given_counters]
     limit = max(weights)
@@ -192,7 +192,7 @@ def test_fewer_than_half_take_no_credit_from_the_honest(honest: list[int], lies:
     assert [counted for counted, own in zip(credited, honest, strict=False) if own in full] == full
 
 
-def test_whoever_has_no_weight_yet_does_not_lower_what_is_credited() -> None:
+def test_a_member_without_weight_does_not_lower_the_credit() -> None:
     assert creditable([0, 0, 0, 0, 100, 1600, 1700]) == (0, 0, 0, 0, 100, 1600, 1700)
     assert creditable([0, 0]) == (0, 0)
     assert creditable([100, 100, 2000]) == (100, 100, 1600)

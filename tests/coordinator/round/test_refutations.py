@@ -34,7 +34,7 @@ def held(partition: int) -> HeldResult:
     return HeldResult(reducer, result, say(reducer, "result", CHAIN, INPUTS.digest, result))
 
 
-def test_what_an_earlier_claim_comes_to_says_nothing_about_the_next() -> None:
+def test_the_outcome_of_an_earlier_claim_says_nothing_about_the_next() -> None:
     """A claim that another member has proven meanwhile is forgotten while its recomputation still runs."""
     results = {one.statement.digest: one for one in map(held, range(2))}
     false, honest = results

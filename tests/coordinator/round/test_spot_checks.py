@@ -87,7 +87,7 @@ def _is_about(send: Send, partition: int) -> bool:
     return isinstance(send.message, OpenNote) and send.message.partition == partition
 
 
-def test_what_the_owners_open_is_recomputed_once_all_have() -> None:
+def test_leaves_of_the_owners_are_recomputed_once_all_have_opened() -> None:
     member, actions = ready()
     [(reducer, note), *_] = asked(actions)
     place = note.model_dump(exclude={"own"})
@@ -146,7 +146,7 @@ def test_a_false_opening_of_a_reducer_does_not_end_what_the_owners_show() -> Non
     assert told(answer(member, second, Finding.REFUTED)) == ["result_refuted"]
 
 
-def test_what_no_owner_shows_is_not_kept() -> None:
+def test_an_opening_too_long_for_an_owner_is_not_kept() -> None:
     """Leaves are kept until all owners have opened: thirty that send a megabyte each would fill the memory."""
     member, _, note, owners = passed_over()
     index = member.inputs.peers.index(owners[0])
@@ -170,12 +170,12 @@ def due(late: int) -> tuple[Member, list[Action], Check]:
     return member, questions, statement.read(Check)
 
 
-def test_what_comes_later_than_most_and_is_not_looked_into_yet_is_doubted() -> None:
+def test_a_late_result_that_is_not_inspected_yet_is_doubted() -> None:
     member, _, signed = due(late=1)
     assert signed.doubts == (others(member)[0],)
 
 
-def test_what_all_were_late_with_is_looked_into_before_the_vote() -> None:
+def test_results_that_are_all_late_are_inspected_before_the_vote() -> None:
     """On slow links a doubt would cost every version, but an unchecked result may be false."""
     member, questions, signed = due(late=3)
     assert signed.doubts == ()
@@ -186,7 +186,7 @@ def test_what_all_were_late_with_is_looked_into_before_the_vote() -> None:
 
 
 @pytest.mark.parametrize("finding", [Finding.DOUBTFUL, Finding.REFUTED])
-def test_what_it_turns_out_not_to_be_gets_no_vote(finding: Finding) -> None:
+def test_a_late_result_that_proves_wrong_gets_no_vote(finding: Finding) -> None:
     member, questions, _ = due(late=3)
     propose(member)
     shown = refutation(member, others(member)[0]) if finding is Finding.REFUTED else None
@@ -218,7 +218,7 @@ def vote_of(member: Member, sender: PeerId) -> Statement:
     return say(sender, "vote", member.chain, member.group.key.roster_id, body)
 
 
-def test_who_had_no_result_to_check_looks_into_it_before_it_votes() -> None:
+def test_a_member_without_a_result_to_check_inspects_it_before_it_votes() -> None:
     """Else a leader could hide a false result from some members and get their votes."""
     member = Member(2)
     member.hear_bundle()
@@ -228,7 +228,7 @@ def test_who_had_no_result_to_check_looks_into_it_before_it_votes() -> None:
     assert votes(member.look_into(questions))
 
 
-def test_who_is_said_to_doubt_a_result_follows_more_than_a_third() -> None:
+def test_a_member_said_to_doubt_a_result_follows_more_than_a_third() -> None:
     """It never votes alone: else a leader that shows each third checks in which it doubts would get all votes."""
     member, _, _ = due(late=3)
     first, second, *_ = [peer for peer in member.group.members if peer != member.me]
@@ -237,7 +237,7 @@ def test_who_is_said_to_doubt_a_result_follows_more_than_a_third() -> None:
     assert votes(member.hear(vote_of(member, second), 4.4))
 
 
-def test_who_cannot_find_out_follows_more_than_a_third() -> None:
+def test_a_member_that_cannot_find_out_follows_more_than_a_third() -> None:
     """One of them is honest and knows: else a reducer that opens to all but one could lock all the others."""
     member, _, _ = due(late=3)
     first, second, *_ = [peer for peer in member.group.members if peer != member.me]
@@ -247,7 +247,7 @@ def test_who_cannot_find_out_follows_more_than_a_third() -> None:
     assert votes(member.hear(vote_of(member, second), 6.2))
 
 
-def test_what_comes_when_both_nonces_are_known_convinces_nobody() -> None:
+def test_a_result_that_comes_when_both_nonces_are_known_convinces_no_member() -> None:
     """A leader that sends different redos to two sets of members learns first which leaves they will draw."""
     member = Member(2)
     member.hear_bundle()
@@ -260,7 +260,7 @@ def test_what_comes_when_both_nonces_are_known_convinces_nobody() -> None:
     assert votes(member.hear(vote_of(member, second), 4.4))
 
 
-def test_who_still_looks_at_the_end_follows_more_than_a_third() -> None:
+def test_a_member_that_still_inspects_at_the_end_follows_more_than_a_third() -> None:
     """Once it withheld its vote, so a result that it got late locked all members that had voted."""
     member = Member(2)
     member.hear_bundle()
@@ -273,7 +273,7 @@ def test_who_still_looks_at_the_end_follows_more_than_a_third() -> None:
     assert votes(member.attempt.tick(SECOND_PROPOSE_SHARE * 8.0))
 
 
-def test_whoever_may_still_find_out_follows_nobody() -> None:
+def test_a_member_that_may_still_find_out_follows_no_other() -> None:
     member, questions, _ = due(late=3)
     found = propose(member)
     for peer in member.group.members:
@@ -338,7 +338,7 @@ def test_a_refutation_is_believed_once_it_has_been_repeated() -> None:
     assert member.hear(refuted(member, wrong, member.order[3])) == []  # known already
 
 
-def test_who_refutes_falsely_is_not_heard_again() -> None:
+def test_a_member_that_refutes_falsely_is_not_heard_again() -> None:
     member, _ = ready()
     first, second = others(member)[:2]
     [inspect] = member.hear(refuted(member, first, member.order[4]))
@@ -457,7 +457,7 @@ def test_a_member_is_answered_for_one_seed_and_not_for_ever() -> None:
     ]
 
 
-def test_who_is_not_of_the_group_gets_nothing_that_a_single_member_brought() -> None:
+def test_an_outsider_gets_no_part_of_a_single_member() -> None:
     """Observers have no seat in any group (`AdmissionControl.seat_refusal`), so they see only merged results."""
     member, _ = ready()
     group, looks_on = member.group.key.roster_id, PEERS[9]

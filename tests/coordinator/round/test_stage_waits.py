@@ -19,7 +19,7 @@ awaited = st.frozensets(st.sampled_from(PEERS[:6]))
 
 
 @given(moments, st.data())
-def test_nobody_is_waited_for_beyond_the_end_and_others_until_then(times: list[float], data: st.DataObject) -> None:
+def test_members_are_waited_for_until_the_end_and_not_beyond(times: list[float], data: st.DataObject) -> None:
     patience = StageWaits(TIMELINE, STRANGERS)
     for now in times:
         waits_for = data.draw(awaited)
@@ -28,7 +28,7 @@ def test_nobody_is_waited_for_beyond_the_end_and_others_until_then(times: list[f
         assert lasts or not waits_for & KNOWN or now >= END
 
 
-def test_who_is_on_probation_has_a_moment_more_than_the_others_took() -> None:
+def test_a_member_on_probation_has_a_moment_more_than_the_others_took() -> None:
     patience = StageWaits(TIMELINE, STRANGERS)
     assert patience.lasts(KNOWN | STRANGERS, END, 101.0)
     assert patience.lasts(STRANGERS, END, 102.0)

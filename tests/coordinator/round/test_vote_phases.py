@@ -21,12 +21,12 @@ def walk(steps: list[VoteStep]) -> list[VotePhase]:
     return phases
 
 
-def test_what_was_sent_is_the_last_word() -> None:
+def test_no_step_follows_a_sent_vote_or_abstention() -> None:
     sent = {VotePhase.VOTED, VotePhase.ABSTAINED}
     assert not any((phase, step) in TRANSITIONS for phase, step in product(sent, VoteStep))
 
 
-def test_nobody_sends_a_vote_that_is_not_on_disk() -> None:
+def test_a_peer_sends_no_vote_that_is_not_on_disk() -> None:
     assert {way for way, after in TRANSITIONS.items() if after is VotePhase.VOTED} == {
         (VotePhase.WRITING, VoteStep.WRITTEN)
     }

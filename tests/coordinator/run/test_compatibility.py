@@ -23,7 +23,7 @@ MANIFEST = Club.of(3).manifest
 
 
 @pytest.mark.parametrize("model", list(FIXED_FIELDS), ids=lambda model: model.__name__)
-def test_what_is_hashed_again_has_the_fields_that_it_had(model: type[Wire]) -> None:
+def test_a_rehashed_model_has_the_fields_that_it_had(model: type[Wire]) -> None:
     assert " ".join(model.model_fields) == FIXED_FIELDS[model], WHAT_TO_DO.format(name=model.__name__)
 
 
@@ -35,7 +35,7 @@ def models_in(annotation: Any) -> set[type[Wire]]:
 
 
 @pytest.mark.parametrize("model", list(FIXED_FIELDS), ids=lambda model: model.__name__)
-def test_what_is_inside_of_it_is_fixed_too(model: type[Wire]) -> None:
+def test_models_inside_of_it_are_fixed_too(model: type[Wire]) -> None:
     inside = {one for field in model.model_fields.values() for one in models_in(field.annotation)}
     assert inside <= FIXED_FIELDS.keys()
 

@@ -123,7 +123,7 @@ def test_a_missing_file_is_named(tmp_path):
         RunConfig.from_toml(tmp_path / "nowhere.toml")
 
 
-def test_what_is_no_text_is_named(tmp_path):
+def test_a_file_that_is_no_text_is_named(tmp_path):
     (tmp_path / "run.toml").write_bytes(b"\xff\xfe")
     with pytest.raises(UsageError, match=r"run\.toml is no text file"):
         RunConfig.from_toml(tmp_path / "run.toml")

@@ -95,7 +95,7 @@ def test_a_flipped_bit_anywhere_makes_it_void(name: str, data: st.DataObject) ->
 
 @settings(max_examples=50)
 @given(st.sampled_from(list(PAIRS)), st.data())
-def test_what_is_cut_off_or_added_makes_it_void(name: str, data: st.DataObject) -> None:
+def test_cut_off_or_added_bytes_make_it_void(name: str, data: st.DataObject) -> None:
     whole = contradiction(*PAIRS[name]).to_wire()
     damaged = whole[: data.draw(st.integers(0, len(whole) - 1))] if data.draw(st.booleans()) else whole + b"\x00"
     with pytest.raises(PeerError):
@@ -141,7 +141,7 @@ INNOCENT: dict[str, Callable[[], tuple[Statement, Statement]]] = {
 
 
 @pytest.mark.parametrize("name", list(INNOCENT))
-def test_what_an_honest_peer_may_say_convicts_nobody(name: str) -> None:
+def test_statements_of_an_honest_peer_convict_no_peer(name: str) -> None:
     one, other = INNOCENT[name]()
     with pytest.raises(PeerError):
         read_and_verify(contradiction(one, other).to_wire())
@@ -184,7 +184,7 @@ LIES = {
 
 
 @pytest.mark.parametrize("name", list(LIES))
-def test_what_contradicts_itself_convicts(name: str) -> None:
+def test_a_statement_that_contradicts_itself_convicts(name: str) -> None:
     statement = LIES[name]
     assert lie_in(statement) is not None
     assert read_and_verify(lie(statement).to_wire()) == statement.sender
@@ -239,7 +239,7 @@ def test_a_good_leaf_convicts_nobody() -> None:
         verify(garbage(commit, OpenedLeaf(partition=0, index=0, piece=piece, path=())), CLUB.rules, COURT)
 
 
-def test_whoever_cannot_judge_says_so() -> None:
+def test_a_peer_that_cannot_judge_says_so() -> None:
     with pytest.raises(UnknownChargeError):
         verify(spoilt(), CLUB.rules)
     with pytest.raises(UnknownChargeError):

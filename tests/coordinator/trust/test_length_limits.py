@@ -92,7 +92,7 @@ def test_a_bundle_of_thousands_of_segments_is_an_input_set() -> None:
 
 
 @pytest.mark.parametrize("kind", LISTED)
-def test_what_a_leader_pads_is_refused(kind: str) -> None:
+def test_a_statement_that_a_leader_pads_is_refused(kind: str) -> None:
     said = led(kind, LISTED[kind]()[:7])
     listed_bytes = len(said.body) + LEADERS_OWN_BYTES_MAX + 7 * ENVELOPE_BYTES
     with pytest.raises(PeerError, match=f"a {kind} of"):
@@ -118,7 +118,7 @@ def test_two_that_are_padded_as_far_as_they_are_taken_convict(kind: str) -> None
     assert len(evidence.to_wire()) < MESSAGE_BYTES_MAX
 
 
-def test_what_is_taken_has_room() -> None:
+def test_accepted_statements_have_room() -> None:
     limits = {kind: BODY_BYTES_MAX[kind] for kind in STATEMENT_QUOTAS.keys() & BODY_BYTES_MAX.keys()}
     assert all(limit <= STATEMENT_QUOTAS[kind][1] for kind, limit in limits.items())
     assert STATEMENT_QUOTAS.keys() - limits.keys() == {"ballot", "bundle"}

@@ -93,7 +93,7 @@ def test_orders_of_a_co_organiser_who_was_shown_out_hold_no_more() -> None:
         assert book(list(orders)).revoked() == (ANN.peer_id,)
 
 
-def test_what_another_co_organiser_said_counts_again_when_the_one_over_it_is_gone() -> None:
+def test_an_order_of_another_co_organiser_counts_again_when_the_one_over_it_is_gone() -> None:
     orders = [issued(DEPUTY, ANN, True, 1), issued(SECOND, ANN, False, 2), issued(ORGANISER, SECOND, True, 3)]
     for some in permutations(orders):
         assert book(list(some)).revoked() == tuple(sorted((SECOND.peer_id, ANN.peer_id)))
@@ -124,7 +124,7 @@ def test_organiser_and_co_organisers_may_give_orders() -> None:
         (make_statement(ORGANISER, place(RUN_ID, "order"), Delegation(deputy=ANN.peer_id)), b""),
     ],
 )
-def test_nobody_else_may(statement: Statement, word: bytes) -> None:
+def test_other_peers_may_not_give_orders(statement: Statement, word: bytes) -> None:
     with pytest.raises(PeerError):
         read_order(statement, word, RULES)
 

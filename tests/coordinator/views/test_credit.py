@@ -74,7 +74,7 @@ def test_a_record_carries_what_is_forgotten(
     assert {one.peer: one.token_fragments // 2 for one in fresh.contributors} == certified(chains)
 
 
-def test_whoever_comes_late_says_from_where_it_counts() -> None:
+def test_a_late_peer_says_from_which_version_it_counts() -> None:
     chains = grown([[0, 1, 2]] * 3 + [[0, 1, 3]] * 5, [[0, 1, 2]] * 8)
     late = [tail(chain, 5) for chain in chains]
     report = report_of(b"run", CreditRecord.empty(2), late, {})
@@ -85,7 +85,7 @@ def test_whoever_comes_late_says_from_where_it_counts() -> None:
     assert report_of(b"run", CreditRecord.empty(2), chains, {}).complete
 
 
-def test_what_was_never_held_is_told() -> None:
+def test_credit_names_versions_that_were_never_held() -> None:
     (chain,) = grown([[0, 1, 2]] * 9)
     record = CreditRecord.empty(1).extended([chain.truncated(3)], [3]).extended([tail(chain, 2)], [9])
     assert record.reaches[0].missed == 4
@@ -149,7 +149,7 @@ def test_sums_beyond_what_a_record_can_say_stay_at_its_most() -> None:
         Contributor(peer=CLUB.ids[0], tokens=2 * COUNT_MAX, steps=1)
 
 
-def test_whoever_has_least_makes_room(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_peer_with_least_credit_makes_room(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(credit, "CONTRIBUTORS_MAX", 2)
     (chain,) = grown([[0, 1, 2], [0, 1, 3]])
     record = CreditRecord.empty(1).extended([chain], [2])

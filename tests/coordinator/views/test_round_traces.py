@@ -65,7 +65,7 @@ def test_rounds_that_certify_are_told_from_the_join_to_the_certificate() -> None
     assert all("grace" in {phase.name for phase in view.phases} for view in leads)  # the leader knows of the quorum
 
 
-def test_whoever_commits_too_late_is_named() -> None:
+def test_a_peer_that_commits_too_late_is_named() -> None:
     world = world_of(4)
     mute = world.peers[3].me
 

@@ -82,7 +82,7 @@ def test_fields_of_a_newer_minor_version_are_ignored(model, data, newer):
 @every_model
 @settings(max_examples=8)
 @given(st.data())
-def test_what_comes_in_is_refused_or_well_formed(model, data):
+def test_an_incoming_message_is_refused_or_well_formed(model, data):
     """Random arrays, and messages with one random value, give PeerError or a value that encodes again."""
     found = data.draw(plain)
     if data.draw(st.booleans()):

@@ -44,7 +44,7 @@ def test_the_same_record_read_again_says_nothing_about_now():
     assert known.is_live(IDS[0], 10.0)
 
 
-def test_whoever_the_transport_lost_is_gone_until_heard_of():
+def test_a_peer_that_the_transport_lost_is_gone_until_heard_of():
     known = table()
     for number in (0, 1):
         known.see(IDS[number], presence(), now=0.0)
@@ -56,7 +56,7 @@ def test_whoever_the_transport_lost_is_gone_until_heard_of():
     assert known.population(1.0) == 2
 
 
-def test_whoever_was_silent_in_a_group_is_live_but_unheard_until_it_speaks():
+def test_a_peer_silent_in_a_group_is_live_but_unheard_until_it_speaks():
     known = table()
     for number in (0, 1):
         known.see(IDS[number], presence(), now=0.0)
@@ -69,7 +69,7 @@ def test_whoever_was_silent_in_a_group_is_live_but_unheard_until_it_speaks():
     assert known.unheard == set()
 
 
-def test_who_has_spoken_is_known_as_long_as_it_is_seen():
+def test_a_peer_that_has_spoken_is_known_as_long_as_it_is_seen():
     known = table()
     known.see(IDS[0], presence(), now=0.0)
     for peer in IDS[:2]:
@@ -95,7 +95,7 @@ def test_trainers_are_those_whose_learners_run():
     assert len(known.live(1.0)) == 6
 
 
-def test_whoever_says_nothing_else_can_be_called():
+def test_a_peer_can_be_called_unless_it_says_otherwise():
     known = table()
     known.see(IDS[1], presence(dialable=False), 0.0)
     known.see(IDS[2], presence(), 0.0)

@@ -170,7 +170,7 @@ def test_every_kind_of_message_is_covered() -> None:
 
 
 @pytest.mark.parametrize("model", [*BODIES, *NOTES, *OTHERS], ids=lambda model: model.__name__)
-def test_what_is_sent_is_what_is_read(model: type[Wire]) -> None:
+def test_a_sent_message_is_read_unchanged(model: type[Wire]) -> None:
     @settings(max_examples=25)
     @given({**BODIES, **NOTES, **OTHERS}[model])
     def round_trip(value: Wire) -> None:

@@ -132,7 +132,7 @@ def test_a_swarm_that_shrinks_comes_together_again() -> None:
     assert all(seen == swarm.all.keys() for seen in found.values())
 
 
-def test_whoever_is_missing_is_looked_for_in_its_own_place() -> None:
+def test_a_missing_peer_is_looked_for_in_its_own_place() -> None:
     shards = PresenceShards(PeerId("me"), 6)
     missing = PeerId("somebody")
     assert shard_of(missing, 6) in shards.read([missing], 0)
