@@ -182,7 +182,7 @@ def test_a_commitment_to_fewer_tokens_than_none_is_refused() -> None:
         "frame:1",
     ],
 )
-def test_what_makes_no_sense_is_refused(order: str) -> None:
+def test_a_senseless_order_is_refused(order: str) -> None:
     with pytest.raises(UsageError):
         AttackOrder.parse(order)
 

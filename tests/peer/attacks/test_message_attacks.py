@@ -162,7 +162,7 @@ def count_goes(attack: object) -> list[int]:
     return goes
 
 
-def test_what_nobody_honest_asks_of_the_record_store_is_refused(place: Place) -> None:
+def test_calls_that_no_honest_peer_makes_to_the_record_store_are_refused(place: Place) -> None:
     async def test() -> None:
         hostile = await place.join()
         target, call = place.target.peer_id, calls_of(hostile)
@@ -241,7 +241,7 @@ def test_one_whose_frames_take_long_waits_for_the_others(
     harness.run(test())
 
 
-def test_who_opens_streams_without_end_is_not_listened_to(harness: HivemindHarness) -> None:
+def test_a_peer_that_opens_streams_without_end_is_not_listened_to(harness: HivemindHarness) -> None:
     async def test() -> None:
         config = TransportConfig(streams_at_once=4, streams_per_second=0.001)
         a, b, restless = await harness.join(1, config), await harness.join(2), await harness.join(3)

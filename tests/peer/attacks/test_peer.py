@@ -304,11 +304,11 @@ def test_an_attack_of_ones_own_on_the_protocol_is_made_like_any_other() -> None:
         *("coordinator.adversary.mischief.Mischief", "peer.attacks.messages.MessageAttack", f"{TURNCOAT}+work"),
     ],
 )
-def test_what_is_no_attack_on_the_protocol(name: str) -> None:
+def test_these_attacks_are_not_on_the_protocol(name: str) -> None:
     assert not is_process_attack(name)
 
 
-def test_what_attacks_the_protocol_trains_as_everybody_else(tmp_path: Path) -> None:
+def test_a_peer_that_attacks_the_protocol_trains_as_the_others(tmp_path: Path) -> None:
     assert TrialOptions(attack="shun_half").learner_attack is None
     assert TrialOptions(attack=TURNCOAT).learner_attack is None
     assert TrialOptions(attack="label_flip").learner_attack == "label_flip"

@@ -39,7 +39,7 @@ HEADLINE = ROOT / "examples" / "chaos" / "headline.toml"  # draws kills until th
         (["--beside", "abc", "--netns"], "--beside breaks a swarm that runs already"),
     ],
 )
-def test_what_cannot_work_is_told_in_one_sentence(
+def test_options_that_cannot_work_are_refused_in_one_sentence(
     arguments: list[str], sentence: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main.run(["chaos", "--no-ui", *arguments], (3, 11)) == 2
@@ -73,7 +73,7 @@ def begins(*_: object) -> None:
     raise LocalError("here it begins")
 
 
-def test_what_cannot_happen_is_told_before_the_run(
+def test_events_that_cannot_happen_are_told_before_the_run(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cli_chaos, "_run", begins)
@@ -95,7 +95,7 @@ def test_what_cannot_happen_is_told_before_the_run(
         assert (told.out, told.err) == (said, "here it begins\n")
 
 
-def test_what_cannot_happen_to_containers_is_told_before_the_run(
+def test_events_that_cannot_happen_to_containers_are_told_before_the_run(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cli_chaos, "_run_beside", begins)

@@ -80,7 +80,7 @@ def test_a_killed_peer_dies_by_plan() -> None:
     assert not rig.conductor.note_death("peer-1", -signal.SIGKILL, START + 2)
 
 
-def test_what_makes_no_sense_is_noted_and_not_done() -> None:
+def test_senseless_events_are_noted_and_not_done() -> None:
     rig = Rig(
         event("restart", 1.0, 1),
         event("continue", 2.0, 1),
@@ -101,7 +101,7 @@ def test_what_makes_no_sense_is_noted_and_not_done() -> None:
     assert rig.executor.done == [("stop", "peer-1"), ("kill", "peer-1")]
 
 
-def test_what_the_place_refuses_is_noted_and_never_undone() -> None:
+def test_a_fault_that_the_place_refuses_is_noted_and_never_undone() -> None:
     rig = Rig(
         event("partition", 1.0, sides=((1,), (2,)), for_seconds=3.0), executor=Recorder(cannot=("partition", "heal"))
     )
@@ -140,7 +140,7 @@ def advanced(rig: Rig, seconds: range) -> None:
         rig.conductor.advance(START + second)
 
 
-def test_what_undoes_one_fault_of_a_link_leaves_the_others() -> None:
+def test_undoing_one_fault_of_a_link_leaves_the_others() -> None:
     rig = Rig(
         event("delay", 1.0, 1, delay_seconds=0.1, for_seconds=20.0),
         event("loss", 2.0, 1, loss_share=0.02, for_seconds=60.0),
@@ -215,7 +215,7 @@ def test_the_later_of_two_clocks_or_attacks_counts_until_it_is_over() -> None:
     assert [attack for name, attack in rig.restarted if name == "peer-3"] == ["zero", "sign_flip", None]
 
 
-def test_who_is_down_when_one_of_its_attacks_is_over_comes_back_with_the_other() -> None:
+def test_a_peer_down_when_one_of_its_attacks_ends_comes_back_with_the_other() -> None:
     rig = Rig(
         event("attacker", 1.0, 2, attack="zero", for_seconds=30.0),
         event("attacker", 2.0, 2, attack="sign_flip", for_seconds=10.0),
@@ -321,7 +321,7 @@ def test_anything_may_happen_when_a_peer_comes_to_a_point(do: Kind) -> None:
     assert len(rig.told) == 1, "it happens once"
 
 
-def test_what_happened_at_a_point_is_undone_in_time() -> None:
+def test_a_fault_at_a_point_is_undone_in_time() -> None:
     rig = Rig(event("stop", None, 2, at_point="record", for_seconds=4.0))
     rig.executor.standing = {"peer-2"}
     rig.conductor.advance(START + 2)
@@ -330,7 +330,7 @@ def test_what_happened_at_a_point_is_undone_in_time() -> None:
     assert rig.executor.done[2:] == [("resume", "peer-2")]
 
 
-def test_who_is_killed_while_it_is_to_wait_at_a_point_has_not_come_there() -> None:
+def test_a_peer_killed_while_due_to_wait_at_a_point_has_not_come_there() -> None:
     rig = Rig(event("heal", None, at_point="vote", at_peer=2))
     assert not rig.conductor.note_death("peer-2", -signal.SIGKILL, START + 1)
     assert rig.told == []
@@ -346,7 +346,7 @@ def test_a_peer_may_turn_hostile_at_a_point() -> None:
     assert (rig.executor.done, rig.restarted[1:]) == ([("kill", "peer-3")], [("peer-3", None)])
 
 
-def test_who_is_down_turns_no_attacker() -> None:
+def test_a_peer_that_is_down_turns_no_attacker() -> None:
     rig = Rig(event("kill", 1.0, 1), event("attacker", 2.0, 1, attack="zero", for_seconds=1.0))
     rig.conductor.advance(START + 9)
     assert rig.restarted == []
@@ -394,7 +394,7 @@ def test_the_end_repairs_everything_but_deaths() -> None:
     assert not rig.conductor.restarts_pending
 
 
-def test_what_the_place_refuses_is_noted_with_its_reason_also_if_it_never_came_to_it() -> None:
+def test_a_refused_fault_is_noted_with_its_reason_even_if_it_was_never_due() -> None:
     rig = Rig(
         event("kill", None, 1, at_point="vote"),
         event("heal", None, at_point="vote", at_peer=2),

@@ -176,7 +176,7 @@ def test_the_end_brings_back_whoever_the_plan_still_holds(tmp_path: Path) -> Non
     ]
 
 
-def test_what_cannot_be_undone_is_said_and_keeps_nothing_else_from_it(tmp_path: Path) -> None:
+def test_a_fault_that_cannot_be_undone_is_named_and_hinders_no_other(tmp_path: Path) -> None:
     engine = Engine(host=1, peer=4)
     with served(engine, tmp_path / "socket") as client:
         place = Containers(client, "host1")
@@ -194,7 +194,7 @@ def test_what_cannot_be_undone_is_said_and_keeps_nothing_else_from_it(tmp_path: 
 @pytest.mark.parametrize(
     "numbers", [(signal.SIGINT,), (signal.SIGTERM,), (signal.SIGINT, signal.SIGINT), (signal.SIGTERM, signal.SIGINT)]
 )
-def test_who_stops_chaos_is_left_with_a_whole_swarm(numbers: tuple[signal.Signals, ...], tmp_path: Path) -> None:
+def test_stopping_chaos_leaves_a_whole_swarm(numbers: tuple[signal.Signals, ...], tmp_path: Path) -> None:
     engine = Engine(host=1, peer=3)
     with served(engine, tmp_path / "socket") as client:
         place = Containers(client, "host1")
@@ -207,7 +207,7 @@ def test_who_stops_chaos_is_left_with_a_whole_swarm(numbers: tuple[signal.Signal
     assert (engine.paused, engine.down) == (set(), {"peer2"})
 
 
-def test_nobody_in_a_container_comes_to_a_point_and_that_is_said_before(tmp_path: Path) -> None:
+def test_peers_in_containers_come_to_no_point_and_that_is_said_before(tmp_path: Path) -> None:
     with served(Engine(host=1, peer=2), tmp_path / "socket") as client:
         place = Containers(client, "host1")
     events = [some("kill", at_point="vote"), some("heal", at_point="vote", at_peer=1), some("kill")]
@@ -219,7 +219,7 @@ def test_nobody_in_a_container_comes_to_a_point_and_that_is_said_before(tmp_path
     ]
 
 
-def test_who_is_no_swarm_is_told_so(tmp_path: Path) -> None:
+def test_containers_without_a_swarm_are_refused_in_words(tmp_path: Path) -> None:
     with served(Engine(host=1, peer=1), tmp_path / "one") as client, pytest.raises(UsageError, match="no docker-comp"):
         Containers(client, "stranger")
     with served(Engine(host=1), tmp_path / "two") as client, pytest.raises(UsageError, match="no host and peers"):
@@ -228,7 +228,7 @@ def test_who_is_no_swarm_is_told_so(tmp_path: Path) -> None:
         ContainerEngine(tmp_path / "nothing").get("/version")
 
 
-def test_what_the_engine_refuses_is_said_in_its_words(tmp_path: Path) -> None:
+def test_refusals_of_the_engine_are_told_in_its_words(tmp_path: Path) -> None:
     with served(Engine(host=1, peer=1), tmp_path / "socket") as client:
         with pytest.raises(LocalError, match="network nowhere not found"):
             client.post("/networks/nowhere/connect")

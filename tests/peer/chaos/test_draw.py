@@ -50,7 +50,7 @@ def test_the_seed_of_the_command_line_wins_over_the_files(seed: int, other: int)
 
 
 @given(seeds)
-def test_nobody_is_hit_while_away(seed: int) -> None:
+def test_a_peer_is_not_hit_while_away(seed: int) -> None:
     plan = draw_plan(seed, 6, 20.0)
     for number in range(1, 7):
         hits = [one for one in plan.events if one.peer == number and one.do in ("kill", "stop", "clock_skew")]

@@ -84,7 +84,7 @@ def test_a_peer_is_killed_though_it_stands_still(peer: PeerProcess) -> None:
     os.kill(child, signal.SIGKILL)
 
 
-def test_who_stands_still_goes_on_when_the_harness_is_killed(peer: PeerProcess) -> None:
+def test_a_stopped_peer_goes_on_when_the_harness_is_killed(peer: PeerProcess) -> None:
     child = child_of(peer)
     pids = [str(peer.process.pid), str(child)]
     command = [sys.executable, "-c", HARNESS, *pids]
@@ -142,7 +142,7 @@ def test_a_clock_is_wrong_until_it_is_set_right(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "soon", "1e300", "nan", "inf", "9" * 99, "\x80"])
-def test_what_is_no_skew_is_none(text: str, tmp_path: Path) -> None:
+def test_a_text_that_is_no_skew_sets_none(text: str, tmp_path: Path) -> None:
     (tmp_path / SKEW_FILE).write_text(text, encoding="latin-1")
     assert abs(skewed(tmp_path / SKEW_FILE)() - unix_seconds()) < 1800.0
 

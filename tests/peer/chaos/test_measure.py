@@ -133,7 +133,7 @@ def test_a_death_that_nobody_planned_is_told() -> None:
     assert (line.seconds, line.peer, line.detail) == (10.0, "peer-1", "no space left")
 
 
-def test_what_did_not_fire_is_in_the_timeline_and_not_counted() -> None:
+def test_a_fault_that_did_not_fire_is_in_the_timeline_and_not_counted() -> None:
     watch = story()
     watch.outcomes.append(happened("partition", 20.0, None, "on loopback the network cannot fail"))
     report = measured(watch)

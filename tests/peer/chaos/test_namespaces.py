@@ -57,7 +57,7 @@ def test_a_bad_link_in_the_words_of_tc(link: LinkFault, words: str) -> None:
     assert " ".join(discipline(link)) == words
 
 
-def test_what_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_rights_and_commands_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     with pytest.raises(UsageError, match="sudo"):
         Namespaces().open(NAMES)

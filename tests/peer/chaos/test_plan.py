@@ -50,7 +50,7 @@ def test_an_attack_is_one_that_peers_know(attack: str) -> None:
     assert hostile.undoing() == Event(do="honest", at_seconds=3.0, peer=2)
 
 
-def test_what_a_reader_of_the_timeline_is_told() -> None:
+def test_the_timeline_tells_the_details_of_events() -> None:
     assert event("clock_skew", 1.0, 2, skew_seconds=-90.0).detail() == "-90"
     assert event("attacker", None, 2, attack="zero", at_point="vote").detail() == "zero at vote"
     assert event("kill", None, 2, at_point="vote:2").detail() == "at vote:2"
@@ -60,7 +60,7 @@ def test_what_a_reader_of_the_timeline_is_told() -> None:
     )
 
 
-def test_who_is_to_die_at_a_point_dies_by_itself_and_anybody_else_waits_there() -> None:
+def test_a_peer_due_to_die_at_a_point_dies_by_itself_and_any_other_waits_there() -> None:
     events = (
         event("kill", None, 1, at_point="vote"),
         event("attacker", None, 2, attack="zero", at_point="join:2"),
@@ -153,7 +153,7 @@ def test_the_headline_plan_is_the_one_that_was_promised() -> None:
         ("[stops]\nevery_seconds = 1\nfor_seconds = 1e-9", "stops.for_seconds has to be at least"),
     ],
 )
-def test_what_is_no_plan_is_told_in_one_sentence(text: str, sentence: str) -> None:
+def test_a_file_that_is_no_plan_is_refused_in_one_sentence(text: str, sentence: str) -> None:
     with pytest.raises(UsageError) as told:
         ChaosPlanFile.parse(text, "bad.toml")
     assert sentence in str(told.value)

@@ -94,7 +94,7 @@ def test_recovery_is_from_the_restart_to_the_next_contribution() -> None:
     assert score.recoveries(outcomes, lives, WINDOW) == ([12, 8], 1)
 
 
-def test_who_is_hit_again_before_it_could_contribute_is_not_held_to_it() -> None:
+def test_a_peer_hit_again_before_it_could_contribute_is_not_held_to_it() -> None:
     hit_again: list[Kind] = ["kill", "stop", "disk_full"]
     for kind in hit_again:
         outcomes = [happened("restart", 110, 1), happened(kind, 115, 1)]

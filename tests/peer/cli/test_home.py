@@ -185,7 +185,7 @@ def test_a_service_takes_every_option_that_a_person_may_give_to_join() -> None:
     assert not any(getattr(one, "hidden", False) for one in installed.params)
 
 
-def test_what_systemd_would_expand_is_escaped(tmp_path: Path) -> None:
+def test_words_that_systemd_would_expand_are_escaped(tmp_path: Path) -> None:
     text = Unit(("muster", 'a "b" %h $HOME \\')).text()
     assert 'ExecStart="muster" "a \\"b\\" %%h $$HOME \\\\"\n' in text
     (tmp_path / "file").touch()

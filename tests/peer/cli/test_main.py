@@ -305,7 +305,7 @@ def test_a_bug_before_there_is_a_log_gets_a_file_of_its_own(tmp_path: Path, monk
     assert "early" in path.read_text()
 
 
-def test_what_libraries_log_goes_to_the_file_as_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_logs_of_libraries_go_to_the_file_as_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     library = logging.getLogger("some.library")
     library.addHandler(logging.StreamHandler())
     library.propagate = False
@@ -396,7 +396,7 @@ def test_the_version_names_the_protocol(capsys: pytest.CaptureFixture[str], argu
     assert re.fullmatch(rf"muster .+, protocol {re.escape(OURS)}\n", capsys.readouterr().out)
 
 
-def test_what_is_not_installed_has_no_version(
+def test_a_checkout_that_is_not_installed_has_no_version(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("peer.machine.version.DISTRIBUTION", "musterml-nowhere")
@@ -445,7 +445,7 @@ def test_quick_commands_import_neither_torch_nor_hivemind() -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_who_has_outlived_its_parent_does_not_begin(tmp_path: Path) -> None:
+def test_a_process_that_has_outlived_its_parent_does_not_begin(tmp_path: Path) -> None:
     nobody = str(2**22 + 1)  # above every process id
     done = muster("join", "-", "--yes", "--data", str(tmp_path), "--die-with-parent", nobody)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
@@ -501,7 +501,7 @@ def test_a_terminal_that_is_not_utf_8_shows_what_it_can(monkeypatch: pytest.Monk
     assert written.getvalue().splitlines()[-1] == b"? \xb1 0.1"
 
 
-def test_what_a_library_warns_of_is_not_for_who_types_a_command() -> None:
+def test_warnings_of_libraries_are_not_shown_to_people_that_type_a_command() -> None:
     """bitsandbytes printed the name of a package that it lacks above the output of `muster check` for an adapter."""
     program = (
         "import logging, sys; from peer.cli import main; code = main.run(['--help'], (3, 11)); "
@@ -511,7 +511,7 @@ def test_what_a_library_warns_of_is_not_for_who_types_a_command() -> None:
     assert found.stderr == "fault\n"
 
 
-def test_who_agrees_sees_at_once_that_something_happens(
+def test_an_owner_that_agrees_sees_at_once_that_something_happens(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     monkeypatch.setattr(join, "_ask_owner", lambda invite, options: invite)

@@ -7,7 +7,7 @@ import pytest
 from peer.cli.progress import ProgressBar
 
 
-def test_who_asks_hears_the_stage_and_how_far_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_asker_hears_the_stage_and_how_far_it_is(capsys: pytest.CaptureFixture[str]) -> None:
     bar = ProgressBar()
     assert bar.stage == ""
     bar.begin("reads the text")

@@ -48,9 +48,7 @@ def test_the_line_that_a_run_needs_follows_from_its_traffic() -> None:
 
 
 @pytest.mark.parametrize("preset", ["tiny", "gpt2-124m"])
-def test_what_it_says_of_traffic_is_what_the_planner_says_of_machines_that_never_leave(
-    tmp_path: Path, preset: str
-) -> None:
+def test_its_traffic_is_what_the_planner_says_of_machines_that_never_leave(tmp_path: Path, preset: str) -> None:
     (tmp_path / "run.toml").write_text(preset_text(preset), encoding="utf-8")
     config, members = with_shapes(RunConfig.parse(preset_text(preset), preset)), 4
     plan = PlanFile(run="run.toml", hours=0.5, local=LocalPart(peers=members, step_seconds=2.0))

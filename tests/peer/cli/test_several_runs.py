@@ -93,7 +93,7 @@ def test_each_invite_has_a_peer_and_is_not_in_its_command_line(tmp_path: Path, s
         (["join", *INVITES], "agree beforehand with --yes"),
     ],
 )
-def test_what_cannot_be_is_told_before_anything_starts(
+def test_impossible_options_are_told_before_anything_starts(
     tmp_path: Path,
     files: list[str],
     started: list[PeerChild],

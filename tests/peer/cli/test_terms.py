@@ -78,7 +78,7 @@ def row(shown: str, label: str) -> str:
     return found
 
 
-def test_what_is_too_little_is_said_before(tmp_path: Path) -> None:
+def test_too_little_room_is_said_before(tmp_path: Path) -> None:
     def told(label: str, machine: Machine = MACHINE, **limits: float) -> str:
         options = NodeOptions(tmp_path, limits=Limits.model_validate(limits))
         return row(describe(manifest(), options, machine), label)
@@ -147,7 +147,7 @@ def test_one_layer_and_one_version_are_no_plural(tmp_path: Path) -> None:
     assert "1 layer of width" in shown
 
 
-def test_whoever_would_be_late_for_rounds_is_told_before(tmp_path: Path) -> None:
+def test_an_owner_whose_machine_would_be_late_for_rounds_is_told_before(tmp_path: Path) -> None:
     run = manifest()
     late = "Much of this machine's work may come too late to count"
     slow = replace(MACHINE, flops=step_seconds_at(run.config, 1.0) / 1.7)
@@ -156,7 +156,7 @@ def test_whoever_would_be_late_for_rounds_is_told_before(tmp_path: Path) -> None
     assert late not in describe(run, NodeOptions(tmp_path), replace(slow, gpu_bytes=1 << 34))
 
 
-def test_what_a_gpu_takes_over_needs_no_ram(tmp_path: Path) -> None:
+def test_a_learner_on_a_gpu_needs_no_ram(tmp_path: Path) -> None:
     run = manifest()
     roomy, small = replace(MACHINE, gpu_bytes=1 << 34), replace(MACHINE, gpu_bytes=1000)
     assert memory_bytes(run.config, MACHINE) == memory_bytes(run.config, small)

@@ -100,7 +100,7 @@ def test_no_number_is_cut_off_and_no_label_runs_into_its_text() -> None:
     assert any(line.startswith("kind of data tales") for line in shown)
 
 
-def test_whoever_is_gone_comes_last_with_the_time_since() -> None:
+def test_a_peer_that_is_gone_comes_last_with_the_time_since() -> None:
     rows = lines_of(view(peer(1, live=False, last_seen_seconds=75.0), peer(2)))[-2:]
     assert rows[0].startswith("peer-2")
     assert "gone 1:15 ago" in rows[1]

@@ -52,7 +52,7 @@ def write_rows(path: Path, rows: list[object], before: bytes = b"") -> Path:
     return path
 
 
-def test_what_is_useless_in_rows_is_left_out_and_counted(tmp_path: Path):
+def test_useless_rows_are_left_out_and_counted(tmp_path: Path):
     rows: list[object] = [{"text": line} for line in GOOD]
     rows[10:10] = [{"text": None}, {"text": 5}, {"text": "  "}, {"text": ["a"]}, {"text": None}]
     path = write_rows(tmp_path / "a.jsonl", rows, b"\xef\xbb\xbf\n\r\n")
@@ -242,7 +242,7 @@ def test_a_hub_with_too_many_requests_is_waited_for_and_no_row_is_read_twice(mon
     assert sorted(text_of(hub(monkeypatch, 200, 429)).splitlines()) == sorted(GOOD[:200])
 
 
-def test_what_the_hub_says_is_told(monkeypatch: pytest.MonkeyPatch):
+def test_the_words_of_the_hub_are_told(monkeypatch: pytest.MonkeyPatch):
     with pytest.raises(UsageError, match="cannot be had from the Hugging Face Hub: RuntimeError: streaming failed"):
         hub(monkeypatch, 200, 500)
 

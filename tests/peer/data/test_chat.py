@@ -77,7 +77,7 @@ def test_an_answer_that_stands_there_in_another_way_is_read_only() -> None:
     assert chat.conversation(talk("a", "b", "c", "d")).missed == 1
 
 
-def test_what_ends_an_answer_is_the_template_s() -> None:
+def test_the_template_says_how_an_answer_ends() -> None:
     assert ChatFormat(CHATML).answer_end() == "<|im_end|>\n"
 
 
@@ -150,7 +150,7 @@ def test_windows_are_rows(tmp_path: Path) -> None:
     assert len({tuple(row) for row in judged.tolist()}) == len(judged)
 
 
-def test_what_is_no_conversation_is_left_out_and_counted(tmp_path: Path) -> None:
+def test_rows_that_are_no_conversation_are_left_out_and_counted(tmp_path: Path) -> None:
     good = [{"messages": talk(f"{n}?", f"{n}!")} for n in range(400)]
     files = written(
         tmp_path,

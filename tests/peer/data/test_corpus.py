@@ -202,7 +202,7 @@ def test_a_data_set_that_cannot_be_had_is_one_sentence(monkeypatch: pytest.Monke
         ("b.txt", b"", {"source": "text"}, "there is no file"),
     ],
 )
-def test_what_is_wrong_is_one_sentence(tmp_path: Path, name: str, content: bytes, spec: dict[str, Any], words: str):
+def test_a_wrong_file_is_one_sentence(tmp_path: Path, name: str, content: bytes, spec: dict[str, Any], words: str):
     (tmp_path / name).write_bytes(content)
     with pytest.raises(UsageError, match=words) as caught:
         load(tmp_path / (name if name != "b.txt" else "c.txt"), spec_of(**spec))

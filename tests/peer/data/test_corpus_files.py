@@ -38,7 +38,7 @@ def test_loops_of_links_are_gone_round_once(tree: Path):
     assert names(tree, f"{tree}/**/*.txt") == ["a.txt", "one/b.txt", "one/two/c.txt"]
 
 
-def test_what_only_a_link_leads_to_is_read(tree: Path, tmp_path_factory: pytest.TempPathFactory):
+def test_a_folder_behind_a_link_is_read(tree: Path, tmp_path_factory: pytest.TempPathFactory):
     elsewhere = tmp_path_factory.mktemp("disk")
     (elsewhere / "f.txt").write_text("far")
     (tree / "big").symlink_to(elsewhere)
@@ -52,7 +52,7 @@ def test_further_links_to_a_file_are_left_out_and_counted(tree: Path):
     assert tally.line() == "left out 1 further links to the same files"
 
 
-def test_what_names_no_file_is_said(tree: Path):
+def test_a_pattern_that_names_no_file_is_refused_in_words(tree: Path):
     for pattern, words in (
         (f"{tree}/one", "is a folder; name the files in it"),
         (f"{tree}/*.txt,{tree}/missing.txt", "there is no file .*missing"),

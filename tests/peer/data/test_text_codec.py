@@ -68,7 +68,7 @@ def test_bytes_are_text_and_tokens_without_a_tokenizer_are_not(tokenizer: bytes)
     assert run_text_codec(other, None) is None
 
 
-def test_what_a_model_begins_with_fits_its_text_and_its_tokens(tokenizer: bytes) -> None:
+def test_the_first_words_of_a_model_fit_its_text_and_its_tokens(tokenizer: bytes) -> None:
     assert [first_words(run_with(one)) for one in (None, tokenizer)] == ["def ", "def"]
     assert [first_words(run_with(one, source="text", path="a")) for one in (None, tokenizer)] == ["The ", "The"]
 

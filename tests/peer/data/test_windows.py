@@ -83,7 +83,7 @@ def test_files_keep_their_side_and_their_order(library: Path):
     "path",
     ["test/x.py", "email/test/x.py", "site-packages/x.py", "__pycache__/x.py", "_sysconfigdata_linux.py", "notes.txt"],
 )
-def test_what_is_not_the_library_is_skipped(library: Path, path: str):
+def test_files_outside_the_library_are_skipped(library: Path, path: str):
     before = load_tokens(SPEC, root=library)
     (library / path).parent.mkdir(exist_ok=True, parents=True)
     (library / path).write_text("secret = 1\n")
@@ -145,7 +145,7 @@ def test_a_text_too_small_for_passes_is_refused_when_it_is_read(library: Path):
         load_tokens(spec.model_copy(update={"order": "passes"}), root=library)
 
 
-def test_nobody_draws_in_every_run():
+def test_a_reader_without_an_id_draws_windows_in_every_run():
     config = RunConfig(data=SPEC.model_copy(update={"order": "passes"}))
     batch = training_windows(TEXT, config, b"run", "").batch(3)
     assert torch.equal(batch, TrainingWindows(TEXT, SPEC, b"run", "").batch(3))

@@ -101,7 +101,7 @@ def _weights(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "sentence"), [(_scale, ADAPTER_CONFIG), (_weights, "not those that its certificate signs")]
 )
-def test_whoever_changes_it_and_signs_the_list_anew_is_found_out(
+def test_a_changed_adapter_with_a_list_signed_anew_is_found_out(
     run: CertifiedRun, whole: Path, tmp_path: Path, change: Any, sentence: str
 ):
     copy = Path(shutil.copytree(whole, tmp_path / "copy"))

@@ -55,7 +55,7 @@ def test_a_run_over_files_needs_them_again_and_brings_its_tokenizer(tmp_path: Pa
         describe(begun)
 
 
-def test_what_was_changed_since_is_not_gone_on_with(export: Path) -> None:
+def test_an_export_that_was_changed_since_is_not_continued(export: Path) -> None:
     *rest, last = (export / WEIGHTS).read_bytes()
     (export / WEIGHTS).write_bytes(bytes([*rest, last ^ 1]))
     with pytest.raises(LocalError, match="does not verify"):

@@ -244,7 +244,7 @@ def test_a_list_from_after_all_calendars_does_not_verify(copy: Path) -> None:
         verified(copy)
 
 
-def test_what_another_protocol_wrote_and_signed_is_named(copy: Path) -> None:
+def test_an_export_of_another_protocol_is_named(copy: Path) -> None:
     listed = Statement.from_wire((copy / LISTING).read_bytes())
     body = listed.read(Listing).model_copy(update={"protocol_major": PROTOCOL_MAJOR - 1})
     signed_otherwise = listed.model_copy(update={"body": body.to_wire()})
@@ -341,7 +341,7 @@ def test_only_certified_versions_are_exported(tmp_path: Path) -> None:
         verified(tmp_path / "export")
 
 
-def test_what_is_there_is_not_overwritten_and_a_crash_leaves_nothing_whole(
+def test_files_there_are_not_overwritten_and_a_crash_leaves_nothing_whole(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: CertifiedRun
 ) -> None:
     (tmp_path / "full").mkdir()
@@ -423,7 +423,7 @@ def test_a_card_without_evaluations_says_why() -> None:
     assert "| 7 | 1 | 2.000 |" in model_card(replace(exported, evaluations=(one,)))
 
 
-def test_what_was_saved_last_is_exported_when_no_peer_runs(
+def test_the_last_save_is_exported_when_no_peer_runs(
     tmp_path: Path, run: CertifiedRun, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     home, target = tmp_path / "home", tmp_path / "out"

@@ -87,7 +87,7 @@ def test_a_run_over_files_has_its_text_named(tmp_path: Path, capsys: pytest.Capt
 
 
 @pytest.mark.parametrize(("text", "words"), [("x", "fewer than a sequence"), (None, "there is no file")])
-def test_what_cannot_be_judged_is_one_sentence(
+def test_a_text_that_cannot_be_judged_is_one_sentence(
     export: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str | None, words: str
 ):
     if text is not None:

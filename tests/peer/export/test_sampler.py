@@ -53,7 +53,7 @@ def test_a_folder_that_is_not_there_is_no_name_on_the_hub(monkeypatch: pytest.Mo
         Sampler.load(Path("some-model"))
 
 
-def test_what_writes_no_text_is_refused(tmp_path: Path) -> None:
+def test_a_model_that_writes_no_text_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"holds no model that can write text: it has no config\.json"):
         Sampler.load(tmp_path)
     with pytest.raises(UsageError, match="has no tokenizer"):

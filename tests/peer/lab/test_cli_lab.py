@@ -106,7 +106,7 @@ def test_any_key_of_the_run_file_can_be_set(config: Path, tmp_path: Path) -> Non
         ("inner.schedule=stepwise", "inner.schedule"),
     ],
 )
-def test_what_is_no_key_of_the_run_file_is_refused_in_words(
+def test_a_setting_that_is_no_key_of_the_run_file_is_refused_in_words(
     config: Path, capsys: pytest.CaptureFixture[str], setting: str, words: str
 ) -> None:
     assert lab(config, "--set", setting) == 2
@@ -124,7 +124,7 @@ def test_what_is_no_key_of_the_run_file_is_refused_in_words(
         ("[lab]\nattack = [[1]]\n", "attack"),
     ],
 )
-def test_what_is_no_option_in_the_run_file_is_refused_in_words(
+def test_a_wrong_option_in_the_run_file_is_refused_in_words(
     config: Path, capsys: pytest.CaptureFixture[str], written: str, words: str
 ) -> None:
     config.write_text(SMALL + written)

@@ -65,7 +65,7 @@ def test_options_that_make_no_sense_are_refused(given: dict[str, object]) -> Non
         small.options(3, 0)
 
 
-def test_what_is_written_on_the_command_line() -> None:
+def test_options_on_the_command_line_are_parsed() -> None:
     assert Failures.parse("300:40") == Failures(300, 40)
     assert Scavenge.parse("4:100:500") == Scavenge(4, 100, 500)
     assert parse_speeds("octaves") == parse_speeds("1,2,4,8")

@@ -151,7 +151,7 @@ def ages_of(lines: list[dict[str, Any]], peer: str) -> list[int]:
     ("survivor", "killed", "late"),
     [(2, 46.0, 9), *extra([(0, 40.5, 2), (1, 40.5, 2), (2, 40.5, 2), (3, 40.5, 2), (0, 46.0, 9)])],
 )
-def test_who_is_left_of_a_swarm_goes_on_and_no_fragment_gets_older_than_the_period(
+def test_the_rest_of_a_swarm_goes_on_and_no_fragment_gets_older_than_the_period(
     survivor: int, killed: float, late: int
 ) -> None:
     """With K = 1 of four, when the others are killed, the last one goes on merging alone.

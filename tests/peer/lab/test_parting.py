@@ -41,7 +41,7 @@ def test_both_sides_go_on_apart_and_are_one_afterwards() -> None:
 
 
 @pytest.mark.parametrize("second", [2, *extra([1])], ids=["2:2", "3:1"])
-def test_what_the_losing_side_certified_is_brought_again(second: int) -> None:
+def test_work_that_the_losing_side_certified_is_brought_again(second: int) -> None:
     """Every learner of the losing side carries both fragments."""
     dropped, carried = (small.run(parted(4, second, what))[1] for what in ("drop", "carry"))
     assert (dropped.events.get("branch_carried"), carried.events["branch_carried"]) == (None, 2 * second)

@@ -45,7 +45,7 @@ def test_the_honest_agree_and_go_on(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["claim_more", *extra(["garbage_commits", "false_results"])])
-def test_what_came_of_it_is_replayed_bit_for_bit(name: str, tmp_path: Path) -> None:
+def test_the_outcome_of_an_attack_is_replayed_bit_for_bit(name: str, tmp_path: Path) -> None:
     """A claim to more work than was done is in the certificate, but not in the tape lines of the claiming peer."""
     path = tmp_path / "tape.jsonl"
     report = small.run_taped(small.options(LEARNERS, STEPS, ROBUST, attacks=(order(name),)), path)

@@ -180,7 +180,7 @@ def test_a_tape_that_lacks_something_is_refused(taped: Path, tmp_path: Path, eve
         replayed(written(lines, tmp_path / "tape"))
 
 
-def test_what_a_killed_peer_leaves_is_joined(taped: Path, tmp_path: Path) -> None:
+def test_the_part_of_a_killed_peer_is_joined(taped: Path, tmp_path: Path) -> None:
     """Its part is joined up to the last whole line, because the others' work depends on it."""
     late = taped.with_name("part-2")
     whole = late.read_bytes()

@@ -139,7 +139,7 @@ def test_a_false_tape_is_found_out(tmp_path: Path, event: str, field: str, told:
         replay_tape(path, small.text())
 
 
-def test_what_is_no_tape_or_of_other_text_is_refused(tmp_path: Path) -> None:
+def test_a_file_that_is_no_tape_or_of_other_text_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "tape.jsonl"
     with pytest.raises(UsageError, match="cannot be read"):
         replay_tape(path)

@@ -169,7 +169,7 @@ def test_a_learner_that_rests_copies_at_once(desk: Desk) -> None:
     assert torch.equal(desk.slots.slot(0, 0), parameters_of(desk.learner)[0])
 
 
-def test_what_cannot_be_done_is_refused_and_nothing_else(desk: Desk, tmp_path: Path) -> None:
+def test_only_commands_that_cannot_be_done_are_refused(desk: Desk, tmp_path: Path) -> None:
     desk.commands.begin(TakeSnapshot(ticket=1, fragment=9, slot=0), resting=False)
     desk.commands.begin(Save(ticket=2, path=str(tmp_path / "absent" / "saved")), resting=False)
     desk.commands.begin(TakeSnapshot(ticket=3, fragment=0, slot=0), resting=False)

@@ -79,7 +79,7 @@ def test_a_batch_goes_through_at_once_if_it_fits() -> None:
     assert one.step() == learner().step(), "trials leave no trace"
 
 
-def test_what_does_not_fit_is_refused_in_words() -> None:
+def test_a_model_that_does_not_fit_is_refused_in_words() -> None:
     with pytest.raises(UsageError, match="not even one sequence of 32 tokens"):
         fitted(learner(), GIB // 64)
 

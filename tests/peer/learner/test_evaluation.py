@@ -116,7 +116,7 @@ def looking() -> Iterator[Callable[..., evaluation_loop.EvaluationLoop]]:
         one.close()
 
 
-def test_what_a_host_says_last_takes_no_longer_with_a_slow_model(looking, evaluator: Evaluator):
+def test_the_last_words_of_a_host_take_no_longer_with_a_slow_model(looking, evaluator: Evaluator):
     anchors, here = untrained(evaluator.fragments), evaluation_loop.RunPosition(0, 0, 0.0, True)
     quick, slow = looking(lambda: anchors, 0.0), looking(lambda: anchors, evaluation_loop.SAMPLE_SECONDS / 4)
     assert asyncio.run(quick.evaluate(here, full=True)).error is None
@@ -130,7 +130,7 @@ def test_what_a_host_says_last_takes_no_longer_with_a_slow_model(looking, evalua
     assert asyncio.run(slower.evaluate(here, full=True)).error is not None
 
 
-def test_what_is_under_way_gives_way_to_the_last_look(looking, evaluator: Evaluator):
+def test_an_evaluation_under_way_gives_way_to_the_last_look(looking, evaluator: Evaluator):
     anchors, here = untrained(evaluator.fragments), evaluation_loop.RunPosition(0, 0, 0.0, True)
     begins = Event()
     loop = looking(lambda: anchors, 0.0, begins.wait)

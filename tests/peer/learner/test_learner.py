@@ -246,7 +246,7 @@ def test_blend_keeps_a_share_of_its_own(share: float):
     assert learner.counters(1) == Counters(0, 0, 3, 0)
 
 
-def test_what_replaces_us_is_not_blended():
+def test_a_version_that_replaces_us_is_not_blended():
     """Such a version has none of our work to keep: after a crash, or at the start."""
     learner = new_learner(CONFIG.model_copy(update={"outer": OuterSpec(adoption="blend")}))
     learner.step()

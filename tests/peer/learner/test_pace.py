@@ -19,7 +19,7 @@ def test_steps_that_begin_late_do_not_make_the_pace_slower(latenesses: list[floa
 
 
 @given(st.floats(0.5, 1e6))
-def test_who_was_away_makes_up_for_nothing(away_seconds: float) -> None:
+def test_a_learner_that_was_away_makes_up_for_nothing(away_seconds: float) -> None:
     began = 10.0 + away_seconds
     assert next_step_at(10.0, began, began + 0.1, 0.5, 1.0) == began + 0.5
 

@@ -227,7 +227,7 @@ def test_a_learner_that_hangs_does_not_keep_its_peer_from_ending(monkeypatch: py
     assert LEARNER_SECONDS_MAX + STOP_SECONDS_MAX < service.STOP_SECONDS_MAX, "the rest takes time, too"
 
 
-def test_nobody_waits_for_a_process_that_not_even_a_kill_ends(monkeypatch: pytest.MonkeyPatch):
+def test_a_peer_does_not_wait_for_a_process_that_not_even_a_kill_ends(monkeypatch: pytest.MonkeyPatch):
     """Such a process waits in the kernel for a disk or a GPU."""
     monkeypatch.setattr("peer.learner.spawn.EXIT_SECONDS_MAX", 0.05)
     with learner_ahead() as spawned:
@@ -516,7 +516,7 @@ def test_slots_go_to_who_came_first():
 
 
 @pytest.mark.slow
-def test_what_a_learner_imports_ahead_leaves_scipy_out_and_the_way_to_it_open():
+def test_imports_ahead_of_a_learner_leave_scipy_out_and_the_way_to_it_open():
     program = """
 import sys
 from peer.learner.process import import_ahead
@@ -530,7 +530,7 @@ print(scipy.__name__)
 
 
 @pytest.mark.slow
-def test_whoever_comes_back_at_the_second_try_has_a_learner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_peer_that_joins_at_the_second_try_has_a_learner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first try ends the process that was started ahead."""
     monkeypatch.setattr("peer.service.retry.PAUSES_SECONDS", (0.1,))
     begun: list[asyncio.Task[LearnerClient]] = []

@@ -31,7 +31,7 @@ def test_a_vector_has_its_own_memory_while_anybody_holds_it_or_a_part_of_it() ->
     assert [float(torch.as_tensor(view).reshape(-1)[0]) for view in views] == [0, 1, 2, 3]
 
 
-def test_what_nobody_holds_is_used_again() -> None:
+def test_a_buffer_that_is_not_held_is_used_again() -> None:
     room = BufferPool(KEPT_MAX)
     first = room.vector(100)
     place = first.data_ptr()

@@ -43,7 +43,7 @@ def test_a_peer_stands_at_its_point_until_it_is_released(tmp_path: Path) -> None
     release(gate)
 
 
-def test_nobody_stands_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_peer_does_not_stand_at_a_point_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fault_points, "GATE_SECONDS_MAX", 0.0)
     coming(tmp_path, Fault.parse("wait:record", tmp_path)).join()
     coming(tmp_path, Fault.parse("wait:record", tmp_path / "no folder")).join()
@@ -51,7 +51,7 @@ def test_nobody_stands_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.parametrize("text", ["kill", "wait:lunch", "sleep:vote", "kill:vote:0", "wait:vote:x", "kill:vote:-1"])
-def test_what_is_no_fault_is_refused_in_a_sentence(text: str) -> None:
+def test_a_text_that_is_no_fault_is_refused_in_a_sentence(text: str) -> None:
     with pytest.raises(UsageError, match=r"is no fault; write kill:POINT"):
         Fault.parse(text)
 

@@ -57,7 +57,7 @@ def test_every_wish_is_a_reason_of_its_own(seen: Conditions, today: Today, why: 
     assert reason(indifferent, seen, today) == ""
 
 
-def test_what_cannot_be_known_is_no_reason() -> None:
+def test_an_unknown_condition_is_no_reason() -> None:
     assert reason(STRICT, Conditions()) == ""
 
 
@@ -170,7 +170,7 @@ def test_the_loop_tells_every_change_once(tmp_path: Path, monkeypatch: pytest.Mo
     assert reasons == ["on battery", "upload limit of the day reached", "on battery"]
 
 
-def test_what_others_use_that_share_the_limits_counts_too(tmp_path: Path) -> None:
+def test_the_use_of_others_that_share_the_limits_counts_too(tmp_path: Path) -> None:
     stand, gigabyte = Stand(), GIGABYTE_BYTES
     stand.seen = replace(FINE, disk_bytes=gigabyte)
 
@@ -229,7 +229,7 @@ def test_the_day_says_how_long_it_trained_and_when_it_may_again(
     asyncio.run(course())
 
 
-def test_what_was_sent_is_written_down_when_the_loop_ends(tmp_path: Path) -> None:
+def test_sent_bytes_are_written_down_when_the_loop_ends(tmp_path: Path) -> None:
     stand = Stand()
     stand.traffic = Traffic(bytes_sent=77)
 

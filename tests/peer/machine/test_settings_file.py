@@ -44,7 +44,7 @@ def test_comments_and_other_keys_stay(tmp_path: Path) -> None:
 
 
 @given(VALUES, VALUES)
-def test_what_is_kept_is_what_the_next_start_reads(first: dict[str, Any], second: dict[str, Any]) -> None:
+def test_kept_limits_are_what_the_next_start_reads(first: dict[str, Any], second: dict[str, Any]) -> None:
     text = changed_text(changed_text("", first), second)
     read = PeerSettings.model_validate(tomllib.loads(text)).limits
     assert read == Limits(**(first | second))
@@ -74,7 +74,7 @@ def test_a_link_stays_a_link(tmp_path: Path) -> None:
         ("[limits]\nupload = 3", "is not a known key"),
     ],
 )
-def test_what_we_cannot_change_is_left_alone(tmp_path: Path, text: str, sentence: str) -> None:
+def test_a_file_that_we_cannot_change_is_left_alone(tmp_path: Path, text: str, sentence: str) -> None:
     (tmp_path / SETTINGS_NAME).write_text(text)
     with pytest.raises(UsageError, match=sentence) as caught:
         keep_limits(tmp_path, {"upload_mbit": 2.0})

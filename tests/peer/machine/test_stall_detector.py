@@ -13,7 +13,7 @@ def test_whatever_makes_progress_is_alive():
     assert not any(detector.look(sign, 9.0 * sign) for sign in range(1000))
 
 
-def test_whoever_is_silent_for_longer_is_not():
+def test_a_process_silent_for_longer_has_stalled():
     detector = StallDetector(10.0)
     looks = [detector.look("same", now) for now in (100.0, 105.0, 110.0, 110.5)]
     assert looks == [False, False, False, True]
@@ -31,5 +31,5 @@ def test_computing_and_reading_are_signs_of_life(tmp_path: Path):
     assert after[1] >= before[1] + (1 << 20)
 
 
-def test_nobody_knows_of_a_process_that_is_gone(tmp_path: Path):
+def test_a_process_that_is_gone_has_done_no_work(tmp_path: Path):
     assert work_done(1, tmp_path) == (0, 0)

@@ -30,7 +30,7 @@ def test_a_failure_is_told_once_to_whoever_has_to_know() -> None:
     assert told == ["broken"]
 
 
-def test_what_still_runs_in_the_end_is_ended_and_has_not_failed() -> None:
+def test_a_task_that_still_runs_in_the_end_is_ended_and_has_not_failed() -> None:
     told: list[BaseException] = []
 
     async def main() -> None:

@@ -112,7 +112,7 @@ def test_two_megabits_are_kept_within_five_percent_over_a_minute(seed: int) -> N
 
 
 @given(st.lists(st.tuples(st.floats(0, 5), st.integers(0, 100_000)), max_size=60))
-def test_nobody_who_asks_first_exceeds_rate_and_burst(requests: list[tuple[float, int]]) -> None:
+def test_senders_that_ask_first_do_not_exceed_rate_and_burst(requests: list[tuple[float, int]]) -> None:
     bucket, now, spent = TokenBucket(RATE), 0.0, 0
     for rest_seconds, size in requests:
         now += rest_seconds + bucket.wait_seconds(now + rest_seconds)
@@ -226,7 +226,7 @@ def test_without_limits_nothing_waits_and_slices_stay_large() -> None:
     assert gate.slice_bytes == UploadGate().slice_bytes == SLICE_BYTES_MAX
 
 
-def test_what_is_passed_on_has_its_turn_beside_bulk_within_both_rates() -> None:
+def test_relayed_bytes_have_their_turn_beside_bulk_within_both_rates() -> None:
     async def send() -> tuple[Wire, float, float]:
         throttle, wire, loop = Throttle(RATE, math.inf), Wire(), asyncio.get_running_loop()
         lane = lane_over(wire, throttle.upload)

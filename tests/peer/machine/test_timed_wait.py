@@ -36,7 +36,7 @@ def test_a_loop_of_ones_own_hears_its_peer_though_it_has_a_thousand_files_open()
 
 
 @pytest.mark.usefixtures("room")
-def test_what_can_be_written_ends_the_wait_where_that_is_wanted() -> None:
+def test_a_writable_descriptor_ends_the_wait_where_that_is_wanted() -> None:
     reader, writer = os.pipe()
     high = fcntl.fcntl(writer, fcntl.F_DUPFD_CLOEXEC, HIGH)
     wait_for(high, None, writable=True)

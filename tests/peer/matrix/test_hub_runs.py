@@ -66,7 +66,7 @@ def test_a_model_and_its_tokenizer_come_from_the_hub(hub: LocalHub) -> None:
     assert not any("pytorch_model.bin" in request for request in hub.asked)
 
 
-def test_what_the_hub_lacks_is_one_sentence(hub: LocalHub) -> None:
+def test_a_repository_that_the_hub_lacks_is_one_sentence(hub: LocalHub) -> None:
     for config in (
         RunConfig(model=ModelSpec(source="hub:no/body")),
         RunConfig(data=DataSpec(source="hub", path="no/body")),

@@ -152,7 +152,7 @@ def test_a_family_that_keeps_matrices_transposed_gets_an_adapter(tmp_path: Path)
     [("nothing_of_that_name", "adapter.targets"), (["embed_tokens"], "not linear"), (["input_layernorm"], "targets")],
 )
 @pytest.mark.filterwarnings("ignore:Model has `tie_word_embeddings=True`")
-def test_what_cannot_have_an_adapter_is_said(base: Path, targets: Any, sentence: str):
+def test_a_target_that_cannot_have_an_adapter_is_named(base: Path, targets: Any, sentence: str):
     with pytest.raises(UsageError, match=sentence):
         describe(adapter_run(base, targets=targets))
 

@@ -129,7 +129,7 @@ def test_dropout_is_off():
         ({"source": "./nowhere"}, "there is no folder"),
     ],
 )
-def test_what_cannot_be_built_is_one_sentence(model: dict[str, Any], words: str):
+def test_a_model_that_cannot_be_built_is_one_sentence(model: dict[str, Any], words: str):
     with pytest.raises(UsageError, match=words) as caught:
         describe(run_of(**model))
     assert "\n" not in str(caught.value)

@@ -81,7 +81,7 @@ family_part(spec).load()
         (PACKAGE, "other", "has no entry point other in muster.families"),
     ],
 )
-def test_what_is_not_here_is_said(site: Path, package: str, family: str, said: str) -> None:
+def test_a_package_that_is_not_here_is_named(site: Path, package: str, family: str, said: str) -> None:
     config = RunConfig(model=ModelSpec(family=family, package=package))
     for refused in (check_packages, describe):
         with pytest.raises(UsageError, match=said):

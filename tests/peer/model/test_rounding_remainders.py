@@ -19,7 +19,7 @@ def cut(values: Tensor) -> Tensor:
 
 
 @given(st.lists(SIGNED, min_size=1, max_size=50))
-def test_what_is_cut_off_any_number_comes_back(numbers: list[float]) -> None:
+def test_the_rest_of_any_cut_number_comes_back(numbers: list[float]) -> None:
     values = torch.tensor(numbers)
     kept = RoundingRemainders(len(values))
     kept.keep(slice(None), cut(values))

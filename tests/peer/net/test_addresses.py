@@ -65,7 +65,7 @@ def hosts(texts: tuple[str, ...]) -> list[str]:
     return [PeerAddress.parse(text).host for text in texts]
 
 
-def test_what_no_presence_can_say_is_left_out_of_it(tmp_path: Path) -> None:
+def test_values_that_no_presence_can_say_are_left_out_of_it(tmp_path: Path) -> None:
     """A session's loss may be no cross-entropy, and a relayed address may have a long name."""
     short, long = "/dns4/here.example/tcp/1", f"/dns4/{'a' * 240}.example/tcp/1"
 

@@ -78,7 +78,7 @@ def test_one_place_that_answers_is_enough() -> None:
 
 
 @pytest.mark.parametrize("place", ["/dns4/a.example/tcp/1", "/ip4/8.8.8.8/udp/1"])
-def test_what_only_the_daemon_can_call_is_left_to_it(place: str) -> None:
+def test_an_address_that_only_the_daemon_can_call_is_left_to_it(place: str) -> None:
     async def call(host: str, port: int) -> bool:
         raise AssertionError
 

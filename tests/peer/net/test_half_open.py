@@ -141,7 +141,7 @@ def test_a_host_that_takes_calls_and_says_nothing_is_gone(harness: HivemindHarne
     harness.run(test())
 
 
-def test_whoever_vanishes_is_gone_when_nothing_leaves_and_is_found_again(harness: HivemindHarness) -> None:
+def test_a_vanished_peer_is_gone_when_nothing_leaves_and_is_found_again(harness: HivemindHarness) -> None:
     """Frames that fit into libp2p's own buffers still leave us; libp2p gives the connection up after 40 s."""
 
     async def test() -> None:
@@ -157,7 +157,7 @@ def test_whoever_vanishes_is_gone_when_nothing_leaves_and_is_found_again(harness
     harness.run(test())
 
 
-def test_whoever_vanishes_within_a_frame_is_cut_off_and_heard_again(harness: HivemindHarness) -> None:
+def test_a_peer_that_vanishes_within_a_frame_is_cut_off_and_heard_again(harness: HivemindHarness) -> None:
     """Half of the frame is here and the rest never comes, while the connection stays."""
 
     async def test() -> None:

@@ -255,7 +255,7 @@ def test_keys_that_we_only_write_to_cannot_push_out_who_answered(harness: Hivemi
     harness.run(test())
 
 
-def test_nobody_is_pushed_out_while_something_is_on_its_way_to_it(harness: HivemindHarness) -> None:
+def test_a_peer_is_not_pushed_out_while_something_is_on_its_way_to_it(harness: HivemindHarness) -> None:
     """It stays although it has sent nothing to us, and later peers have."""
 
     async def test() -> None:
@@ -287,7 +287,7 @@ def test_nobody_is_pushed_out_while_something_is_on_its_way_to_it(harness: Hivem
     harness.run(test())
 
 
-def test_who_talks_a_lot_does_not_push_out_whom_we_write_to(harness: HivemindHarness) -> None:
+def test_a_talkative_peer_does_not_push_out_one_that_we_write_to(harness: HivemindHarness) -> None:
     async def test() -> None:
         a = await harness.join(1, TransportConfig(peers_max=2))
         talker, member = await harness.join(2), await harness.join(3)
@@ -320,7 +320,7 @@ def test_names_that_no_peer_has_are_gone(harness: HivemindHarness) -> None:
     harness.run(test())
 
 
-def test_who_is_told_of_a_failed_dial_may_send_at_once(harness: HivemindHarness) -> None:
+def test_a_sender_that_hears_of_a_failed_dial_may_send_at_once(harness: HivemindHarness) -> None:
     async def test() -> None:
         daemon, nobody = await harness.daemon(1), Identity(os.urandom(32)).peer_id
         config = TransportConfig(backoff_seconds_min=0.001)

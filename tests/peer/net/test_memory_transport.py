@@ -206,7 +206,7 @@ def test_a_killed_peer_is_missed_by_those_who_knew_it() -> None:
     run_virtual(test())
 
 
-def test_who_returns_does_not_hear_what_was_meant_for_its_former_life() -> None:
+def test_a_peer_that_returns_does_not_hear_messages_for_its_former_life() -> None:
     async def test() -> None:
         network, a, _ = await pair(LinkPolicy(delay_seconds=1.0))
         a.transport.post(B, b"old")

@@ -237,7 +237,7 @@ def test_names_that_lead_to_one_place_are_that_place() -> None:
     assert len(called_for("/dns4/some.example.com/tcp/7400", UNIX)) == CLAIMANTS_MAX
 
 
-def test_who_calls_from_a_place_is_called_there_whoever_else_claims_it() -> None:
+def test_a_peer_is_called_where_it_calls_from_whichever_others_claim_that() -> None:
     hosts = dict.fromkeys(CROWD[:10], "93.184.216.34")
     assert len(called_for(PUBLIC, UNIX, hosts)) == 10 + CLAIMANTS_MAX
     assert set(CROWD[:10]) <= called_for(PUBLIC, UNIX, hosts)

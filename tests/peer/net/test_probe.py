@@ -82,7 +82,7 @@ def test_a_peer_on_this_machine_is_called_on_loopback_too() -> None:
     asyncio.run(course())
 
 
-def test_nobody_is_called_whose_address_is_not_known() -> None:
+def test_a_peer_without_a_known_address_is_not_called() -> None:
     async def course() -> None:
         stand = Stand(host="")
         stand.desk.ask(ASKER, ProbeAsk(ticket=1, port=9), 0.0)

@@ -358,7 +358,7 @@ def test_a_peer_that_comes_back_is_reached_again(harness: Harness) -> None:
     harness.run(test())
 
 
-def test_who_sends_more_than_we_allow_is_cut_off_alone(harness: Harness) -> None:
+def test_a_peer_that_sends_more_than_we_allow_is_cut_off_alone(harness: Harness) -> None:
     async def test() -> None:
         strict = await harness.join(1, TransportConfig(payload_bytes_max=1000))
         honest, greedy = await harness.join(2), await harness.join(3)

@@ -99,7 +99,7 @@ def test_a_checkpoint_that_the_disk_does_not_take_is_told_until_one_is_taken(tmp
 
 
 @pytest.mark.usefixtures("_no_threads")
-def test_what_a_learner_that_was_ended_leaves_is_removed_before_the_next_one_saves(tmp_path: Path) -> None:
+def test_files_that_an_ended_learner_leaves_are_removed_before_the_next_one_saves(tmp_path: Path) -> None:
     """When it is killed, safetensors leaves a temporary file as large as all that it was to write."""
     found: list[list[str]] = []
 
@@ -432,7 +432,7 @@ def test_the_next_save_waits_for_what_was_written(
     run_virtual(main())
 
 
-def test_what_a_silent_learner_is_ended_for_is_written_after_what_was_begun(
+def test_a_save_for_which_a_silent_learner_is_ended_follows_the_one_begun(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Otherwise two threads would write one folder: the first cannot be killed together with the learner."""

@@ -71,7 +71,7 @@ def test_the_tolerance_is_that_of_records() -> None:
     assert clock_words(-3600.0) == "3600.0 s behind other peers"
 
 
-def test_what_nobody_was_asked_for_counts_for_nothing() -> None:
+def test_an_unasked_answer_counts_for_nothing() -> None:
     town = Town(OTHERS[:1])
     assert town.look() is None
     (peer, ticket) = town.asked[0]

@@ -25,7 +25,7 @@ def ban(name: str, unix_seconds: float) -> Ban:
     return Ban(verify(evidence, CLUB.rules), evidence, unix_seconds)
 
 
-def test_what_is_kept_is_read_again_oldest_first(tmp_path: Path) -> None:
+def test_kept_evidence_is_read_again_oldest_first(tmp_path: Path) -> None:
     shelf = EvidenceFiles(tmp_path / "evidence")
     assert shelf.read() == []
     late, early = ban("vote", 20.5), ban("result", 10.25)

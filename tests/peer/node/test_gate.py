@@ -56,7 +56,7 @@ def test_a_stranger_has_a_while_to_show_its_pass() -> None:
     assert ours.strangers(connected, GRACE_SECONDS) == [STRANGER]
 
 
-def test_who_comes_through_a_relay_is_sent_away_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_caller_through_a_relay_is_sent_away_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The host of such a peer is unknown."""
     key = tmp_path / "key"
     daemon = Daemon(DaemonConfig(key), Identity.load_or_create(key).peer_id)
@@ -111,7 +111,7 @@ def test_a_peer_relays_for_members_while_its_owner_lets_it(closed: bool) -> None
     run_virtual(judge())
 
 
-def test_who_can_be_called_leaves_relays_to_those_who_cannot() -> None:
+def test_a_peer_that_can_be_called_leaves_relays_to_those_that_cannot() -> None:
     peer, own = Club.of(2).ids[1], core()
     direct, through = f"/ip4/8.8.4.4/tcp/1/p2p/{peer}", f"/ip4/9.9.9.9/tcp/1/p2p/{FRIEND}/p2p-circuit/p2p/{peer}"
     known = KnownAddresses(met={peer: [through, direct]})
@@ -128,7 +128,7 @@ def test_who_can_be_called_leaves_relays_to_those_who_cannot() -> None:
     assert known.of(peer) == [through], "nobody elsewhere can call us, whatever those on this machine find"
 
 
-def test_who_comes_back_has_its_while_again() -> None:
+def test_a_caller_that_comes_back_has_its_while_again() -> None:
     ours = reaper()
     ours.strangers({STRANGER: 1}, 0.0)
     ours.strangers({}, 1.0)
@@ -176,7 +176,7 @@ def test_a_joining_peers_door_is_guarded_before_it_knows_its_run(
     assert gate.knows(guest)
 
 
-def test_who_looks_for_our_owner_comes_in_here_and_has_no_part() -> None:
+def test_our_owners_observer_comes_in_here_and_has_no_part() -> None:
     ours = core()
     ours.admission.spec = AdmissionSpec(mode="list")
     gate = Gate(ours.admission, lambda: 0.0)
@@ -189,7 +189,7 @@ def test_who_looks_for_our_owner_comes_in_here_and_has_no_part() -> None:
     assert not ours.admission.may_have_states(STRANGER)
 
 
-def test_what_a_manifest_says_of_the_door_holds_from_the_first_moment() -> None:
+def test_the_manifests_rule_for_the_door_holds_from_the_first_moment() -> None:
     club = Club.of(2, real_keys=True)
     closed = club.manifest.model_copy(
         update={"config": club.manifest.config.model_copy(update={"admission": AdmissionSpec()})}
@@ -219,7 +219,7 @@ def test_of_a_crowd_those_here_longest_go_before_their_time() -> None:
     assert ours.strangers(late, 3 * LOOK_SECONDS) == []
 
 
-def test_who_has_just_come_may_show_its_pass_whatever_the_crowd() -> None:
+def test_a_new_caller_may_show_its_pass_whatever_the_crowd() -> None:
     ours, newcomer = reaper(), {STRANGER: 1}
     assert ours.strangers(crowd(0, 2 * STRANGERS_MAX), 0.0) == []
     sent_away = ours.strangers({**crowd(0, 2 * STRANGERS_MAX), **newcomer}, LOOK_SECONDS)

@@ -59,7 +59,7 @@ def test_the_first_steps_may_take_long() -> None:
     assert learner.pass_by(10.0, step_seconds=None) < 10.0
 
 
-def test_who_is_to_make_no_steps_does_not_hang_nor_who_begins_again() -> None:
+def test_a_learner_does_not_hang_while_it_rests_or_begins_again() -> None:
     learner = Looks()
     for _ in range(5):
         assert learner.pass_by(3600.0, wanted=False) == 3600.0

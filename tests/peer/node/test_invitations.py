@@ -104,7 +104,7 @@ def test_where_anybody_may_come_no_invite_has_limits(tmp_path: Path) -> None:
         home.ticket("uses=5")
 
 
-def test_who_came_by_an_invite_hands_it_on_and_limits_nothing(home: Home) -> None:
+def test_a_peer_that_came_by_an_invite_hands_it_on_and_limits_nothing(home: Home) -> None:
     assert home.other.engine is not None
     core, ticket = home.other.engine.core, home.ticket()
     organiser_rights = OrganiserRights(core, home.other.signer, home.folder / "other")
@@ -130,7 +130,7 @@ def test_who_came_by_an_invite_hands_it_on_and_limits_nothing(home: Home) -> Non
         (("colour=red",), "nothing that an invite has"),
     ],
 )
-def test_what_no_invite_can_have_is_told(home: Home, words: tuple[str, ...], why: str) -> None:
+def test_an_option_that_no_invite_can_have_is_refused_in_words(home: Home, words: tuple[str, ...], why: str) -> None:
     with pytest.raises(UsageError, match=why):
         home.ticket(*words)
     assert read_invites(home.folder) == ()
@@ -146,7 +146,7 @@ def test_invites_are_kept_for_the_owner_s_eyes_only_and_a_damaged_file_is_told(h
 
 
 @pytest.mark.parametrize("everybody", [False, True])
-def test_who_came_by_a_withdrawn_invite_stays_unless_all_shall_go(home: Home, everybody: bool) -> None:
+def test_a_peer_that_came_by_a_withdrawn_invite_stays_unless_all_shall_go(home: Home, everybody: bool) -> None:
     ticket, guest = home.ticket("uses=3"), home.other.me
     shown = pass_of(ticket, home.core.rules.run_id, guest).to_wire()
     home.other.own_pass = shown
@@ -331,7 +331,7 @@ def test_somebody_who_only_looked_is_no_member_and_can_be_let_in_by_its_id_all_t
     assert home.refusal(ticket) is None
 
 
-def test_what_is_asked_for_has_a_short_form() -> None:
+def test_wanted_invites_have_a_short_form() -> None:
     assert WantedInvite.parse(()) == WantedInvite()
     assert WantedInvite.parse(("expires=2w",)).expires_seconds == 1_209_600
 

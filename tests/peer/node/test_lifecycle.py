@@ -103,7 +103,7 @@ def starting_among(versions: Mapping[int, int], known: int, seconds: float) -> s
 SHORT, LONG = 2.0, 2 * STRANGERS_LIFETIMES * PACE.presence_lifetime_seconds
 
 
-def test_who_starts_waits_for_versions_of_which_enough_of_the_known_speak() -> None:
+def test_a_starting_peer_waits_for_versions_of_which_enough_known_peers_speak() -> None:
     assert starting_among({1: 0, 2: 0, 3: 9, 4: 9}, known=4, seconds=LONG) == "catching up"
     assert starting_among({1: 9, 2: 9, 3: 0}, known=3, seconds=LONG) == "catching up"
     assert starting_among({1: 9}, known=1, seconds=LONG) == "catching up"
@@ -112,7 +112,7 @@ def test_who_starts_waits_for_versions_of_which_enough_of_the_known_speak() -> N
     )
 
 
-def test_nobody_is_kept_from_training_by_what_fewer_than_a_third_or_strangers_say() -> None:
+def test_fewer_than_a_third_or_strangers_keep_no_peer_from_training() -> None:
     assert starting_among({1: 0, 2: 0, 3: 10**9}, known=3, seconds=SHORT) == "training", "one of four"
     assert starting_among({1: 10**9}, known=3, seconds=SHORT) == "training", "the only one of them that is here"
     assert starting_among({n: 10**9 if n > 4 else 0 for n in range(1, 7)}, known=6, seconds=SHORT) == "training"
@@ -146,7 +146,7 @@ def test_a_run_whose_founders_are_away_says_that_it_cannot_begin() -> None:
     assert lack_of_founders(core(me=0, founders=PEERS[:1]), [chain_of(one)], 0.0) == ""
 
 
-def test_whoever_asks_is_told_for_whom_a_run_waits(tmp_path: Path) -> None:
+def test_an_asker_is_told_for_whom_a_run_waits(tmp_path: Path) -> None:
     async def main() -> str:
         swarm = Swarm(config_of(), 2, tmp_path)
         await swarm.start()
@@ -159,7 +159,7 @@ def test_whoever_asks_is_told_for_whom_a_run_waits(tmp_path: Path) -> None:
     assert "waits for the run's host" in run_virtual(main())
 
 
-def test_who_has_finished_waits_for_nobody(tmp_path: Path) -> None:
+def test_a_finished_peer_waits_for_no_other(tmp_path: Path) -> None:
     async def main() -> list[str]:
         swarm = Swarm(config_of(), 1, tmp_path)
         await swarm.start()
@@ -186,7 +186,7 @@ def test_the_loss_of_the_swarm_is_the_median_of_what_learners_say() -> None:
     assert swarm_loss(table, None, 0.0) == 1.5
 
 
-def test_nobody_opens_a_round_once_the_run_has_all_its_versions(tmp_path: Path) -> None:
+def test_a_peer_opens_no_round_once_the_run_has_all_its_versions(tmp_path: Path) -> None:
     """This holds at once, not only at the next look, because rounds in flight may still end then."""
     goal = 6
 
@@ -205,7 +205,7 @@ def test_nobody_opens_a_round_once_the_run_has_all_its_versions(tmp_path: Path) 
         assert goal <= versions <= goal + config_of().pace.overlap
 
 
-def test_who_leaves_a_run_that_goes_on_ends_with_its_rounds(tmp_path: Path) -> None:
+def test_a_peer_that_leaves_a_run_that_goes_on_ends_with_its_rounds(tmp_path: Path) -> None:
     """It waits for no agreement, because the others continue."""
 
     async def main() -> None:
@@ -250,7 +250,7 @@ def test_where_all_leave_each_waits_for_the_others_to_hold_the_same(tmp_path: Pa
     run_virtual(main())
 
 
-def test_who_leaves_waits_for_a_rounds_deadline_at_most(tmp_path: Path) -> None:
+def test_a_leaving_peer_waits_for_a_rounds_deadline_at_most(tmp_path: Path) -> None:
     """It waits no longer for an agreement that does not come, nor for a round that does not end."""
 
     async def main() -> tuple[float, float]:
@@ -275,7 +275,7 @@ def test_who_leaves_waits_for_a_rounds_deadline_at_most(tmp_path: Path) -> None:
         assert ROUND_SECONDS <= seconds <= ROUND_SECONDS + 2 * LOOK_SECONDS
 
 
-def test_who_leaves_where_nobody_else_is_waits_for_no_round(tmp_path: Path) -> None:
+def test_a_peer_that_leaves_alone_waits_for_no_round(tmp_path: Path) -> None:
     """Before, a host waited for the deadlines of rounds that it had opened alone."""
 
     async def main() -> tuple[float, float, bool]:

@@ -104,7 +104,7 @@ def test_a_learner_that_is_ready_respects_what_was_changed_meanwhile(
     assert part.learns == told
 
 
-def test_those_that_share_limits_split_them_and_a_change_at_one_reaches_all(tmp_path: Path) -> None:
+def test_peers_that_share_limits_split_them_and_a_change_at_one_reaches_all(tmp_path: Path) -> None:
     """A day's use is added up over all, so the pause loop is told only of the owner's changes, in whole limits."""
     before, whole = Limits(upload_mbit=8.0, cpu_cores=4), Limits(upload_mbit=4.0, cpu_cores=4)
     parts: list[Any] = [Part(), Part()]

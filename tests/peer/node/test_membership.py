@@ -67,7 +67,7 @@ def test_a_peer_is_shown_out_by_the_end_of_its_id_and_let_in_again(world: World)
     assert all(one.out == "" for one in ours.view({}).members)
 
 
-def test_who_remembers_that_it_was_shown_out_has_time_to_hear_that_it_was_let_in_again(world: World) -> None:
+def test_a_removed_peer_has_time_to_hear_that_it_was_readmitted(world: World) -> None:
     ours, ann = membership(world), world.peers[4]
     ours.order(ann.me, "", revoked=True)
     world.run(INTERVAL_SECONDS)
@@ -138,7 +138,9 @@ def test_a_co_organiser_takes_no_room_of_the_organiser(world: World) -> None:
         (0, "nobody-ends-so", True, "nobody here knows"),
     ],
 )
-def test_what_cannot_be_done_is_said(world: World, by: int, subject: int | str, revoked: bool, words: str) -> None:
+def test_an_impossible_order_is_refused_in_words(
+    world: World, by: int, subject: int | str, revoked: bool, words: str
+) -> None:
     name = subject if isinstance(subject, str) else world.peers[subject].me
     with pytest.raises(UsageError, match=words):
         membership(world, by).order(name, "", revoked=revoked)

@@ -91,7 +91,7 @@ def test_the_word_of_as_many_as_may_be_hostile_is_not_enough() -> None:
     assert pair.told == [ReachSeen(dialable=False)], "of three none may be"
 
 
-def test_who_could_not_answer_lends_the_others_no_doubt() -> None:
+def test_a_peer_that_could_not_answer_lends_the_others_no_doubt() -> None:
     """Before, among one reachable friend and five peers behind routers, only the friend's word was heard, too few."""
     street = Street(OTHERS[:5])
     street.look(False, hosts={OTHERS[5]: ELSEWHERE})
@@ -112,7 +112,7 @@ def test_a_peer_on_loopback_is_called_by_nobody_elsewhere() -> None:
     assert street.told == [ReachSeen(dialable=False), ReachSeen(dialable=True)]
 
 
-def test_what_nobody_was_asked_for_counts_for_nothing() -> None:
+def test_an_unasked_answer_counts_for_nothing() -> None:
     street = Street(OTHERS[:1])
     street.loop.ask()
     (peer, ticket), *_ = street.asked

@@ -53,7 +53,7 @@ def test_each_sees_what_the_others_use(tmp_path: Path) -> None:
         assert first.part(Limits(upload_mbit=8)) == Limits(upload_mbit=8).part(2)
 
 
-def test_who_comes_late_sees_who_is_there_before_it_says_anything(tmp_path: Path) -> None:
+def test_a_late_sharer_sees_the_others_before_it_says_anything(tmp_path: Path) -> None:
     with sharing(tmp_path, "a"), sharing(tmp_path, "b") as (late,):
         assert late.others.living == 1
 
@@ -153,7 +153,7 @@ def test_limits_are_those_of_the_moment_at_which_it_begins(tmp_path: Path) -> No
         assert one.exchange(Used(day=TODAY)) == {}
 
 
-def test_what_changes_in_the_settings_is_told_once_and_half_a_file_is_no_change(tmp_path: Path) -> None:
+def test_changed_settings_are_told_once_and_half_a_file_is_no_change(tmp_path: Path) -> None:
     settings = tmp_path / SETTINGS_NAME
     settings.write_text("[limits]\nupload_mbit = 2\n")
     with sharing(tmp_path, "a") as (one,):

@@ -34,7 +34,7 @@ def test_phase_and_hindrance_are_those_of_the_core() -> None:
     assert told(engine)[1].hindrance == "begins no more rounds"
 
 
-def test_who_lacks_a_state_catches_up() -> None:
+def test_a_peer_without_a_state_catches_up() -> None:
     engine = engine_of([CLUB.grow(CLUB.chain(0), [0]), CLUB.grow(CLUB.chain(1), [0])])
     assert {(one.phase, one.hindrance) for one in told(engine)} == {("catching up", "lacks its newest state")}
 

@@ -196,7 +196,7 @@ def test_hostile_floats_are_the_peers_fault(name, pattern):
 
 @pytest.mark.parametrize("name", BLOCK_NAMES)
 @given(st.binary(min_size=1, max_size=300))
-def test_what_decodes_is_finite_whatever_the_bytes(name, data):
+def test_decoded_values_are_finite_whatever_the_bytes(name, data):
     elements = len(data) // CODECS[name].encoded_bytes(1) * BLOCK_ELEMENTS
     whole = data[: CODECS[name].encoded_bytes(elements)]
     try:

@@ -80,7 +80,7 @@ def test_work_goes_on_side_by_side_and_its_answers_stay_in_order() -> None:
     cores.close()
 
 
-def test_what_fails_is_told() -> None:
+def test_a_failure_on_another_core_is_raised() -> None:
     cores = Cores(2)
     for one in (cores, ONE_CORE):
         with pytest.raises(ZeroDivisionError):

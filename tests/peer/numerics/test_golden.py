@@ -23,7 +23,7 @@ def test_every_codec_and_rule_by_coordinate_is_covered_and_nothing_is_frozen_in_
 
 
 @pytest.mark.parametrize("name", GOLDEN)
-def test_what_differs_is_named(name):
+def test_operations_with_other_bytes_are_named(name):
     others = {**GOLDEN, name: "00" * 32}
     assert self_check(others) == f"this machine computes other bytes than the run expects in: {name}"
     del others[name]

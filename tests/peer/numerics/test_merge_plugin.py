@@ -76,7 +76,7 @@ def test_the_example_is_the_mean_of_what_is_nearest_to_the_median(data: st.DataO
         assert found == pytest.approx(expected, rel=1e-6, abs=1e-6 * float(np.abs(column).max()) + 1e-44)
 
 
-def test_what_it_computes_is_in_the_manifest(outer: OuterSpec) -> None:
+def test_a_digest_of_its_results_is_in_the_manifest(outer: OuterSpec) -> None:
     assert outer.merge_sha256 == DIGEST
     assert describe(RUN).config.outer == outer
     assert own_model(RUN, torch.nn.Linear(2, 2)).config.outer == outer
@@ -113,7 +113,7 @@ def test_a_segment_merges_like_the_whole_and_members_without_weight_are_left_out
         ({"merge": "far"}, "0.1.0 has no entry point far in muster.merges"),
     ],
 )
-def test_what_is_not_here_is_said(site: Path, changes: dict[str, str], said: str) -> None:
+def test_a_package_that_is_not_here_is_named(site: Path, changes: dict[str, str], said: str) -> None:
     config = RunConfig(outer=OuterSpec.model_validate({**NAMED, "merge_sha256": DIGEST, **changes}))
     for refused in (check_packages, describe, partial(own_model, module=torch.nn.Linear(2, 2))):
         with pytest.raises(UsageError, match=said):
@@ -138,7 +138,7 @@ def test_a_package_that_brings_no_function_is_named(site: Path, named: str, text
         describe(RUN)
 
 
-def test_whoever_computes_other_bytes_takes_no_part(site: Path, outer: OuterSpec) -> None:
+def test_a_peer_that_computes_other_bytes_takes_no_part(site: Path, outer: OuterSpec) -> None:
     """The package and its version are the same, but somebody has changed it, or what it imports."""
     set_entry_points(next(site.glob("*.dist-info")), MERGES, {"mean_near_median": "rules_changed:merge"})
     (site / "rules_changed.py").write_text("def merge(pieces, weights):\n    return pieces[0]\n")

@@ -151,7 +151,7 @@ def test_leaves_are_those_of_the_parts_in_one_piece(sizes):
     assert SpentMomentum.of(parts).leaves == state_tree(joined).leaves
 
 
-def test_what_is_not_finite_stays_so():
+def test_a_state_that_is_not_finite_stays_so():
     gradient = torch.tensor([1.0, float("inf"), float("nan")])
     with np.errstate(all="ignore"):
         new = outer_step(OuterState.begin(torch.zeros(3), 0.0), gradient, ETA, 0.0)

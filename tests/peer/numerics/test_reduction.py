@@ -151,7 +151,7 @@ class TestAdmission:
 
     @pytest.mark.parametrize("codec", [FP32, INT8])
     @pytest.mark.parametrize("length", [1e-3, 1e17, 0.99e18, 1.01e18])
-    def test_what_can_be_measured_is_known_without_measuring(self, codec, length):
+    def test_a_part_is_known_to_be_measurable_without_measuring(self, codec, length):
         vector = torch.zeros(self.cut.elements(1))
         vector[0] = length
         part = codec.encode(vector)
@@ -221,7 +221,7 @@ def test_a_result_is_admitted_like_a_contribution_and_reports_its_error():
         assert result.coefficients == pytest.approx((1 / 3, 2 / 3) * (segments.stop - segments.start))
 
 
-def test_what_is_missing_is_left_out_and_not_a_zero():
+def test_a_missing_part_is_left_out_and_not_a_zero():
     cut, vectors = Partitioning.of(LAYOUT, 2), draws(LAYOUT, 3)
     contributions = contribute(vectors, cut)
     members = members_of(contributions, [1.0, 2.0, 4.0])
@@ -369,7 +369,7 @@ def test_members_without_weight_change_nothing(rule):
     assert torch.equal(merge_all(vectors, [1.0, 2.0, 0.0], rule, cut), merge_all(vectors[:2], [1.0, 2.0], rule, cut))
 
 
-def test_what_encoding_cuts_off_is_left():
+def test_the_rest_that_encoding_cuts_off_is_left():
     cut, vector = Partitioning.of(LAYOUT, 3), draws(LAYOUT, 1)[0]
     left = torch.empty_like(vector)
     encode_contribution(vector.__getitem__, cut, INT4, left)

@@ -60,7 +60,7 @@ def test_below_a_gap_a_version_counts_only_if_there_is_no_other() -> None:
     assert sorted(one.certificate.version for one in lineage) == [1, 2, 6]  # 5 was not seen, 3 and 4 might be either
 
 
-def test_what_lies_above_the_head_was_given_up() -> None:
+def test_certificates_above_the_head_were_given_up() -> None:
     trunk, branch = forked(4, 2)
     seen = SeenCertificates()
     seen.see([*trunk, *branch], 0.0)
@@ -68,7 +68,7 @@ def test_what_lies_above_the_head_was_given_up() -> None:
     assert {one.certificate.digest for one in lineage} == {trunk[0].digest, trunk[1].digest, branch[0].digest}
 
 
-def test_what_is_remembered_is_bounded_and_conflicts_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_remembered_certificates_are_bounded_and_conflicts_stay(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(seen_certificates, "CERTIFICATES_KEPT", 4)
     trunk, branch = forked(30, 2, minor=False)
     seen = SeenCertificates()

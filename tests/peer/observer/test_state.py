@@ -82,7 +82,7 @@ def test_a_late_observer_catches_up_with_history_that_is_no_news() -> None:
     assert view.history[-1].tokens_per_second < rate / 4
 
 
-def test_whoever_falls_silent_is_gone_within_a_lifetime_and_a_bit() -> None:
+def test_a_peer_that_falls_silent_is_gone_within_a_lifetime_and_a_bit() -> None:
     observed = Observed(world_of(4))
     observed.run(12)
     dead = observed.world.peers[3]
@@ -180,7 +180,7 @@ def test_states_are_told_in_words() -> None:
 
 
 @pytest.mark.parametrize(("target", "state"), [(1, "finished"), (10**6, "draining")])
-def test_who_rests_has_finished_if_the_run_has(target: int, state: str) -> None:
+def test_a_resting_peer_has_finished_if_the_run_has(target: int, state: str) -> None:
     observed = Observed(world_of(3))
     manifest = observed.observation.manifest
     facts = run_facts(manifest).model_copy(update={"versions_target": target})
@@ -238,7 +238,7 @@ def test_evaluations_are_the_organisers_with_tokens_from_certificates() -> None:
     assert first.wall_seconds == pytest.approx(UNIX - created)
 
 
-def test_what_a_host_says_of_the_model_is_shown_without_what_steers_a_terminal() -> None:
+def test_words_of_a_host_are_shown_without_codes_that_steer_a_terminal() -> None:
     held_out = HostEvaluations(PeerId("organiser"), 0.0)
     status = PublicStatus(role="host", evaluations=(evaluation(0),), sample="def\x1b[2J(x):\n    y", exports="a\nb")
     held_out.hear(PeerId("organiser"), status, 1.0)
@@ -246,7 +246,7 @@ def test_what_a_host_says_of_the_model_is_shown_without_what_steers_a_terminal()
     assert (held_out.sample, held_out.exports) == ("def [2J(x):\n    y", "a b")
 
 
-def test_who_came_later_has_the_hosts_word_for_tokens() -> None:
+def test_an_observer_that_came_later_has_the_hosts_word_for_tokens() -> None:
     held_out = HostEvaluations(PeerId("organiser"), 0.0)
     status = PublicStatus(role="host", wall_seconds=9.0, evaluations=(evaluation(3, tokens=70),))
     held_out.hear(PeerId("organiser"), status, 9.0)
@@ -345,7 +345,7 @@ def test_a_false_certificate_digest_is_left_out() -> None:
     assert "lie" not in {one.reason for one in tell(observed, lie).rounds}
 
 
-def test_what_nobody_asked_for_counts_for_nothing() -> None:
+def test_an_unasked_trace_counts_for_nothing() -> None:
     observed = Observed(world_of(3))
     observed.run(20)
     assert [one for one in tell(observed, round_of(observed), asked=False).rounds if one.attempt == 40] == []

@@ -55,7 +55,7 @@ def test_table_13_is_not_smooth_where_we_leave_it() -> None:
 
 
 @pytest.mark.parametrize(("bits", "gbit"), [(4, 1.39), (16, 5.54)])
-def test_what_a_whole_model_in_24_steps_needs(bits, gbit) -> None:
+def test_a_whole_model_in_24_steps_needs_this_line(bits, gbit) -> None:
     """The honest number is not 0.84 Gbit/s: a link that is never idle has 24 steps for the whole model."""
     work, link = TrafficWorkload(5e9, 1.0, bits), SiteLink(8)
     ours = gbit_per_second(work, decoupled(Fragments()), link, 0.95)

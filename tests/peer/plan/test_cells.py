@@ -49,7 +49,7 @@ def played(peers: int, heads: int = 1, gone: int | None = None) -> CellWork:
 
 
 @pytest.mark.parametrize("wards", [5, 31, 32, 300])
-def test_what_is_sent_is_received_but_for_what_all_say(wards: int) -> None:
+def test_sent_bits_are_received_except_for_statements_to_all(wards: int) -> None:
     found = played(1 + wards)
     assert len(found.wards) == wards
     assert found.sent_bits.sum() == pytest.approx(found.received_bits.sum(), rel=0.02)
@@ -64,7 +64,7 @@ def test_a_second_tier_takes_another_exchange_and_gives_the_step_on_sooner() -> 
     assert many.supplied_seconds.max() < few.supplied_seconds.max()  # 2 and 15 steps up one line, not 31
 
 
-def test_who_is_gone_makes_its_cell_late_and_no_more() -> None:
+def test_a_peer_that_is_gone_makes_its_cell_late_and_no_more() -> None:
     all_there, found = played(21), played(21, gone=7)
     assert set(all_there.wards) - set(found.wards) == {7}
     assert all_there.ready_seconds[0] < found.ready_seconds[0] < all_there.ready_seconds[0] + WORK.pace.round_seconds

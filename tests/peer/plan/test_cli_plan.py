@@ -79,7 +79,7 @@ def test_every_option_of_bandwidth_matters(option) -> None:
         ("", ["goodput", "bandwidth", "swarm", "Example:"]),
     ],
 )
-def test_what_people_read(line, words) -> None:
+def test_the_tables_hold_the_words_that_people_read(line, words) -> None:
     text = run(line)
     assert [word for word in words if word not in text] == []
 

@@ -43,7 +43,7 @@ def test_bits_are_the_codecs_own(name) -> None:
 
 
 @given(st.integers(2, 32), st.integers(1, 32))
-def test_what_is_sent_is_received(n, reducers) -> None:
+def test_sent_bits_are_received(n, reducers) -> None:
     reducers = min(n, reducers)
     cost, (up, down) = round_cost(WORK, members(n, reducers=reducers)), statement_bits(n, reducers)
     payload_up, payload_down = cost.sent_bits.sum() - n * up, cost.received_bits.sum() - n * down

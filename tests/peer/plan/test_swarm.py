@@ -87,7 +87,7 @@ def test_in_cells_everybodys_work_is_in_a_version_for_a_few_fragments_each() -> 
     assert alone.cells_captured is None
 
 
-def test_who_is_away_brings_its_work_later() -> None:
+def test_an_absent_peer_brings_its_work_later() -> None:
     gone = Timetable(tuple(away(peer, 100, 40, kills=False) for peer in range(24)))
     found = predicted(peers=96, seconds=1200, timetable=gone)
     assert found.certified_share > 0.97

@@ -135,7 +135,7 @@ def test_a_state_under_way_comes_to_its_end_and_newer_versions_are_followed_from
     run(course)
 
 
-def test_what_no_step_leads_on_from_is_not_waited_for() -> None:
+def test_a_version_from_which_no_step_leads_on_is_not_waited_for() -> None:
     async def course(stand: Stand) -> None:
         for digest in (b"old", b"new"):
             stand.want(digest)
@@ -148,7 +148,7 @@ def test_what_no_step_leads_on_from_is_not_waited_for() -> None:
     run(course)
 
 
-def test_what_has_not_begun_makes_place_for_what_is_newer() -> None:
+def test_a_download_that_has_not_begun_makes_place_for_a_newer_one() -> None:
     async def course(stand: Stand) -> None:
         stand.near, stand.begun = [b"v1", b"v2"], False
         for digest in stand.near:
@@ -160,7 +160,7 @@ def test_what_has_not_begun_makes_place_for_what_is_newer() -> None:
     run(course)
 
 
-def test_what_is_not_served_any_more_makes_place_at_once() -> None:
+def test_a_state_that_is_not_served_any_more_makes_place_at_once() -> None:
     async def course(stand: Stand) -> None:
         stand.near = [b"v1", b"v2"]
         stand.want(b"v1")
@@ -190,7 +190,7 @@ def test_a_step_that_nobody_tells_is_asked_for_again_when_there_is_a_newer_versi
     run(course)
 
 
-def test_what_was_reached_before_the_core_wanted_it_counts() -> None:
+def test_a_version_reached_before_the_core_wanted_it_counts() -> None:
     """The core may learn of a newer version and ask for it only a little later."""
 
     async def course(stand: Stand) -> None:
@@ -208,7 +208,7 @@ def test_what_was_reached_before_the_core_wanted_it_counts() -> None:
     run(course)
 
 
-def test_who_is_always_too_late_says_so_until_it_is_not() -> None:
+def test_a_peer_that_is_always_too_late_says_so_until_it_is_not() -> None:
     async def course(stand: Stand) -> None:
         for digest in (b"v1", b"v2", b"v3"):
             assert not stand.catch_up.outrun

@@ -293,7 +293,7 @@ def test_the_timer_is_set_once_for_all_that_comes_at_once(tmp_path: Path, monkey
 
 
 @pytest.mark.slow
-def test_what_either_half_has_certified_is_in_the_model_of_both_afterwards(tmp_path: Path) -> None:
+def test_work_that_either_half_certified_is_in_the_model_of_both_afterwards(tmp_path: Path) -> None:
     """Every step of every learner is in one version of each fragment, or still to be brought."""
 
     async def main() -> Swarm:

@@ -164,7 +164,7 @@ def test_an_honest_reducer_is_not_framed_by_leaves_that_it_did_not_sign() -> Non
             of.convicted(false_result(result, of.inputs.statement, shown.model_copy(update=change)))  # type: ignore[arg-type]
 
 
-def test_nobody_signs_for_another() -> None:
+def test_a_peer_cannot_sign_for_another() -> None:
     """A result with other coefficients or of another partition than its reducer signed is not its result."""
     of = standard()
     lie = cheated(of)
@@ -271,7 +271,7 @@ def test_a_result_of_nothing_that_counts_ends_nobody_who_judges_it(merge: str, t
         assert other.convicted(other.evidence(lie, 0)) == CULPRIT
 
 
-def test_whoever_has_no_tensors_cannot_judge() -> None:
+def test_a_peer_without_tensors_cannot_judge() -> None:
     of = standard()
     with pytest.raises(UnknownChargeError):
         verify(of.evidence(cheated(of), 0), CLUB.rules)

@@ -73,7 +73,7 @@ def evaluations(count: int) -> tuple[Evaluation, ...]:
     )
 
 
-def test_what_is_told_is_read_back() -> None:
+def test_a_public_status_is_read_back() -> None:
     rounds = [round_of(number, 3) for number in range(4)]
     status = public_status(snapshot(evaluations=evaluations(10)), rounds)
     assert decode_status(encode_status(status)) == status

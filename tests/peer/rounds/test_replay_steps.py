@@ -48,13 +48,13 @@ def follow(names: list[str]) -> tuple[bytes, list[str]]:
     return reached.digest, holders.asked
 
 
-def test_who_has_stalled_is_asked_last_for_the_next_step() -> None:
+def test_a_stalled_holder_is_asked_last_for_the_next_step() -> None:
     reached, asked = follow(["silent", "honest"])
     assert reached == b"v3"
     assert asked == ["silent", "honest", "honest", "honest"]
 
 
-def test_who_does_not_know_a_step_does_not_keep_others_from_being_asked() -> None:
+def test_a_holder_without_a_step_does_not_keep_others_from_being_asked() -> None:
     reached, _ = follow([*(f"empty {number}" for number in range(15)), "honest"])
     assert reached == b"v3"
 
@@ -66,7 +66,7 @@ def test_only_so_many_may_waste_our_time() -> None:
         assert len(asked) == TRIES_MAX
 
 
-def test_what_was_reached_before_nobody_knew_more_counts() -> None:
+def test_a_version_reached_before_no_holder_knew_more_counts() -> None:
     missed, holders, begun = [*MISSED, SimpleNamespace(digest=b"v4")], Holders(), HeldState(b"v0", None)  # type: ignore[arg-type]
     tell = holders.fetch
 

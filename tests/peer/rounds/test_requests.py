@@ -67,7 +67,7 @@ def test_a_newcomer_is_told_what_it_asks() -> None:
 
 
 @pytest.mark.parametrize("question", [one for one, _ in QUESTIONS], ids=["manifest", "heads", "tail"])
-def test_whoever_asks_without_end_gets_so_much_a_second_and_nobody_else_waits(question: Transfer) -> None:
+def test_an_endless_asker_gets_so_much_a_second_and_keeps_no_other_waiting(question: Transfer) -> None:
     answering, seconds = AnswerBudget(), 10
     donor = Donor(answering)
     answering.gave(ASKER, FRAGMENT_BYTES_AT_ONCE, 0.0)
@@ -81,7 +81,7 @@ def test_whoever_asks_without_end_gets_so_much_a_second_and_nobody_else_waits(qu
 
 
 @pytest.mark.parametrize("flag", [False, True])
-def test_who_may_only_look_gets_a_state_where_the_run_says_so(flag: bool) -> None:
+def test_an_observer_gets_a_state_where_the_run_says_so(flag: bool) -> None:
     donor, key = Donor(), Identity(b"k" * 32)
     admission = AdmissionControl(
         AdmissionSpec(observers_get_states=flag),
@@ -108,7 +108,7 @@ def test_who_may_only_look_gets_a_state_where_the_run_says_so(flag: bool) -> Non
         assert refused == {comers["observer"], stranger}
 
 
-def test_what_the_core_has_answered_counts() -> None:
+def test_answers_of_the_core_count() -> None:
     answering = AnswerBudget()
     donor = Donor(answering)
     answering.gave(ASKER, 2 * FRAGMENT_BYTES_AT_ONCE, 0.0)

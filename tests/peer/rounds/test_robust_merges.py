@@ -244,7 +244,7 @@ def test_with_three_sevenths_of_the_weight_they_turn_a_tensor_around():
 
 @pytest.mark.parametrize("codec", ["fp32", "int8", "int4", "e3m0"])
 @pytest.mark.parametrize("rule", RULES)
-def test_what_is_not_finite_never_reaches_a_rule(codec: str, rule: MergeRule):
+def test_values_that_are_not_finite_never_reach_a_rule(codec: str, rule: MergeRule):
     """A hostile member that commits to bytes decoding to NaN is left out, and the merge is as without it."""
     cut, encoding = Partitioning.of(LAYOUT, 2), CODECS[codec]
     contributions = contribute(cloud(8, 3), cut, encoding)

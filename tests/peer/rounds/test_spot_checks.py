@@ -57,7 +57,7 @@ def test_honest_results_pass(codecs: tuple[str, str], partition: int) -> None:
     assert set(reduction.findings(fewer, range(VOTERS))) == {Finding.CONFIRMED}
 
 
-def test_what_was_opened_is_decoded_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_opened_leaves_are_decoded_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """One decoding serves to recompute the leaves and to run the rule on them."""
     reduction = Reduction(LAYOUT, alike(LAYOUT, VOTERS, 0.5, 1))
     honest, known, decoded = reduction.honest(), BlockCodec.decode, []
@@ -118,7 +118,7 @@ def test_a_touched_leaf_is_refuted_and_everybody_can_repeat_it(rule: str, codecs
 
 @pytest.mark.parametrize("name", ["noisy_results", "selfish_results", "garbage_results"])
 @pytest.mark.parametrize("codec", ["fp32", "bf16", "int8", "int4"])
-def test_whoever_looks_refutes_what_a_forger_signs_beside_honest_coefficients(name: str, codec: str) -> None:
+def test_a_checker_refutes_forged_bytes_beside_honest_coefficients(name: str, codec: str) -> None:
     """It forges noise, a part of its own ten times as long, or bytes that are not numbers: each leaf is wrong."""
     reduction = attacked(codecs=(codec, codec))
     lie = reduction.forged(reduction.honest(), name, own=0)
@@ -297,7 +297,7 @@ def test_an_accomplice_that_takes_in_more_than_was_committed_is_doubted(codec: s
 
 @pytest.mark.parametrize("weight", [0.0, 1.0])
 @pytest.mark.parametrize("rule", ["mean", "robust_rda"])
-def test_nobody_makes_honest_results_doubtful_by_how_sums_are_rounded(rule: str, weight: float) -> None:
+def test_rounding_of_sums_makes_no_honest_result_doubtful(rule: str, weight: float) -> None:
     """Squares of tiny numbers round up in float32, and a claimed length may be wrong as far as it is admitted."""
     for value, claimed in ((3.3e-23, 1.0), (1.0, 1 - 0.9e-4)):
         vectors = alike(LAYOUT, VOTERS, 0.6, 0)

@@ -29,7 +29,7 @@ def encoded(codec: Codec, partition: int, seed: int = 0, scale: float = 1.0) -> 
 
 
 @given(codecs, st.integers(0, PARTITIONS - 1), st.integers(0, 99), st.sampled_from([0.0, 1e-38, 1.0, 3e38]))
-def test_what_a_codec_encodes_is_never_garbage(codec: Codec, partition: int, seed: int, scale: float) -> None:
+def test_bytes_that_a_codec_encodes_are_never_garbage(codec: Codec, partition: int, seed: int, scale: float) -> None:
     proof_checker, part = court_of(codec), (0, PARTITIONS, partition)
     elements = Partitioning.of(LAYOUTS[0], PARTITIONS).elements(partition)
     generator = torch.Generator().manual_seed(seed)

@@ -133,7 +133,7 @@ def test_one_step_with_plain_outer_sgd_is_data_parallel(partitions: int) -> None
 
 
 @pytest.mark.parametrize(("merge", "norms"), [*((name, "tensor") for name in MERGES), ("robust_rda", "row")])
-def test_everybody_computes_the_same_bytes_whoever_reduces(merge: str, norms: str) -> None:
+def test_all_compute_the_same_bytes_whichever_peer_reduces(merge: str, norms: str) -> None:
     config = config_of(merge=merge, norms=norms, contribution_codec="int8", result_codec="int4")
     _, vectors, _ = stepped(config, 3)
     world = Round(config, vectors, 2)
@@ -152,7 +152,7 @@ def test_a_reducer_publishes_its_coefficients_unless_they_are_too_many(monkeypat
     assert world.reduce(0) == replace(reduced, coefficients=())
 
 
-def test_what_is_not_as_committed_is_left_out() -> None:
+def test_parts_that_are_not_as_committed_are_left_out() -> None:
     world = Round(config_of(), stepped(config_of(), 3)[1], 2)
     lie = world.encoded[1]
     world.encoded[1] = replace(lie, squared_norms=tuple(2 * n for n in lie.squared_norms))
@@ -162,7 +162,7 @@ def test_what_is_not_as_committed_is_left_out() -> None:
     assert world.reduce(0).included == (2,)
 
 
-def test_what_a_reducer_tells_of_its_norms_changes_nothing() -> None:
+def test_the_norms_that_a_reducer_tells_change_nothing() -> None:
     """Everybody computes them. Before, false norms stopped a run for good, since nobody could apply the results."""
     world = Round(config_of(merge="robust_rda"), stepped(config_of(), 3)[1], 2)
     reduced = [world.reduce(0), world.reduce(1)]
@@ -170,7 +170,7 @@ def test_what_a_reducer_tells_of_its_norms_changes_nothing() -> None:
     assert world.apply(0, reduced).state == world.apply(1, lie).state
 
 
-def test_who_claims_more_gives_no_merge_its_length_where_others_are_left_out() -> None:
+def test_a_member_that_claims_more_gives_no_merge_its_length_where_others_are_left_out() -> None:
     """Three of ten send vectors a thousand times as long, and their reducer merges only four of the honest.
 
     Before, weights were for a sum of all ten (docs/adr/0046), so the three had more than half of what was merged:
@@ -239,7 +239,7 @@ def test_a_version_with_a_snapshot_of_a_process_that_is_gone_replaces_what_we_ho
 
 
 @pytest.mark.parametrize(("rate", "momentum", "share"), [(0.5, 0.8, 0.2), (1.0, 0.0, 0.5), (0.1, 0.0, 1.0)])
-def test_who_leaves_a_branch_keeps_a_share_of_its_way(rate: float, momentum: float, share: float) -> None:
+def test_a_peer_that_leaves_a_branch_keeps_a_share_of_its_way(rate: float, momentum: float, share: float) -> None:
     """The share is such that the anchor moves half of the way if everybody brings it and momentum has run out."""
     config = config_of(learning_rate=rate, momentum=momentum)
     lost, (theta, *_), _ = stepped(config, 2)
@@ -313,7 +313,7 @@ class TestErrorFeedback:
         assert torch.equal(case.sent[1], codec.decode(codec.encode(again), len(again)))
 
     @pytest.mark.parametrize("codec", ["int2", "int4"])
-    def test_what_was_sent_adds_up_to_what_was_meant(self, codec: str) -> None:
+    def test_sent_gradients_add_up_to_those_meant(self, codec: str) -> None:
         def shortfall(feedback: bool) -> float:
             case = self.rounds(20, (True,), codec, feedback)
             return float((torch.stack(case.sent).mean(0) - case.meant).norm() / case.meant.norm())
@@ -344,7 +344,9 @@ class TestErrorFeedback:
 
 @pytest.mark.parametrize("frozen", [(False, False), (True, False)])
 @pytest.mark.parametrize(("merge", "codec"), [("robust_rda", "int4"), ("mean", "int8"), ("rda", "fp32")])
-def test_who_missed_a_version_takes_the_step_that_it_is_told(merge: str, codec: str, frozen: tuple[bool, bool]) -> None:
+def test_a_peer_that_missed_a_version_takes_the_step_that_it_is_told(
+    merge: str, codec: str, frozen: tuple[bool, bool]
+) -> None:
     config = config_of(merge=merge, contribution_codec=codec, result_codec=codec)
     _, vectors, _ = stepped(config, 3)
     world = Round(config, vectors, 2)
@@ -378,7 +380,7 @@ def test_who_missed_a_version_takes_the_step_that_it_is_told(merge: str, codec: 
     assert outsider._anchors.step(0, certificate.digest) == step  # whoever followed can be followed
 
 
-def test_what_a_cell_brings_is_the_gradient_that_its_step_would_take() -> None:
+def test_the_work_of_a_cell_is_the_gradient_that_its_step_would_take() -> None:
     """Four members in two cells, which form a group of two, get the mean of all, in other partitions (ADR 0011)."""
     config = config_of(learning_rate=1.0, momentum=0.0)
     anchor, vectors, _ = stepped(config, 4)

@@ -53,7 +53,7 @@ def test_evidence_names_the_guilty_and_why(tmp_path: Path, capsys: pytest.Captur
     assert set(told) == {"guilty", "reason", "run_id"}
 
 
-def test_what_proves_nothing_convicts_nobody(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_evidence_that_proves_nothing_convicts_no_peer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     forged = vote("no").model_copy(update={"signature": vote("yes").signature})
     path = kept(tmp_path, vote("yes"), forged)
     assert main.run(["verify", str(path), "--data", str(tmp_path)], PYTHON) == 1

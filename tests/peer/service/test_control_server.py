@@ -200,7 +200,9 @@ def test_an_answer_that_only_trickles_in_is_not_waited_for(tmp_path: Path) -> No
         server.join()
 
 
-def test_who_asks_for_nothing_makes_room_after_a_while(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_connection_that_asks_for_nothing_makes_room_after_a_while(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("peer.service.control_server.REQUEST_SECONDS_MAX", 0.1)
 
     async def client() -> bytes:

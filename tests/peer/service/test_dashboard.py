@@ -36,7 +36,7 @@ async def watched(code: str, enough: Callable[[list[str]], bool], folder: Path) 
     return lines
 
 
-def test_what_ends_is_told_and_started_again(tmp_path: Path) -> None:
+def test_a_dashboard_that_ends_is_told_and_started_again(tmp_path: Path) -> None:
     lines = asyncio.run(watched("print('no room')", lambda lines: len(lines) == 4, tmp_path))
     assert lines == 2 * ["no room", "the dashboard has ended; it starts again in 0 seconds"]
 
@@ -48,7 +48,7 @@ def test_it_ends_with_whoever_watches(tmp_path: Path) -> None:
     assert len(lines) == 1
 
 
-def test_what_cannot_be_started_is_told(tmp_path: Path) -> None:
+def test_a_dashboard_that_cannot_be_started_is_told(tmp_path: Path) -> None:
     lines = asyncio.run(watched("", lambda lines: len(lines) == 2, tmp_path / "nowhere"))
     assert lines[0] == "the dashboard cannot be started: No such file or directory"
 

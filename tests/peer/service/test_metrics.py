@@ -146,7 +146,7 @@ def test_a_taken_port_is_told_in_a_sentence() -> None:
             asyncio.run(main(taken.getsockname()[1]))
 
 
-def test_what_is_not_known_is_left_out() -> None:
+def test_unknown_metrics_are_left_out() -> None:
     names = {metric.name for metric in metrics_of(snapshot(loss=None, evaluations=(), adoption_delays_steps=(3,)), {})}
     assert names.isdisjoint({"muster_training_loss", "muster_held_out_loss"})
 

@@ -296,7 +296,7 @@ def test_a_first_signal_does_not_cost_the_last_save() -> None:
     assert lines == []
 
 
-def test_whoever_will_not_wait_for_the_last_save_presses_again(
+def test_an_owner_that_will_not_wait_for_the_last_save_presses_again(
     tmp_path: Path, alarms: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(process, "SAVE_SECONDS_QUIET", 0.01)
@@ -333,7 +333,7 @@ def test_a_peer_that_writes_its_last_checkpoint_says_that_it_is_ending(
     assert not (tmp_path / SOCKET_NAME).exists()
 
 
-def test_who_drains_has_left_a_run_that_goes_on(tmp_path: Path, alarms: list[int]) -> None:
+def test_a_peer_that_drains_has_left_a_run_that_goes_on(tmp_path: Path, alarms: list[int]) -> None:
     run = Run(tmp_path)
     assert run(lambda: run.tell("drain")) == ["drain", "stop"]
     assert any(re.match(r"this peer has left the run after \d+:\d\d, at step \d+, loss ", line) for line in run.lines)
@@ -412,7 +412,7 @@ def test_a_signal_during_the_start_ends_it(tmp_path: Path, alarms: list[int]) ->
     assert happened == ["cancelled"]
 
 
-def test_who_asks_while_a_peer_starts_is_told_what_it_does(tmp_path: Path, alarms: list[int]) -> None:
+def test_a_caller_of_a_starting_peer_is_told_what_it_does(tmp_path: Path, alarms: list[int]) -> None:
     async def start() -> Stand:
         with pytest.raises(StartingError, match="the peer here is still starting: it reads the text"):
             await asyncio.to_thread(snapshot, tmp_path)
@@ -446,7 +446,7 @@ def test_a_peer_on_a_tether_stops_at_the_first_sigterm_without_saving(alarms: li
     assert alarms == [ALARM_SECONDS]
 
 
-def test_what_killed_processes_left_is_removed_and_what_is_in_use_stays(short_folder: Path) -> None:
+def test_folders_of_killed_processes_are_removed_and_those_in_use_stay(short_folder: Path) -> None:
     mine = RuntimeDirectory(short_folder)
     abandoned = mine.path.with_name("abandoned")
     (abandoned / "data").mkdir(parents=True)

@@ -25,7 +25,7 @@ class Network:
         return "joined"
 
 
-def test_whoever_comes_back_asks_until_somebody_answers() -> None:
+def test_a_peer_that_comes_back_asks_until_another_answers() -> None:
     network, said = Network(silent=6), list[str]()
     assert run_virtual(retry_join(network.join, said.append)) == "joined"
     assert network.asked_at == [0.0, 1.0, 3.0, 8.0, 18.0, 28.0, 38.0]
@@ -34,7 +34,7 @@ def test_whoever_comes_back_asks_until_somebody_answers() -> None:
     assert said[-1] == f"nobody is there; trying again in {PAUSES_SECONDS[-1]:g} s"
 
 
-def test_what_is_no_silence_is_raised_at_once() -> None:
+def test_an_error_other_than_silence_is_raised_at_once() -> None:
     async def broken() -> None:
         raise LocalError("the disk is full")
 
@@ -42,7 +42,7 @@ def test_what_is_no_silence_is_raised_at_once() -> None:
         run_virtual(retry_join(broken, lambda line: None))
 
 
-def test_whoever_is_told_to_leave_stops_asking() -> None:
+def test_a_peer_that_is_told_to_leave_stops_asking() -> None:
     network = Network(silent=10**6)
 
     async def leave_soon() -> None:

@@ -107,13 +107,13 @@ def test_a_signal_reaches_one_that_is_on_its_way(monkeypatch: pytest.MonkeyPatch
     assert lines == ["one was ended by signal 2"], "and another one is not even started"
 
 
-def test_nobody_who_reads_is_no_reason_to_end() -> None:
+def test_a_missing_reader_is_no_reason_to_end() -> None:
     def broken(line: str) -> None:
         raise BrokenPipeError
 
     assert run(child("one", "print('hello')"), on=broken)[0] == 0
 
 
-def test_what_cannot_be_started_is_told_in_a_sentence(tmp_path: Path) -> None:
+def test_a_child_that_cannot_be_started_is_told_in_a_sentence(tmp_path: Path) -> None:
     with pytest.raises(LocalError, match="one cannot be started: No such file or directory"):
         run(PeerChild("one", (str(tmp_path / "nothing"),)))

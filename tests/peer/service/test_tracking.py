@@ -143,7 +143,7 @@ def test_a_folder_of_the_same_name_is_no_library(tmp_path: Path, monkeypatch: py
         Tracking.parse("wandb", tmp_path)
 
 
-def test_what_is_no_library_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_name_of_no_library_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UsageError, match=r"not 'tensorbord' \(did you mean tensorboard\?\)"):
         Tracking.parse("tensorbord", tmp_path)
     monkeypatch.setattr("importlib.util.find_spec", lambda _: MagicMock(origin="there"))

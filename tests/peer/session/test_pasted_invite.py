@@ -12,6 +12,6 @@ from peer.session.api import Place, Session
 
 
 @pytest.mark.parametrize("text", ["muster1abc", "invite: muster1abc", " muster1abc"])
-def test_what_looks_like_an_invite_is_never_taken_for_a_run_file(text: str, tmp_path: Path) -> None:
+def test_a_text_like_an_invite_is_never_taken_for_a_run_file(text: str, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="the invite is"):
         Session(text, torch.nn.Linear(1, 1), Place(data_directory=tmp_path))

@@ -52,7 +52,7 @@ def test_the_newest_and_what_gave_way_last_are_served(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("momentum", [0.0, 0.8])
-def test_what_somebody_fetches_stays_on_disk(tmp_path: Path, momentum: float) -> None:
+def test_a_state_that_others_fetch_stays_on_disk(tmp_path: Path, momentum: float) -> None:
     config = CONFIG.model_copy(update={"outer": OuterSpec(momentum=momentum)})
     anchors = anchors_in(tmp_path, config)
     first = moved(anchors.current(0), 1.0)
@@ -89,7 +89,7 @@ def test_a_disk_that_is_nearly_full_keeps_nothing_for_others(tmp_path: Path, mon
     assert SpillFiles(tmp_path / "missing").spill(b"") is None
 
 
-def test_what_may_not_be_written_is_dropped_unless_somebody_fetches(tmp_path: Path) -> None:
+def test_steps_that_may_not_be_written_are_dropped_unless_others_fetch_them(tmp_path: Path) -> None:
     anchors = anchors_in(tmp_path)
     elements = anchors.layouts[0].elements
     assert anchors.spill_files is not None
@@ -105,7 +105,7 @@ def test_what_may_not_be_written_is_dropped_unless_somebody_fetches(tmp_path: Pa
     assert anchors.spill_files.overdrawn_bytes == 0
 
 
-def test_what_is_spilled_is_the_same_and_gone_with_its_last_user(tmp_path: Path) -> None:
+def test_spilled_bytes_are_the_same_and_gone_with_their_last_user(tmp_path: Path) -> None:
     data = os.urandom(10_000)
     before = len(os.listdir("/proc/self/fd"))
     spilled = SpillFiles(tmp_path).spill(data)

@@ -41,6 +41,6 @@ def test_a_place_that_is_told_from_here_is_found_from_elsewhere(tmp_path: Path, 
 
 
 @pytest.mark.parametrize(("config", "base"), [(RunConfig(), "/base"), (RUN, ""), (RUN, "hub:some/model@main")])
-def test_what_is_no_folder_of_a_base_is_not_noted(tmp_path: Path, config: RunConfig, base: str):
+def test_a_folder_without_a_base_is_not_noted(tmp_path: Path, config: RunConfig, base: str):
     note_base(tmp_path, config, base)
     assert not list(tmp_path.iterdir())

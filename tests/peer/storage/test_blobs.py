@@ -27,7 +27,7 @@ def data(number: int, size: int = 10) -> bytes:
     return number.to_bytes(4, "big") + bytes(size - 4)
 
 
-def test_what_was_put_is_found_by_its_root() -> None:
+def test_added_bytes_are_found_by_their_root() -> None:
     store = BlobStore(room(10))
     root = store.add(data(1), LEAF_BYTES, A)
     assert root == merkle_tree(data(1), LEAF_BYTES).root
@@ -58,7 +58,7 @@ def test_one_sender_can_not_use_more_than_all_of_it() -> None:
     assert store.get(own) == data(1)
 
 
-def test_what_a_round_needs_stays_whoever_sent_it() -> None:
+def test_bytes_that_a_round_needs_stay_whichever_peer_sent_them() -> None:
     """This includes what the flooding peer sent first: it must not vanish once others rely on it."""
     store = BlobStore(room(*[10] * 8))
     roots = [store.add(data(number), LEAF_BYTES, sender) for number, sender in enumerate([None, FLOOD, A])]

@@ -25,7 +25,7 @@ def grown(chain: Chain, versions: int) -> Chain:
     return CLUB.grow(chain.truncated(chain.version), *[EVERYONE] * versions)
 
 
-def test_what_was_added_comes_back_in_another_life(tmp_path: Path) -> None:
+def test_added_certificates_come_back_in_another_life(tmp_path: Path) -> None:
     chain = grown(CLUB.chain(), 3)
     log = CertificateLog(tmp_path / "log")
     log.add(chain.certificates)

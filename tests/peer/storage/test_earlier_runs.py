@@ -87,7 +87,7 @@ def test_the_learner_goes_on_where_it_stopped(frozen: Frozen) -> None:
     assert learner.step_count == frozen.expected["steps"] + len(losses)
 
 
-def test_what_is_saved_next_is_found_again(frozen: Frozen) -> None:
+def test_the_next_save_is_found_again(frozen: Frozen) -> None:
     held = frozen.load()
     states = tuple(held.anchors.current(chain.fragment) for chain in held.chains)
     captured = Captured(held.held, states, tuple(chain.certificates for chain in held.chains))

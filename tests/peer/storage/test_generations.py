@@ -70,7 +70,7 @@ def files(folder: Path, kind: str) -> list[str]:
     return sorted(path.name for path in folder.iterdir() if path.name.startswith(kind))
 
 
-def test_what_is_saved_is_found(tmp_path):
+def test_a_save_is_found(tmp_path):
     assert read(tmp_path / "missing") is None
     save(tmp_path, 1, 2, 0, step=7)
     assert read(tmp_path) == ((1, 2, 0), 7)
@@ -89,7 +89,7 @@ def test_two_generations_share_what_did_not_change(tmp_path):
     )
 
 
-def test_what_did_not_change_is_not_written_again(tmp_path, monkeypatch):
+def test_unchanged_fragments_are_not_written_again(tmp_path, monkeypatch):
     generations, written = Generations(tmp_path, RUN_ID), list[str]()
     generations.commit(generations.stage(held(1, 2)), None)
     monkeypatch.setattr(
@@ -251,7 +251,7 @@ def saving_meanwhile(monkeypatch: pytest.MonkeyPatch, save_others: Callable[[], 
     monkeypatch.setattr(Generations, "_check", slowly)
 
 
-def test_what_is_saved_while_an_older_one_is_read_stays_the_newest(tmp_path, monkeypatch):
+def test_a_save_made_while_an_older_one_is_read_stays_the_newest(tmp_path, monkeypatch):
     generations = Generations(tmp_path, RUN_ID)
     generations.commit(generations.stage(held(1)), learner_of(tmp_path, 1))
     saving_meanwhile(monkeypatch, lambda: generations.commit(generations.stage(held(2)), None, True))
@@ -260,7 +260,7 @@ def test_what_is_saved_while_an_older_one_is_read_stays_the_newest(tmp_path, mon
     assert read(tmp_path) == ((2,), 1)
 
 
-def test_who_reads_while_another_process_saves_finds_what_that_has_saved(tmp_path, monkeypatch):
+def test_a_reader_finds_the_save_that_another_process_makes_meanwhile(tmp_path, monkeypatch):
     save(tmp_path, 1, step=1)
 
     def save_others() -> None:

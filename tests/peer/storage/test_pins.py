@@ -10,7 +10,7 @@ OLD, NEW = digest_of(b"old"), digest_of(b"new")
 ASKER, OTHER = PeerId("asker"), PeerId("other")
 
 
-def test_what_somebody_fetches_is_kept_and_nothing_else_meanwhile() -> None:
+def test_a_fetched_state_is_kept_and_no_other_meanwhile() -> None:
     pins, now = Pins(), 0.0
     assert pins.find(0) is None
     for _ in range(5):
@@ -24,7 +24,7 @@ def test_what_somebody_fetches_is_kept_and_nothing_else_meanwhile() -> None:
     assert pins.find(0) == NEW
 
 
-def test_who_goes_on_lets_go() -> None:
+def test_a_peer_that_goes_on_lets_go() -> None:
     pins = Pins()
     pins.keep(0, OLD, ASKER, 0.0)
     pins.release(0, OTHER)
@@ -36,7 +36,7 @@ def test_who_goes_on_lets_go() -> None:
     assert pins.find(0) is None
 
 
-def test_what_several_fetch_is_kept_until_the_last_of_them_goes_on() -> None:
+def test_a_state_that_several_fetch_is_kept_until_the_last_of_them_goes_on() -> None:
     """Otherwise one that asks for a piece and then for a step would take the state away from all others."""
     pins = Pins()
     pins.keep(0, OLD, ASKER, 0.0)
@@ -50,7 +50,7 @@ def test_what_several_fetch_is_kept_until_the_last_of_them_goes_on() -> None:
     assert pins.find(0) is None
 
 
-def test_whoever_asks_is_remembered_but_not_everybody() -> None:
+def test_some_askers_are_remembered_but_not_all() -> None:
     pins = Pins()
     for number in range(2 * ASKERS_MAX):
         pins.keep(0, OLD, PeerId(str(number)), 0.0)
@@ -60,7 +60,7 @@ def test_whoever_asks_is_remembered_but_not_everybody() -> None:
     assert pins.find(0) is None
 
 
-def test_who_asks_for_ever_keeps_others_waiting_for_a_while_only() -> None:
+def test_a_peer_that_asks_for_ever_keeps_others_waiting_for_a_while_only() -> None:
     pins, now = Pins(), 0.0
     while now < PIN_SECONDS_MAX:
         pins.keep(0, OLD, ASKER, now)
@@ -70,7 +70,7 @@ def test_who_asks_for_ever_keeps_others_waiting_for_a_while_only() -> None:
     assert pins.find(0) == NEW
 
 
-def test_who_never_stops_asking_gives_way_to_the_first_other_one() -> None:
+def test_a_peer_that_never_stops_asking_gives_way_to_the_first_other_one() -> None:
     """It asks more often than the other: when its turn is over, it must not begin another one at once."""
     pins, now = Pins(), 0.0
     while now < PIN_SECONDS_MAX + IDLE_SECONDS:

@@ -62,7 +62,7 @@ class TestRecordLog:
         path.write_bytes(path.read_bytes()[:4] + b"\xff" * 9)
         assert RecordLog(path).read() == []
 
-    def test_what_lies_behind_a_torn_record_is_never_read(self, tmp_path):
+    def test_bytes_behind_a_torn_record_are_never_read(self, tmp_path):
         """A torn record may contain bytes that look like a record; they must never be read as one."""
         path = tmp_path / "votes"
         RecordLog(path).append(b"forged")

@@ -147,7 +147,9 @@ def test_another_lineage_replaces_the_log(tmp_path: Path, manifest: Manifest) ->
     assert [chain.digest for chain in held.chains] == [chain.digest for chain in other]
 
 
-def test_what_is_not_renewed_stays_proven_whatever_its_lineage(tmp_path: Path, manifest: Manifest) -> None:
+def test_a_learner_that_is_not_saved_again_stays_proven_whatever_its_lineage(
+    tmp_path: Path, manifest: Manifest
+) -> None:
     directory = RunDirectory(tmp_path, manifest.run_id)
     chains, states = advanced(manifest, 3)
     assert not directory.has_learner

@@ -34,7 +34,7 @@ def assert_same(found, expected):
         assert torch.equal(found[name], tensor)
 
 
-def test_what_is_written_is_read_by_the_library_too(tmp_path):
+def test_a_written_file_is_read_by_the_library_too(tmp_path):
     path = tmp_path / "file"
     digest = write_tensors(path, SAMPLE, {"format": "pt"})
     assert_same(map_tensors(path), SAMPLE)
@@ -62,7 +62,7 @@ def test_large_strided_shared_and_trained_tensors_are_written(tmp_path, monkeypa
     assert_same(map_tensors(tmp_path / "file"), {name: one.detach() for name, one in tensors.items()})
 
 
-def test_what_is_mapped_changes_no_file(tmp_path):
+def test_mapped_tensors_change_no_file(tmp_path):
     path = tmp_path / "file"
     write_tensors(path, SAMPLE)
     content = path.read_bytes()

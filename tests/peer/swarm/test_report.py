@@ -216,7 +216,7 @@ class TestAgreement:
         watch.note_final("peer-2", told("peer-2", [8, 8, 7]), 1.0)
         assert disagreement(watch) == "the peers ended with different versions"
 
-    def test_who_is_in_a_round_may_still_move(self) -> None:
+    def test_a_peer_in_a_round_may_still_move(self) -> None:
         still, idle = told("peer-1", [8, 8, 8]), fragments([8, 8, 8])
         assert at_rest([still, still])
         assert not at_rest([still, told("peer-2", [8, 8, 7])])

@@ -26,7 +26,7 @@ class Shown:
         self.phases.append(phase)
 
 
-def test_who_waits_for_a_host_hears_what_it_does(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_peer_that_waits_for_a_host_hears_what_it_does(monkeypatch: pytest.MonkeyPatch) -> None:
     answers = iter(
         [PeerNotRunningError("no peer"), StartingError("reads the text (making tokens, 40%)"), StartingError("")]
     )

@@ -131,7 +131,7 @@ def test_a_line_says_who_is_missing() -> None:
     assert plain_line(watch, "starting", 2.0) == "0:02 starting, 0 of 2 peers up, versions 0 of 24"
 
 
-def test_what_was_sent_does_not_shrink_when_a_peer_dies() -> None:
+def test_sent_bytes_do_not_shrink_when_a_peer_dies() -> None:
     watch = SwarmWatch("host", ("peer-1", "peer-2"), 24)
     for name in watch.learners:
         watch.note(name, told(name, [1], bytes_sent=3 << 20, bytes_received=5 << 20), 0.0)
@@ -168,7 +168,7 @@ def test_the_summary_names_attackers_and_bans() -> None:
     assert "banned     …abcdefgh by 3: signed two different statements" in shown
 
 
-def test_what_a_model_writes_cannot_steer_the_terminal() -> None:
+def test_text_of_a_model_cannot_steer_the_terminal() -> None:
     shown = "\n".join(lines_of(summary(report_of(swarm(1), 2, 1.0), "a\x1b[2Jb\x07\rc\x0bd\n\te", None)))
     assert "a [2Jb  c d\n e" in shown
 

@@ -168,7 +168,7 @@ def test_a_false_piece_is_refused_by_name_and_not_written(base: Path, manifest: 
     assert part.read_bytes() == (base / BASE_FILE).read_bytes()
 
 
-def test_what_has_arrived_counts_after_an_interruption(base: Path, manifest: Manifest, tmp_path: Path) -> None:
+def test_pieces_that_have_arrived_count_after_an_interruption(base: Path, manifest: Manifest, tmp_path: Path) -> None:
     file, part, pieces = file_of(manifest), tmp_path / "part", pieces_of(manifest)
     assert pieces > 8
     with pytest.raises(NetworkError):

@@ -60,7 +60,7 @@ def test_a_run_of_newer_peers_is_not_taken_for_silence() -> None:
         fetched({HOLDER: newer.to_wire()}, newer.run_id)
 
 
-def test_whoever_takes_the_question_and_says_nothing_is_not_waited_for() -> None:
+def test_a_peer_that_takes_the_question_and_says_nothing_is_not_waited_for() -> None:
     """This happens on a connection of which only our end is left."""
     waypoint = Waypoint(version=8, digest=digest_of(b"heads"))
     introduction = Introduction(waypoint, empty_chains(manifest(), observer_rules(manifest(), KeyVerifier())))

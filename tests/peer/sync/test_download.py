@@ -179,7 +179,7 @@ def test_holders_that_are_slow_on_purpose_keep_no_place_for_good() -> None:
     assert given > download.progress([0])[1] / 2
 
 
-def test_who_says_again_what_is_here_already_is_waited_for_no_longer() -> None:
+def test_a_holder_that_repeats_known_digests_is_waited_for_no_longer() -> None:
     """Before, what such a holder still owed was asked of nobody else for as long as it repeated answers."""
     download, repeater, now, answers = begun(["repeater", "honest"]), PeerId("repeater"), 0.0, 0
     owed: dict[PeerId, list[Ask]] = {PeerId("honest"): [], repeater: []}
@@ -246,7 +246,7 @@ def test_how_long_a_piece_takes_is_told_by_neither_the_slowest_nor_the_quickest(
     assert download.answer_seconds() == 3.0
 
 
-def test_what_is_owed_for_long_is_asked_of_others() -> None:
+def test_a_piece_that_is_owed_for_long_is_asked_of_others() -> None:
     download, asks = proven("silent", "quick")
     owed = {ask.piece for ask in asks if ask.holder == "silent"}
     holders = Holders({"quick": "honest"}, random.Random(1), now=STALL_SECONDS - 0.1)
@@ -258,7 +258,7 @@ def test_what_is_owed_for_long_is_asked_of_others() -> None:
     assert_whole(download)
 
 
-def test_who_has_given_something_is_waited_for_longer_than_a_stranger() -> None:
+def test_a_holder_that_has_given_something_is_waited_for_longer_than_a_stranger() -> None:
     download, asks = proven("one")
     now = PATIENCE_SECONDS - 1.0
     assert download.asks(now) == []
@@ -282,7 +282,7 @@ def test_a_piece_that_comes_late_counts_and_is_asked_of_nobody_else() -> None:
     assert late.piece not in {ask.piece for ask in holders.asked}
 
 
-def test_who_sends_a_false_piece_unasked_is_heard_no_more() -> None:
+def test_a_holder_that_sends_a_false_piece_unasked_is_heard_no_more() -> None:
     download, _ = proven("one", "liar")
     receive(download, PeerId("liar"), 7, answer_of(2, 7), 0.0)
     assert receive(download, PeerId("liar"), 6, answer_of(1, 6), 0.0) == 0
@@ -322,7 +322,7 @@ def test_a_newer_state_takes_the_place_of_the_older_one() -> None:
     assert download.progress([0])[1] == 8 * ELEMENTS
 
 
-def test_who_is_gone_owes_nothing() -> None:
+def test_a_holder_that_is_gone_owes_nothing() -> None:
     download, asks = proven("gone", "here")
     owed = {ask.piece for ask in asks if ask.holder == "gone"}
     assert owed
@@ -335,7 +335,7 @@ def test_who_is_gone_owes_nothing() -> None:
     assert owed <= {ask.piece for ask in holders.asked}
 
 
-def test_what_nobody_asked_for_is_ignored() -> None:
+def test_an_unasked_piece_is_ignored() -> None:
     download = begun([])
     receive(download, PeerId("stranger"), 0, answer_of(1, 0), 0.0)
     download.offer(0, [PeerId("one")])

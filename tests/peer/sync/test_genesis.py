@@ -187,7 +187,7 @@ def test_a_newcomer_whose_host_dies_asks_the_others_who_hold_version_0(tmp_path:
     assert all(torch.equal(ours.anchor, theirs.anchor) for ours, theirs in zip(found, STATES, strict=True))
 
 
-def test_what_has_arrived_of_version_0_is_kept_for_the_next_start(tmp_path: Path) -> None:
+def test_pieces_of_version_0_are_kept_for_the_next_start(tmp_path: Path) -> None:
     pieces = [leaf_count(4 * state.anchor.numel(), STATE_PIECE_BYTES) for state in STATES]  # its momentum is spent
 
     async def fetched(pieces_given: float) -> int:

@@ -68,7 +68,7 @@ def test_first_the_heads_then_the_tails_a_few_at_a_time() -> None:
     assert [chain.digest for chain in newcomer.chains()] == list(heads_at(CHAINS, heads.version) or ())
 
 
-def test_whoever_does_not_know_or_lies_is_named_and_changes_nothing() -> None:
+def test_a_peer_that_does_not_know_or_lies_is_named_and_changes_nothing() -> None:
     newcomer = introduction()
     [heads] = newcomer.questions()
     other = [CLUB.grow(CLUB.chain(fragment), *[(0, 1, 2, 3)] * 9) for fragment in range(10)]

@@ -107,7 +107,7 @@ def test_a_state_arrives_bit_for_bit_with_few_pieces_in_flight() -> None:
     assert 1 < wire.in_flight_max <= PIECES_IN_FLIGHT
 
 
-def test_whoever_waits_is_told_how_long_it_still_takes() -> None:
+def test_a_waiting_peer_is_told_how_long_it_still_takes() -> None:
     state = state_of(1)
 
     async def main() -> tuple[list[str], float, float]:
@@ -322,7 +322,7 @@ def test_nothing_is_kept_for_an_answer_that_is_not_waited_for_any_more() -> None
     run_virtual(main())
 
 
-def test_whoever_is_gone_is_given_nothing_more() -> None:
+def test_a_peer_that_is_gone_is_given_nothing_more() -> None:
     state = state_of(1)
     given: list[str] = []
     anchors = Anchors(layouts_of(CONFIG), genesis_states(CONFIG))
@@ -382,7 +382,7 @@ def fetch_step(wire: Wire, length_bytes: int = len(STEP)) -> bytes | None:
     return run_virtual(main())
 
 
-def test_what_led_to_a_state_arrives_as_it_was_told() -> None:
+def test_a_step_that_led_to_a_state_arrives_as_it_was_told() -> None:
     wire = Wire({"a": state_of(1)})
     assert fetch_step(wire) == STEP
     assert wire.in_flight_max == PIECES_IN_FLIGHT
@@ -434,7 +434,7 @@ def test_a_step_may_take_longer_where_the_state_did() -> None:
     run_virtual(main())
 
 
-def test_who_is_gone_is_not_waited_for_with_a_step() -> None:
+def test_a_holder_that_is_gone_is_not_waited_for_with_a_step() -> None:
     wire = Wire({"a": state_of(1)}, silent={"a"})
 
     async def main() -> None:
@@ -448,7 +448,7 @@ def test_who_is_gone_is_not_waited_for_with_a_step() -> None:
     run_virtual(main())
 
 
-def test_who_does_not_tell_a_step_is_not_waited_for() -> None:
+def test_a_holder_that_does_not_tell_a_step_is_not_waited_for() -> None:
     assert fetch_step(Wire({"a": None})) is None
     assert fetch_step(Wire({"a": state_of(1)}, silent={"a"})) is None
     assert fetch_step(Wire({"a": state_of(1)}), len(STEP) + 1) is None
@@ -514,7 +514,7 @@ def test_a_step_that_stalls_does_not_keep_a_state_from_coming() -> None:
     assert run_virtual(main()) < STALL_SECONDS
 
 
-def test_who_lets_one_step_wait_does_not_let_all_the_others_wait() -> None:
+def test_a_holder_that_lets_one_step_wait_does_not_let_all_the_others_wait() -> None:
     wire = Wire({"mute": state_of(1)}, silent={"mute"})
 
     async def main() -> float:
@@ -526,7 +526,7 @@ def test_who_lets_one_step_wait_does_not_let_all_the_others_wait() -> None:
     assert run_virtual(main()) < 1.1 * STALL_SECONDS
 
 
-def test_what_has_come_whole_counts_for_the_progress_until_all_has() -> None:
+def test_a_whole_fragment_counts_for_the_progress_until_all_are_here() -> None:
     """Otherwise the share shown would fall at every fragment, because states come one after the other."""
     held, names, states = three_fragments()
 

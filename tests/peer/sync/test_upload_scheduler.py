@@ -59,7 +59,7 @@ def test_lines_are_bounded() -> None:
     assert set(counts.values()) == {ASKS_PER_ASKER_MAX}
 
 
-def test_whoever_waits_is_told_how_long() -> None:
+def test_a_waiting_asker_is_told_how_long() -> None:
     donations = UploadScheduler(1e6)
     assert donations.wait_seconds() is None
     for piece in range(2):
@@ -73,7 +73,7 @@ def test_whoever_waits_is_told_how_long() -> None:
     assert donations.next(wait + 0.001) is not None
 
 
-def test_whoever_is_gone_takes_nobodys_turn() -> None:
+def test_an_asker_that_is_gone_takes_no_turn_of_another() -> None:
     donations = UploadScheduler()
     for piece in range(ASKS_PER_ASKER_MAX):
         donations.ask(PeerId("gone"), ask(piece))
@@ -84,7 +84,7 @@ def test_whoever_is_gone_takes_nobodys_turn() -> None:
     assert donations.wait_seconds() is None
 
 
-def test_what_somebody_has_asked_for_already_is_given_once() -> None:
+def test_a_piece_asked_for_twice_is_given_once() -> None:
     donations = UploadScheduler()
     for piece in (1, 2, 1):
         donations.ask(PeerId("impatient"), ask(piece))
@@ -92,7 +92,7 @@ def test_what_somebody_has_asked_for_already_is_given_once() -> None:
     assert Counter(give_all(donations, 0.0)) == {"impatient": 2, "another": 1}
 
 
-def test_whoever_asks_for_a_newer_state_gets_no_more_of_the_older_one() -> None:
+def test_an_asker_for_a_newer_state_gets_no_more_of_the_older_one() -> None:
     donations = UploadScheduler()
     for piece in range(3):
         donations.ask(PeerId("a"), ask(piece))

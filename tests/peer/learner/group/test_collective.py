@@ -119,7 +119,7 @@ def test_whatever_they_compute(work, apart: float, size: int, sharded: bool, tmp
     assert all(torch.equal(found[f"end.{fragment}"], found[f"again.{fragment}"]) for fragment in range(3))
 
 
-def test_who_shares_otherwise_begins_without_the_parts() -> None:
+def test_a_rank_that_shares_otherwise_begins_without_the_parts() -> None:
     state = {"theta": torch.ones(2), "ranks": torch.tensor(2), "rank1.optimizer.0.step": torch.ones(1)}
     assert list(own_part(state, Ranks(1, 2, sharded=True))) == ["optimizer.0.step"]
     assert own_part(state, Ranks(1, 4, sharded=True)) == {}

@@ -60,7 +60,7 @@ def test_eight_bits_take_it_as_well_as_they_can() -> None:
     assert float(more.flatten() @ expected.flatten() / (more.norm() * expected.norm())) > 0.99
 
 
-def test_what_has_faded_since_is_not_put_back() -> None:
+def test_a_share_of_the_moment_that_has_faded_is_not_put_back() -> None:
     missed = torch.full((2, 64), 0.02)
     plain = next_steps("adamw", 128, None)
     now, late = (next_steps("adamw", 128, missed, late_steps=steps) - plain for steps in (0, 2))

@@ -64,7 +64,7 @@ def test_momentum_has_8_bits_where_matrices_are_large() -> None:
         assert state[SCALES].numel() == (parameter.numel() // 256 if is_large else 0)
 
 
-def test_what_is_stepped_together_does_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stepping_matrices_together_or_apart_does_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
     together, apart = matrices(), matrices()
     step(make(together), together, 0)
     monkeypatch.setattr(muon, "BATCH_ELEMENTS", 1)

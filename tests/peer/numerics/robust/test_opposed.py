@@ -26,7 +26,7 @@ def test_shares_stay_as_they_are_bit_for_bit_where_nobody_points_away() -> None:
     assert discount_opposed(shares, vectors @ vectors.T) is shares
 
 
-def test_who_points_backwards_has_no_say_and_the_others_keep_their_proportions() -> None:
+def test_a_member_that_points_backwards_has_no_say_and_the_others_keep_their_proportions() -> None:
     vectors = fan([0.8, 0.8, 0.7, -0.8])
     left = discount_opposed(np.array([0.4, 0.2, 0.2, 0.2]), vectors @ vectors.T)
     assert left == pytest.approx([0.5, 0.25, 0.25, 0.0])

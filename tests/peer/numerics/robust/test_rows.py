@@ -73,7 +73,7 @@ def test_rows_that_are_zero_or_cancel_become_zero(rule: str) -> None:
 
 
 @pytest.mark.parametrize("rule", ["rda", "robust_rda"])
-def test_what_is_not_finite_is_refused(rule: str) -> None:
+def test_values_that_are_not_finite_are_refused(rule: str) -> None:
     given_rows = sample(5, 4, ROWS * COLUMNS)
     given_rows.values[2, 50] = np.inf
     with pytest.raises(ValueError, match="not finite"):

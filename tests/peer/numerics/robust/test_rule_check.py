@@ -32,7 +32,7 @@ def sample_of(stack: torch.Tensor, inputs: TensorInputs, coefficients: list[floa
     return Sample([vector[:SEEN].numpy() for vector in stack], inputs, coefficients, WHOLE, squares)
 
 
-def test_who_is_short_in_what_is_seen_may_point_elsewhere_as_a_whole() -> None:
+def test_a_member_short_in_the_seen_part_may_point_elsewhere_as_a_whole() -> None:
     stack = vectors()
     inputs = TensorInputs(tuple(stack.norm(dim=1).tolist()), (1.0,) * MEMBERS, embedding=False)
     honest = list(merge_segment(RULE, list(stack), inputs).coefficients)

@@ -158,7 +158,7 @@ def test_weight_zero_leaves_a_member_out(name: str) -> None:
 @every_rule
 @pytest.mark.parametrize("poison", [float("nan"), float("inf"), float("-inf")])
 @pytest.mark.parametrize("members", [1, 8])
-def test_what_is_not_finite_is_refused(name: str, poison: float, members: int) -> None:
+def test_values_that_are_not_finite_are_refused(name: str, poison: float, members: int) -> None:
     given = sample(7, members, 9000)
     vectors = given.vectors
     vectors[members // 2][8500] = poison
@@ -167,7 +167,7 @@ def test_what_is_not_finite_is_refused(name: str, poison: float, members: int) -
 
 
 @every_rule
-def test_what_is_no_stack_is_refused(name: str) -> None:
+def test_vectors_that_are_no_stack_are_refused(name: str) -> None:
     rule, row = RULES[name], torch.ones(4)
     for vectors in ([], [row, torch.ones(5)], [row, row.double()], [torch.ones(2, 2)], [torch.ones(0)]):
         with pytest.raises(ValueError, match="vectors"):

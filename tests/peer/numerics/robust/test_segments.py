@@ -127,7 +127,7 @@ def test_a_huge_member_does_not_lengthen_a_tensor() -> None:
     assert tensor_radius("rda", inputs) > 1e8
 
 
-def test_what_is_not_finite_is_refused() -> None:
+def test_values_that_are_not_finite_are_refused() -> None:
     given = sample(7, 4, 100)
     inputs = inputs_of(given)
     given.values[2, 50] = np.inf
