@@ -57,11 +57,11 @@ def test_every_command_in_a_message_exists() -> None:
         ("```toml\na = 1\n```\nsay\n```\nmuster top\n```\nmuster dance\n", [["top"]]),
     ],
 )
-def test_what_is_typed_in_a_block_is_found(page: str, words: list[list[str]]) -> None:
+def test_commands_typed_in_a_block_are_found(page: str, words: list[list[str]]) -> None:
     assert list(typed(page)) == words
 
 
-def test_what_a_reader_types_is_found_in_its_order() -> None:
+def test_commands_that_a_reader_types_are_found_in_their_order() -> None:
     page = (
         "```\ngit clone there && cd here\nmuster limits    # now\n```\n"
         "```text\nit says\n```\n```toml\na = 1\n```\n  ```python\n  a = 1\n  b = 2\n  ```\n```\n$ muster top\n```\n"
@@ -76,7 +76,7 @@ def test_what_a_reader_types_is_found_in_its_order() -> None:
 
 
 @pytest.mark.parametrize("words", [["dance"], ["join"], ["swarm", "--pears", "4"], ["host", "--port", "none"]])
-def test_what_cannot_be_typed_is_found(words: list[str]) -> None:
+def test_commands_that_cannot_be_typed_are_found(words: list[str]) -> None:
     assert complaint(words)
 
 
@@ -87,7 +87,7 @@ def test_what_cannot_be_typed_is_found(words: list[str]) -> None:
         ("`muster dance`, `muster plan dance` or `muster top --loudly`", [["dance"], ["dance"], ["--loudly"]]),
     ],
 )
-def test_what_a_sentence_names_is_looked_up(sentence: str, wrong: list[list[str]]) -> None:
+def test_commands_that_a_sentence_names_are_looked_up(sentence: str, wrong: list[list[str]]) -> None:
     assert [unknown(MUSTER, words) for words in named(sentence)] == wrong
 
 

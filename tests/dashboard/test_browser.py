@@ -130,7 +130,7 @@ def test_a_network_that_is_gone_is_said_to_be(browser: Browser, demo: NetworkVie
         page.close()
 
 
-def test_what_is_typed_into_a_limit_outlives_updates(browser: Browser, tmp_path: Path) -> None:
+def test_a_typed_limit_outlives_updates(browser: Browser, tmp_path: Path) -> None:
     write_view(tmp_path / "view.json", NetworkView())
     with running_peer(tmp_path) as asked, pages(tmp_path / "view.json", tmp_path) as url:
         page = open_page(browser, f"{url}/my-machine?token={TOKEN}")

@@ -94,7 +94,7 @@ def test_no_invite_is_in_an_argument_that_others_here_can_read(tmp_path: Path) -
 
 
 @pytest.mark.parametrize(("code", "kind"), [(2, UsageError), (1, LocalError)])
-def test_what_a_part_died_of_is_told(code: int, kind: type[Exception], tmp_path: Path) -> None:
+def test_the_cause_of_death_of_a_part_is_told(code: int, kind: type[Exception], tmp_path: Path) -> None:
     with cli_dashboard.Child(["this_is_no_module"], tmp_path) as child:
         child.process.wait(END_SECONDS_MAX)
         child.process.returncode = code

@@ -39,7 +39,7 @@ def as_guest(folder: Path, given: str | None, written: str = TOKEN) -> AppTest:
 
 
 @pytest.mark.parametrize("given", [None, "", "t", TOKEN + "t", TOKEN.upper(), "ü"])
-def test_who_has_no_token_gets_no_controls(tmp_path: Path, given: str | None) -> None:
+def test_a_visitor_without_the_token_gets_no_controls(tmp_path: Path, given: str | None) -> None:
     """Before, another user of the machine could change the limits of root's peer."""
     with running_peer(tmp_path) as asked:
         at = as_guest(tmp_path, given)
@@ -48,7 +48,7 @@ def test_who_has_no_token_gets_no_controls(tmp_path: Path, given: str | None) ->
     assert not asked
 
 
-def test_who_has_it_keeps_them_for_the_session(tmp_path: Path) -> None:
+def test_a_visitor_with_the_token_keeps_them_for_the_session(tmp_path: Path) -> None:
     with running_peer(tmp_path):
         at = as_guest(tmp_path, TOKEN)
         assert at.button

@@ -123,7 +123,7 @@ def test_a_finished_run_says_where_the_model_is() -> None:
     assert run.headline(view) == "Finished. The model is in ann/stories."
 
 
-def test_what_a_run_says_of_itself_and_who_may_come() -> None:
+def test_the_page_tells_what_a_run_says_of_itself_and_how_to_join() -> None:
     told = (("about", "Stories"), ("purpose", "to try it"), ("run by", "Ann {x}"), ("licence", "CC0-1.0"))
     view = NetworkView(run=RunFacts(about=told, admission="invite"))
     assert run.about(view) == ["Stories: to try it", "Run by: Ann {x}", "Licence of the model: CC0-1.0"]
@@ -163,7 +163,7 @@ def test_no_traffic_is_drawn_where_nobody_tells_it() -> None:
 
 
 @given(st.integers(1, 300))
-def test_everybody_stands_somewhere_else_inside_the_disc(count: int) -> None:
+def test_every_peer_stands_somewhere_else_inside_the_disc(count: int) -> None:
     ids = [f"peer {number}" for number in range(count)]
     places = network.positions(ids)
     assert places == network.positions(ids[::-1])

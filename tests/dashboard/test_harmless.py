@@ -195,5 +195,5 @@ def test_faults_are_found(source: str) -> None:
 @pytest.mark.parametrize(
     "source", ["st.text(peer.name)", "st.badge(escaped(peer.name))", "st.header('Run')", "st.metric('a', escaped(x))"]
 )
-def test_what_is_harmless_passes(source: str) -> None:
+def test_harmless_code_passes(source: str) -> None:
     assert faults(source) == []

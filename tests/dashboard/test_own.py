@@ -40,7 +40,7 @@ def credit(**tokens: int) -> CreditReport:
     )
 
 
-def test_what_a_volunteer_gives_and_what_it_is_worth() -> None:
+def test_the_page_tells_what_a_volunteer_gives_and_what_it_is_worth() -> None:
     found = own.figures(MINE, limits(5.0), credit(Mine=300, Other=600, Third=100))
     assert found["My share"] == "30.0%"
     assert found["My place"] == "2 of 3"

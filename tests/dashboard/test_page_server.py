@@ -64,7 +64,7 @@ def ask(server: PageServer, method: str, path: str) -> tuple[int, dict[str, str]
         line.close()
 
 
-def test_everybody_gets_the_newest_page_and_nothing_from_elsewhere(server: PageServer, tmp_path: Path) -> None:
+def test_every_visitor_gets_the_newest_page_and_nothing_from_elsewhere(server: PageServer, tmp_path: Path) -> None:
     view = tmp_path / "view.json"
     assert not publish(view, None, server)
     assert ask(server, "GET", "/")[0] == 503
@@ -104,7 +104,7 @@ def test_there_is_nothing_else(server: PageServer, method: str, path: str, statu
     assert HEADERS.items() <= headers.items()
 
 
-def test_who_takes_too_long_is_hung_up_on_however_it_goes_on(server: PageServer, clock: Clock) -> None:
+def test_a_visitor_that_takes_too_long_is_hung_up_on_however_it_goes_on(server: PageServer, clock: Clock) -> None:
     with socket.create_connection(server.server_address[:2]) as slow:
         slow.sendall(b"GET / HTTP/1.1\r\nX: ")
         clock.seconds = CALL_SECONDS_MAX / 2

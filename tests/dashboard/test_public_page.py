@@ -92,7 +92,7 @@ def test_it_is_written_whole_once_there_is_a_view(tmp_path: Path) -> None:
         publish(view, tmp_path / "file" / "page")
 
 
-def test_who_is_told_to_stop_writes_how_the_run_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_publisher_told_to_stop_writes_how_the_run_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     view, told = tmp_path / "view.json", []
 
     def end(_: float) -> None:

@@ -20,7 +20,7 @@ def source(path: Path, now: float = 100.0) -> Source:
     return Source(path, lambda: now)
 
 
-def test_what_is_written_is_read(demo: NetworkView, tmp_path: Path) -> None:
+def test_a_written_view_is_read(demo: NetworkView, tmp_path: Path) -> None:
     write_view(tmp_path / "view.json", demo)
     assert read_view(tmp_path / "view.json") == demo
     assert [path.name for path in tmp_path.iterdir()] == ["view.json"]
@@ -43,7 +43,7 @@ def test_a_broken_file_leaves_the_last_good_view(content: bytes, tmp_path: Path)
 @pytest.mark.parametrize(
     ("states", "left"), [(("draining", "hosting"), True), (("draining", "training"), False), ((), False)]
 )
-def test_everybody_has_left_where_all_said_so(states: tuple[str, ...], left: bool) -> None:
+def test_all_peers_have_left_where_all_said_so(states: tuple[str, ...], left: bool) -> None:
     peers = tuple(PeerView(peer_id=str(at), state=state) for at, state in enumerate(states))
     assert SeenView(NetworkView(peers=peers), 60.0).left == left
     assert not SeenView(NetworkView(peers=peers), 1.0).left  # they are still there

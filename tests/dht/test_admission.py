@@ -56,7 +56,7 @@ PASS = shown(WORD)
 
 
 @given(words)
-def test_who_holds_an_invite_is_let_in_as_it_says(word: SignedGrant) -> None:
+def test_the_holder_of_an_invite_is_let_in_as_it_says(word: SignedGrant) -> None:
     data = shown(word)
     found = read_pass(data, CAROL.peer_id, AUTHORITY)
     assert len(data) <= PASS_BYTES_MAX

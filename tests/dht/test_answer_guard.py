@@ -152,7 +152,7 @@ LONG = found(nearest_node_ids=[bytes(20)], nearest_peer_ids=[b"\xff" * 1000])
         (FIND, found(ALICES)),
     ],
 )
-def test_who_answers_so_counts_as_silent_and_is_dropped(
+def test_a_peer_that_answers_so_counts_as_silent_and_is_dropped(
     stores: list[HivemindStore], runner: asyncio.Runner, monkeypatch: pytest.MonkeyPatch, handler: str, answer: Any
 ) -> None:
     alice, bob = stores

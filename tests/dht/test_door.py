@@ -75,7 +75,7 @@ async def answered(door: Door, said: bytes, caller: Identity = BOB) -> bytes:
     return writer.written[2:]
 
 
-def test_who_knocks_is_told_in_one_word(door: Door) -> None:
+def test_a_knocking_peer_is_told_in_one_word(door: Door) -> None:
     assert asyncio.run(answered(door, framed(b""))) == b"no_pass"
     assert asyncio.run(answered(door, framed(b"sesame"))) == b"false_pass"
     assert not door.knows(BOB.peer_id)

@@ -75,7 +75,7 @@ def test_peers_of_one_invite_find_each_other_all_the_same(eclipse: Eclipse, runn
     runner.run(scenario())
 
 
-def test_who_is_responsible_and_never_comes_to_an_end_hides_nobody(
+def test_a_responsible_peer_that_never_comes_to_an_end_hides_no_other(
     eclipse: Eclipse, runner: asyncio.Runner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def never(place: object, call: object) -> list[object]:
@@ -132,7 +132,7 @@ def test_one_of_those_who_invited_us_is_always_asked_and_nobody_twice() -> None:
     assert seen == set(KNOWN[:7])
 
 
-def test_who_is_asked_anyway_is_no_acquaintance() -> None:
+def test_a_peer_that_is_asked_anyway_is_no_acquaintance() -> None:
     assert acquaintances(INVITED, INVITED, {KEYS[0].peer_id}) == [INVITED[1]]
     assert acquaintances([], [address(0, 1), address(0, 2)], set()) in ([address(0, 1)], [address(0, 2)])
     assert acquaintances([], [], set()) == []

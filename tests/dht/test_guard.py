@@ -48,7 +48,7 @@ def find(keys: int, identity: Identity = ALICE) -> bytes:
 
 
 @given(st.lists(st.tuples(st.floats(0, 10), st.floats(0, 5)), max_size=50), st.floats(0.1, 10), st.floats(0.1, 10))
-def test_what_is_taken_while_nothing_is_owed_stays_within_the_rate(
+def test_bytes_taken_while_nothing_is_owed_stay_within_the_rate(
     takes: list[tuple[float, float]], per_second: float, at_once: float
 ) -> None:
     allowance, now, taken, largest = Allowance(per_second, at_once), 0.0, 0.0, 0.0
@@ -60,7 +60,7 @@ def test_what_is_taken_while_nothing_is_owed_stays_within_the_rate(
     assert taken <= at_once + per_second * now + largest + 1e-6
 
 
-def test_who_waited_may_take_again() -> None:
+def test_a_caller_that_waited_may_take_again() -> None:
     allowance = Allowance(2.0, 4.0)
     allowance.take(10.0, 0.0)
     assert allowance.wait_seconds(0.0) == pytest.approx(3.0)
@@ -178,7 +178,7 @@ def test_a_refused_call_does_not_reach_its_handler() -> None:
     assert handlers["another"] is handle
 
 
-def test_what_is_answered_at_once_to_one_caller_is_bounded() -> None:
+def test_answers_at_once_to_one_caller_are_bounded() -> None:
     """Also of searches that come together: each is answered in one go, and the next is looked at after that."""
     size, given = 1 << 20, 0
 
@@ -222,7 +222,7 @@ def test_many_callers_together_get_no_more_than_the_share_of_strangers() -> None
     assert answers.sent_bytes == 10 * size
 
 
-def test_nobody_is_answered_once_the_owners_upload_of_the_day_is_used_up() -> None:
+def test_callers_are_not_answered_once_the_owners_upload_of_the_day_is_used_up() -> None:
     answers = Answers()
     guard = CallGuard(answers=answers)
     answers.strangers.is_member = lambda _: True

@@ -84,7 +84,7 @@ def test_the_storage_keeps_live_records_only_and_no_plain_values() -> None:
     assert not early.store_subkey(place(), ALICE.peer_id, value, NOW + 60)
 
 
-def test_what_a_search_merges_into_an_answer_does_not_reach_the_storage() -> None:
+def test_records_that_a_search_merges_into_an_answer_do_not_reach_the_storage() -> None:
     storage = TableStorage(lambda: NOW)
     storage.store_subkey(place(), ALICE.peer_id, record(ALICE).value, NOW + 60)
     storage.get(place()).value.store(BOB.peer_id, b"anything", NOW + 1000)
@@ -143,6 +143,6 @@ def dictionary(content: Any) -> bytes:
         (dictionary([None, NOW, [["key", msgpack.ExtType(DICTIONARY_CODE, b""), NOW]]]), "within a dictionary"),
     ],
 )
-def test_what_is_no_plain_dictionary_is_refused(packed: bytes, why: str) -> None:
+def test_bytes_that_are_no_plain_dictionary_are_refused(packed: bytes, why: str) -> None:
     with pytest.raises(PeerError, match=why):
         entries_in(packed)

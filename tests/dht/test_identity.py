@@ -50,7 +50,7 @@ def test_signatures_of_another_peer_are_refused() -> None:
 
 
 @given(st.binary(max_size=20), st.binary(max_size=20), st.text(max_size=3), st.booleans())
-def test_what_was_once_true_makes_nothing_else_true(message: bytes, other: bytes, more: str, by_bob: bool) -> None:
+def test_a_remembered_signature_makes_nothing_else_true(message: bytes, other: bytes, more: str, by_bob: bool) -> None:
     one, signature = KeyVerifier(), ALICE.sign(message)
     for _ in range(2):
         assert one.verify(ALICE.peer_id, message, signature)

@@ -43,7 +43,7 @@ def test_a_host_that_listens_everywhere_is_not_told_to_do_so(listens_at: str, st
     assert ("--listen 0.0.0.0" in said) is start
 
 
-def test_who_gets_no_answer_is_told_where_was_called_and_what_to_do() -> None:
+def test_a_caller_without_an_answer_is_told_where_it_called_and_what_to_do() -> None:
     said = no_answer_message(at(LOCAL))
     assert said.startswith("nobody answers at 127.0.0.1:7400; check that the host is running, that its run is not over")
     assert "; this invite works on the host's own machine" in said

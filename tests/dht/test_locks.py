@@ -51,7 +51,7 @@ def test_a_runtime_directory_is_private_and_leaves_nothing(short_folder: Path) -
     assert not directory.path.exists()
 
 
-def test_what_a_killed_process_held_is_freed_and_swept(short_folder: Path) -> None:
+def test_locks_of_a_killed_process_are_freed_and_its_folder_is_swept(short_folder: Path) -> None:
     holder = subprocess.Popen(
         [sys.executable, "-c", HOLD, str(short_folder)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )

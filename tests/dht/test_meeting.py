@@ -33,13 +33,13 @@ async def call(*calls: tuple[float, bool]) -> tuple[bool, list[float], float]:
         ([(60.0, True), (1.0, False), (4.0, True)], True, [1.0, 4.0], 4.0 + GRACE_SECONDS),
     ],
 )
-def test_nobody_waits_for_those_who_are_silent(
+def test_a_caller_does_not_wait_for_silent_peers(
     calls: list[tuple[float, bool]], found: bool, answered: list[float], seconds: float
 ) -> None:
     assert run_virtual(call(*calls)) == (found, answered, seconds)
 
 
-def test_what_goes_wrong_is_raised_and_nothing_goes_on() -> None:
+def test_an_error_is_raised_and_nothing_goes_on() -> None:
     answered: list[float] = []
 
     async def broken() -> bool:

@@ -68,7 +68,7 @@ def searcher(runner: asyncio.Runner) -> Iterator[Searcher]:
             runner.run(nodes.close())
 
 
-def test_who_was_found_is_asked_again_without_a_search(searcher: Searcher, runner: asyncio.Runner) -> None:
+def test_a_found_peer_is_asked_again_without_a_search(searcher: Searcher, runner: asyncio.Runner) -> None:
     async def scenario() -> None:
         assert await searcher.look() == 0
         assert [record.sender for record in await searcher.alice.get(KEY)] == [BOB.peer_id]
@@ -96,7 +96,7 @@ def test_somebody_nearer_is_met_and_asked_from_then_on(searcher: Searcher, runne
     runner.run(scenario())
 
 
-def test_who_is_gone_is_not_asked_for_long(searcher: Searcher, runner: asyncio.Runner) -> None:
+def test_a_peer_that_is_gone_is_not_asked_for_long(searcher: Searcher, runner: asyncio.Runner) -> None:
     async def scenario() -> None:
         carol = await searcher.nodes.start(CAROL, await address_of(searcher.alice), await address_of(searcher.bob))
         await searcher.look()

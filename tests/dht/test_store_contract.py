@@ -266,7 +266,7 @@ def test_one_late_entry_does_not_hide_the_others(swarm: Swarm, runner: asyncio.R
 
 
 @real_only
-def test_whoever_has_frozen_holds_up_nobody_else(swarm: Swarm, runner: asyncio.Runner) -> None:
+def test_a_frozen_peer_holds_up_no_other(swarm: Swarm, runner: asyncio.Runner) -> None:
     """Its connection stays and it says nothing: the others answer, and nothing is kept for what it does not."""
 
     async def scenario() -> None:

@@ -57,7 +57,7 @@ outers = st.builds(
 
 
 @given(outers)
-def test_what_is_written_is_read_and_has_one_encoding(value: Outer) -> None:
+def test_a_written_value_is_read_and_has_one_encoding(value: Outer) -> None:
     encoded = value.to_wire()
     assert Outer.from_wire(encoded) == value
     assert Outer.from_wire(encoded).to_wire() == encoded

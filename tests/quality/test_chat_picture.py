@@ -28,7 +28,7 @@ def test_the_script_reports_each_loss_once() -> None:
     assert script.losses(SWARM) == [(0, 7.122), (9, 5.5)]
 
 
-def test_who_speaks_is_said_once_and_nobody_for_long() -> None:
+def test_a_speaker_is_named_once_and_no_speaker_for_long() -> None:
     lines = list(spoken(ANSWERS))
     assert [one["label"] for one in lines] == ["ask", "before", "", "after", "ask", "before", "after"]
     assert max(len(one["text"]) for one in lines) <= COLUMNS

@@ -92,7 +92,7 @@ class Terminal:
         os.close(self.side)
 
 
-def test_who_says_no_has_fetched_and_kept_nothing(tmp_path: Path, host: PeerProcess, invite: str) -> None:
+def test_an_owner_that_says_no_has_fetched_and_kept_nothing(tmp_path: Path, host: PeerProcess, invite: str) -> None:
     data = tmp_path / "home"
     terminal = Terminal(invite, "--data", str(data))
     try:
@@ -107,7 +107,7 @@ def test_who_says_no_has_fetched_and_kept_nothing(tmp_path: Path, host: PeerProc
         terminal.close()
 
 
-def test_who_says_yes_takes_part_in_the_background_and_the_doctor_finds_the_host(
+def test_an_owner_that_says_yes_takes_part_in_the_background_and_the_doctor_finds_the_host(
     tmp_path: Path, invite: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     data = tmp_path / "home"

@@ -147,7 +147,7 @@ def test_versions_go_on_without_those_who_are_away(lived: Lived) -> None:
     assert not any(one.minor for one in lived.town.versions.values())
 
 
-def test_who_comes_back_brings_work_again(lived: Lived) -> None:
+def test_a_peer_that_comes_back_brings_work_again(lived: Lived) -> None:
     assert lived.workers_after & lived.killed
     assert lived.workers_after & lived.left
 

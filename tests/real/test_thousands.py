@@ -149,13 +149,13 @@ def crowd(short_folder: Path) -> Iterator[Crowd]:
 pytestmark = [pytest.mark.slow, pytest.mark.swarm, pytest.mark.timeout(900)]
 
 
-def test_whoever_is_there_is_found_by_all_who_need_it_within_two_looks(crowd: Crowd) -> None:
+def test_a_present_peer_is_found_within_two_looks_by_all_that_need_it(crowd: Crowd) -> None:
     print(f"\n{crowd.found} found, {crowd.missed} missed; depths {sorted({t.shards.depth for t in crowd.everybody})}")
     assert crowd.found > PEERS * ACTIVE
     assert crowd.missed == 0
 
 
-def test_nobody_keeps_more_than_its_part(crowd: Crowd) -> None:
+def test_a_peer_keeps_no_more_than_its_part(crowd: Crowd) -> None:
     assert (REPLICAS, ACQUAINTANCES) == (hivemind_store.REPLICAS, hivemind_store.ACQUAINTANCES)
     kept = sum(house.records_kept for house in crowd.houses) / PEERS
     counted = crowd.board.held(NODES, crowd.clock()) / PEERS

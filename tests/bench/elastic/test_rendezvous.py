@@ -49,7 +49,7 @@ def test_survivors_wait_a_little_for_each_other_and_then_go_on_without_the_dead(
     assert rendezvous.ask("a", held, 1, 11.0) == found
 
 
-def test_whoever_holds_the_newest_state_comes_first() -> None:
+def test_the_holder_of_the_newest_state_comes_first() -> None:
     rendezvous = formed(9.0)
     rendezvous.ask("a", Held(1, 9), 1, 10.0)
     rendezvous.ask("b", Held(1, 10), 1, 10.0)
@@ -72,7 +72,7 @@ def test_a_newcomer_is_let_in_when_the_members_come_for_it() -> None:
     assert not rendezvous.goes_on(1, 5.5)  # a member of the one before that has slept
 
 
-def test_whoever_asks_no_more_is_not_counted_on() -> None:
+def test_a_worker_that_asks_no_more_is_not_counted_on() -> None:
     rendezvous = formed(5.0)
     rendezvous.ask("new", FRESH, 0, 5.0)
     assert rendezvous.goes_on(1, 5.0 + FORGOTTEN_SECONDS + 0.1)

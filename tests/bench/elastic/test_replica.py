@@ -16,7 +16,7 @@ CONFIG = RunConfig(
 )
 
 
-def test_whoever_takes_a_state_goes_on_as_its_giver_would() -> None:
+def test_a_worker_that_takes_a_state_goes_on_as_its_giver_would() -> None:
     giver, taker = Replica(CONFIG, "peer-1"), Replica(CONFIG, "peer-2")
     for _ in range(3):
         before = giver.state[0].clone()

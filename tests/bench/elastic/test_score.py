@@ -23,7 +23,7 @@ def test_a_step_counts_once_when_the_first_member_has_made_it() -> None:
     assert [(one.step, one.seconds) for one in kept(told)] == [(1, 10.1), (2, 11.1)]
 
 
-def test_what_was_done_again_counts_for_those_who_did_it_last() -> None:
+def test_repeated_steps_count_for_the_workers_that_did_them_last() -> None:
     told = [made(1, 10.0), made(2, 11.0), made(2, 14.0, "peer-2", generation=2), made(3, 15.0, "peer-2", generation=2)]
     assert [(one.step, one.generation) for one in kept(told)] == [(1, 1), (2, 2), (3, 2)]
 
@@ -60,7 +60,7 @@ def test_ratios_are_muster_s_over_the_other_s() -> None:
     }
 
 
-def test_what_befalls_the_host_befalls_nobody_here() -> None:
+def test_faults_of_the_host_befall_no_worker_here() -> None:
     skew, attack = event("clock_skew", 7.0, 1, skew_seconds=60.0), event("attacker", 8.0, 2, attack="zero")
     kills = event("kill", 5.0, HOST), event("kill", 6.0, 1), event("restart", 50.0, HOST)
     plan = Plan.of(2, 60.0, (*kills, skew, attack))

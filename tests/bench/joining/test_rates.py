@@ -28,6 +28,6 @@ def test_steps_between_two_answers_are_spread_over_them() -> None:
     assert (found.steps, found.peer_seconds) == (pytest.approx(2.0), pytest.approx(2.0))
 
 
-def test_nobody_asked_is_no_rate() -> None:
+def test_a_rate_without_samples_is_zero() -> None:
     assert rate({}, [Window(0, 1)]).steps_per_second == 0.0
     assert rate({"one": [(0.0, 0)]}, [Window(0, 1)]).peer_seconds == 0.0

@@ -38,5 +38,5 @@ def test_a_newcomer_that_never_contributed_is_no_short_join() -> None:
     assert cells(rows[2])[:4] == ["peer-5", "4.0", "never", "never"]
 
 
-def test_nobody_came() -> None:
+def test_a_table_without_newcomers_says_so() -> None:
     assert "nobody came" in table([], watch_of(slow=Window(0, 0)))

@@ -27,7 +27,7 @@ CLEAN: dict[str, Any] = {
 }
 
 
-def test_whoever_carries_the_mark_is_found_also_without_its_parent(tmp_path: Path) -> None:
+def test_a_process_with_the_mark_is_found_also_without_its_parent(tmp_path: Path) -> None:
     mark = f"MUSTER_TEST={tmp_path}"
     # its stdout is /dev/null, because nothing reads it
     orphan = "import subprocess, sys; p = subprocess.Popen(['sleep', '30'], stdout=-3); print(p.pid)"

@@ -65,7 +65,7 @@ def test_growth_in_words() -> None:
     assert growth([], 600.0)["processes"] == {}
 
 
-def test_what_a_real_process_and_its_child_hold() -> None:
+def test_memory_of_a_real_process_and_its_child_is_read() -> None:
     hold = "import sys; kept = bytearray(50_000_000); print(flush=True); sys.stdin.read()"
     with subprocess.Popen([sys.executable, "-c", hold], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
         assert child.stdout is not None

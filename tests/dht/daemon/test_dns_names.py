@@ -110,7 +110,7 @@ def test_the_resolver_of_this_machine_is_asked(monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.parametrize("name", ["a..example", "x" * 64 + ".example", "-"])
-def test_what_is_no_name_leads_nowhere(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_text_that_is_no_name_leads_nowhere(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     resolver = dns.asyncresolver.Resolver(configure=False)
     monkeypatch.setattr(dns.asyncresolver, "Resolver", lambda: resolver)
     assert asyncio.run(look_up(name)) == []

@@ -180,7 +180,7 @@ def test_a_daemon_relays_for_nobody_before_it_is_told_for_whom(runner: asyncio.R
     runner.run(scenario())
 
 
-def test_what_else_is_asked_of_a_relay_is_refused_in_libp2ps_words(
+def test_other_requests_to_a_relay_are_refused_in_libp2ps_words(
     runner: asyncio.Runner, short_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def scenario() -> None:
@@ -332,7 +332,7 @@ def test_all_together_have_so_many_circuits(monkeypatch: pytest.MonkeyPatch) -> 
     run_virtual(scenario())
 
 
-def test_who_asks_all_the_time_is_told_to_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_peer_that_asks_all_the_time_is_told_to_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario() -> None:
         place, told = Exchange(monkeypatch), []
         for _ in range(40):
