@@ -69,6 +69,7 @@ class Period:
         return tuple((SEEDS[0], rates) for rates in first) + tuple((seed, one) for seed in SEEDS[1:] for one in best)
 
 
+HALF_THE_BITS = ("--period", "12", "--fragments", "4", "--codec", "int4")  # as many rounds and bytes a step as H = 24
 SHORTEST = Period(
     "H = 3",
     "-h3",
@@ -95,6 +96,13 @@ PARITY_PERIODS = (
         dict.fromkeys(LEARNERS, (MUON_BEST,)),
     ),
     Period("H = 24, Muon, outer 0.7/0.6", "-h24-muon", (*MULOCO, *MUON), {4: (MUON_BEST,)}, {}),
+    Period(
+        "H = 12, int4, Muon, outer 0.7/0.6",
+        "-h12-int4-muon",
+        (*HALF_THE_BITS, *MULOCO, *MUON),
+        {4: MUON_RATES},
+        dict.fromkeys(LEARNERS, (MUON_BEST,)),
+    ),
 )
 LENGTHS: dict[tuple[int, int], tuple[Rates, ...]] = {  # other steps, and tokens of each; four learners, first seed
     (480, 1024): (("4.5e-3", "2e-3"), *SHORTEST_RATES),
