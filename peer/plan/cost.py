@@ -6,18 +6,18 @@ others wait for. Left out: lost packets, other traffic, CPUs busy with other wor
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from coordinator.run.manifest import PEERS_PER_GROUP_MAX, OuterSpec, PaceSpec
-from coordinator.wire.openings import LEAF_BYTES_MAX, leaves_per_voter
+from coordinator.wire.openings import leaves_per_voter
+from peer.numerics.codec import CODECS
+from peer.numerics.leaves import Leaves
 from peer.plan.population import Flags, Floats, Population
 
 CODEC_BITS = {"fp32": 32.0, "fp16": 16.0, "bf16": 16.0, "int8": 8.25, "int4": 4.25, "e3m0": 4.25, "int2": 2.25}
-BLOCK_ELEMENTS = 128  # of the codecs that have blocks
 ANCHOR_BITS = 32.0  # of a state, and as many for its momentum, if it has one
 HANDLE_SECONDS = 0.02  # from a message's arrival to the answer's departure, at a peer whose CPU also trains
 ENCODED_PER_SECOND = 1e8  # elements encoded and hashed on one core (docs/research/experiments.md: codecs)
@@ -188,23 +188,11 @@ def opened_bits(work: Workload, members: int, reducers: int) -> float:
 
     It opens leaves of every input but the voter's, each with its proof, but never more than the whole inputs.
     """
-    input_bytes = work.contribution_bits / 8 / reducers
-    blocks, result_blocks = _leaf_blocks(work.outer.contribution_codec), _leaf_blocks(work.outer.result_codec)
-    pieces = math.ceil(result_blocks / blocks) + (result_blocks % blocks != 0)  # as `peer.numerics.leaves` has it
-    path = max(math.log2(max(input_bytes / LEAF_BYTES_MAX, 1)) - 2, 0)  # leaves share two levels
-    each = math.ceil(pieces * blocks * _block_bytes(work.outer.contribution_codec) + path * PER_ROOT_BYTES)
+    codecs = CODECS[work.outer.contribution_codec], CODECS[work.outer.result_codec]
+    each = Leaves(round(work.elements / reducers), *codecs).bytes_each
     butterfly_bytes = int((work.contribution_bits + work.result_bits) / 8 * (members - 1) / members)
     leaves = leaves_per_voter(members, members, reducers, each, butterfly_bytes)
-    return 8 * (members - 1) * min(leaves * each, input_bytes)
-
-
-def _block_bytes(codec: str) -> float:
-    return BLOCK_ELEMENTS * CODEC_BITS[codec] / 8
-
-
-def _leaf_blocks(codec: str) -> int:
-    """Return the number of whole blocks in a Merkle leaf."""
-    return int(LEAF_BYTES_MAX // _block_bytes(codec))
+    return 8 * (members - 1) * min(leaves * each, work.contribution_bits / 8 / reducers)
 
 
 def statement_bits(members: int, reducers: int) -> tuple[float, float]:
