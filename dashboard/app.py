@@ -12,8 +12,8 @@ import streamlit as st
 from streamlit.navigation.page import StreamlitPage
 
 from dashboard.clock import unix_seconds
-from dashboard.entrance import is_owner, read_token
 from dashboard.own_peer import own_peer
+from dashboard.owner_token import is_owner, read_token
 from dashboard.screens import credit, health, my_peer, network, rounds, run, trust
 from dashboard.source import Source
 

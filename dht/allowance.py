@@ -62,7 +62,7 @@ class Allowances:
         return found
 
 
-class Turns:
+class CallerLimits:
     """Rate limits on answers: so many per second for each asker, and for all of them together."""
 
     def __init__(self, each_per_second: float, each_at_once: float, all_per_second: float, kept: int) -> None:

@@ -13,7 +13,7 @@ from contextlib import suppress
 from typing import Any, Protocol
 
 from dht.admission import PASS_BYTES_MAX
-from dht.allowance import Turns
+from dht.allowance import CallerLimits
 from dht.errors import PeerError
 from dht.identity import PeerId
 from dht.refusal import Refusal
@@ -55,7 +55,7 @@ class Door:
         self.show = show
         self.policy: AdmissionPolicy | None = None
         self.told: Refusal | None = None  # the last refusal by another peer's door
-        self._turns = Turns(KNOCKS_EACH_PER_SECOND, KNOCKS_EACH_AT_ONCE, KNOCKS_PER_SECOND, KNOCKERS_KEPT)
+        self._limits = CallerLimits(KNOCKS_EACH_PER_SECOND, KNOCKS_EACH_AT_ONCE, KNOCKS_PER_SECOND, KNOCKERS_KEPT)
         self._knocking = 0
 
     def refusal(self, peer: str, shown: bytes) -> Refusal | None:
@@ -75,7 +75,7 @@ class Door:
         caller = info.peer_id.to_base58()
         known = self.knows(caller)
         if not known and (
-            self._knocking >= KNOCKING_MAX or not self._turns.take(caller, asyncio.get_running_loop().time())
+            self._knocking >= KNOCKING_MAX or not self._limits.take(caller, asyncio.get_running_loop().time())
         ):
             writer.transport.abort()
             return

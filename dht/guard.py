@@ -21,7 +21,7 @@ from hivemind.p2p import PeerID
 from hivemind.proto import dht_pb2
 
 from dht.admission import PASS_BYTES_MAX
-from dht.allowance import Allowances, Answers, Turns
+from dht.allowance import Allowances, Answers, CallerLimits
 from dht.door import Door
 from dht.errors import PeerError
 from dht.hivemind_storage import HANDOVER_RECORDS_MAX, entries_in
@@ -105,7 +105,7 @@ class CallGuard:
         self._calls = Allowances(CALLS_PER_SECOND, CALLS_AT_ONCE, CALLERS_KEPT)
         self._volumes = Allowances(BYTES_PER_SECOND, BYTES_AT_ONCE, CALLERS_KEPT)
         self._answers = Allowances(ANSWER_BYTES_PER_SECOND, ANSWER_BYTES_AT_ONCE, CALLERS_KEPT)
-        self._newcomers = Turns(NEW_CALLS_PER_SECOND, CALLS_AT_ONCE, ALL_NEW_CALLS_PER_SECOND, CALLERS_KEPT)
+        self._newcomers = CallerLimits(NEW_CALLS_PER_SECOND, CALLS_AT_ONCE, ALL_NEW_CALLS_PER_SECOND, CALLERS_KEPT)
 
     def check(self, caller: Any, handler: str, request: bytes, now: float) -> None:
         """Raise PeerError for a call that costs too much, comes without a pass, or has another key's node id."""

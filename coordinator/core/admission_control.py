@@ -49,10 +49,10 @@ class AdmissionControl:
         if not shown:  # a cheap answer: crowds of outsiders cause this question all the time
             return Refusal.NO_PASS
         try:
-            welcome = self.read(peer, shown)
+            proven = self.read(peer, shown)
         except PeerError:
             return Refusal.FALSE_PASS
-        return self._standing(peer, welcome, now + self.unix_offset_seconds)
+        return self._standing(peer, proven, now + self.unix_offset_seconds)
 
     def proves(self, peer: PeerId, shown: bytes) -> bool:
         """Whether this was ever a valid pass of the peer; all peers agree on this, whatever orders they have seen."""
@@ -113,14 +113,14 @@ class AdmissionControl:
                 limited[peer] = PeerId(grant.key), grant.uses or USES_MAX
         return surplus(self.used_invites, order, limited)
 
-    def _standing(self, peer: PeerId, welcome: ProvenPass, unix_seconds: float) -> Refusal | None:
+    def _standing(self, peer: PeerId, proven: ProvenPass, unix_seconds: float) -> Refusal | None:
         if self._is_let_in(peer):
             return None
-        if welcome.invite is not None and self.spec is not None and self.spec.mode == "list":
+        if proven.invite is not None and self.spec is not None and self.spec.mode == "list":
             return Refusal.NOT_NAMED
-        if any(self.orders.is_revoked(key) for key in (PeerId(welcome.grant.key), welcome.issuer)):
+        if any(self.orders.is_revoked(key) for key in (PeerId(proven.grant.key), proven.issuer)):
             return Refusal.WITHDRAWN
-        grant = welcome.grant
+        grant = proven.grant
         used = uses_of(self.used_invites, PeerId(grant.key))
         if not grant.is_limited or tag_of(peer) in used:
             return None

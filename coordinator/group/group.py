@@ -146,22 +146,22 @@ def read_join(statement: Statement, chain: Chain, unix_seconds: float) -> Join:
         raise PeerError("has expired")
     if not statement.verify(chain.rules.verifier):
         raise PeerError("is not signed by its sender")
-    _welcome(PeerId(statement.sender), join, chain.rules)
+    _pass_of(PeerId(statement.sender), join, chain.rules)
     return join
 
 
-def _welcome(peer: PeerId, join: Join, rules: Rules) -> ProvenPass | None:
+def _pass_of(peer: PeerId, join: Join, rules: Rules) -> ProvenPass | None:
     """Return the pass in a join, None if none is needed. Raises PeerError if it is needed and not valid."""
     if rules.admission is None or not rules.admission.asks_for_passes or peer in rules.keyholders:
         return None
     return read_pass(join.admission or b"", peer, rules.authority)
 
 
-def _guests(joins: Mapping[PeerId, Join], chain: Chain) -> UsedInvites:
+def _used_invites(joins: Mapping[PeerId, Join], chain: Chain) -> UsedInvites:
     """Return the used invites of fragment 0 including these joins, whose passes `read_join` has checked."""
     if chain.fragment != USES_FRAGMENT:
         return NONE_USED
-    shown = {peer: _welcome(peer, join, chain.rules) for peer, join in joins.items()}
+    shown = {peer: _pass_of(peer, join, chain.rules) for peer, join in joins.items()}
     limited = {peer: PeerId(one.grant.key) for peer, one in shown.items() if one is not None and one.grant.is_limited}
     return joined_by(chain.used_invites(), limited)
 
@@ -230,7 +230,7 @@ def _group(statement: Statement, roster: Roster, joins: Mapping[PeerId, Join], c
         voids=roster.voids,
         networks={member: frozenset(join.networks) for member, join in joins.items()},
         passes={member: join.admission or b"" for member, join in joins.items()},
-        used_invites=_guests(joins, chain),
+        used_invites=_used_invites(joins, chain),
         probation=probation,
     )
 

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 from google.protobuf.message import DecodeError
 
-from dht.allowance import Answers, Turns
+from dht.allowance import Answers, CallerLimits
 from dht.daemon.calls import DAEMON_ERRORS, raw_of
 from dht.daemon.messages import BYTES, PEER, field, framed, message_class, read_message
 from dht.door import Door
@@ -83,7 +83,7 @@ class Kademlia:
         self._given = answers
         self._door = door
         self._clock = clock
-        self._turns = Turns(ANSWERS_PER_SECOND, ANSWERS_AT_ONCE, ALL_ANSWERS_PER_SECOND, CALLERS_KEPT)
+        self._limits = CallerLimits(ANSWERS_PER_SECOND, ANSWERS_AT_ONCE, ALL_ANSWERS_PER_SECOND, CALLERS_KEPT)
         self._open: Counter[PeerId] = Counter()
         self._silent: dict[asyncio.StreamWriter, None] = {}  # streams that wait for a request, silent longest first
 
@@ -116,7 +116,7 @@ class Kademlia:
         finally:
             self._silent.pop(writer, None)
         now = self._clock()
-        if not self._given.strangers.admits(caller, now) or not self._turns.take(caller, now):
+        if not self._given.strangers.admits(caller, now) or not self._limits.take(caller, now):
             return False
         # a peer that has not shown its pass yet is told of us alone: after a refusal or an empty answer, libp2p would
         # not ask us again

@@ -17,7 +17,7 @@ from typing import Any
 from google.protobuf.message import DecodeError
 from hivemind.p2p import PeerID
 
-from dht.allowance import Turns
+from dht.allowance import CallerLimits
 from dht.daemon import calls
 from dht.daemon.calls import DAEMON_ERRORS, ByteStream
 from dht.daemon.messages import PEER, field, framed, message_class, read_message
@@ -86,7 +86,7 @@ class Relay:
         self._hosts = hosts
         self._limits = relay_limits
         self._clock = clock
-        self._turns = Turns(ASKED_PER_SECOND, ASKED_AT_ONCE, ALL_ASKED_PER_SECOND, CALLERS_KEPT)
+        self._callers = CallerLimits(ASKED_PER_SECOND, ASKED_AT_ONCE, ALL_ASKED_PER_SECOND, CALLERS_KEPT)
         self._circuits: Counter[tuple[PeerId, PeerId]] = Counter()
 
     async def serve(self, info: Any, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -99,7 +99,7 @@ class Relay:
                     request = await read_message(reader, MESSAGE_BYTES_MAX)
                 if not self._limits.admits(caller):
                     refused: Status | None = Status.PERMISSION_DENIED
-                elif not self._turns.take(caller, self._clock()):
+                elif not self._callers.take(caller, self._clock()):
                     refused = Status.RESOURCE_LIMIT_EXCEEDED
                 else:
                     refused = await self._circuit(caller, request, (reader, writer))

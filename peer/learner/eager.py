@@ -23,7 +23,7 @@ _PREFIXES = {"anchors": "eager.anchor.", "withheld": "eager.withheld."}
 _KEPT = "eager.kept"
 
 
-class Withheld:
+class EagerAdoption:
     """The anchor, the withheld work and ρ of each fragment.
 
     Vectors are float32, with as many elements as this process holds of the fragment. `add` turns a sum over this

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from coordinator.run.manifest import RunConfig
 from dht.errors import LocalError
 from peer.learner.devices import Placement, rounding_seed
-from peer.learner.eager import Withheld
+from peer.learner.eager import EagerAdoption
 from peer.learner.gradient.batch_ahead import BatchAhead, Batches
 from peer.learner.gradient.batch_gradient import BatchGradient
 from peer.learner.gradient.held import HeldModel, held_by
@@ -78,7 +78,7 @@ class Learner:
         self._batch_gradient = BatchGradient(held, config, placement, group)
         self._scale = LossScale(self._batch_gradient.half == torch.float16)
         self._count = LocalCount(len(self.fragments))
-        self._withheld = Withheld(len(self.fragments), group.add_parts) if config.outer.adoption == "eager" else None
+        self._eager = EagerAdoption(len(self.fragments), group.add_parts) if config.outer.adoption == "eager" else None
         self._progress_steps = 0
         self._state_steps = 0  # age of the optimizer's state
         self._total_steps = max(1, config.versions * config.pace.steps_per_version // config.pace.fragments)
@@ -163,8 +163,8 @@ class Learner:
 
     def _move(self, device: torch.device) -> None:
         move_state(self._optimizer, device)
-        if self._withheld is not None:
-            self._withheld.move(device)
+        if self._eager is not None:
+            self._eager.move(device)
 
     @property
     def is_resting(self) -> bool:
@@ -215,10 +215,10 @@ class Learner:
         merge is expected to leave its own part (`peer.learner.eager`).
         """
         values = self._parameters.exact(fragment)
-        if self._withheld is None:
+        if self._eager is None:
             self._parameters.put(fragment, values, out)
         else:
-            snapshot, onwards = self._withheld.show(fragment, values)
+            snapshot, onwards = self._eager.show(fragment, values)
             self._parameters.put(fragment, snapshot, out)
             self._parameters.load(fragment, onwards)
         return self.counters(fragment)
@@ -236,8 +236,8 @@ class Learner:
         theta, outer = self._parameters.exact(fragment), self.config.outer
         new = self._parameters.own(fragment, new)
         reference = None if reference is None else self._parameters.own(fragment, reference)
-        if self._withheld is not None:
-            missed = self._withheld.adopt(fragment, theta, new, reference if counted_steps > 0 else None)
+        if self._eager is not None:
+            missed = self._eager.adopt(fragment, theta, new, reference if counted_steps > 0 else None)
             if missed is not None and outer.moment_correction is not None:
                 self._correct(fragment, missed, counted_steps)
         if reference is None:
@@ -277,7 +277,7 @@ class Learner:
         }
         if self.config.outer.moment_correction is not None:
             state[_LAST_RATE] = torch.tensor(last_rate(self._optimizer), dtype=torch.float64)
-        own = {} if self._withheld is None else self._withheld.export_state()
+        own = {} if self._eager is None else self._eager.export_state()
         own |= {_OPTIMIZER_PREFIX + name: value for name, value in export_state(self._optimizer).items()}
         state |= own if not self.group.sharded else gather_parts(own, self.group)
         return {name: one.to("cpu", copy=True) for name, one in state.items()} if copied else state
@@ -296,8 +296,8 @@ class Learner:
         if _LAST_RATE in state:
             set_rate(self._optimizer, float(state[_LAST_RATE]))
         self._parameters.import_state(state)
-        if self._withheld is not None:
-            self._withheld.import_state(own)
+        if self._eager is not None:
+            self._eager.import_state(own)
         count = self._count
         count.steps, count.tokens, count.window, self._progress_steps, self._state_steps = position.tolist()
         count.counted_from = counted_from.tolist()

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from coordinator.run.manifest import RunConfig
 from dht.errors import LocalError, UsageError
-from peer.learner.eager import Withheld
+from peer.learner.eager import EagerAdoption
 from peer.learner.work_counters import Counters, LocalCount
 from peer.model.own_module import trained_parameters
 from peer.numerics.fragments import FragmentLayout, fragment_views, gather, scatter
@@ -28,7 +28,7 @@ class ModuleAdapter:
         self.count = LocalCount(len(self.fragments))
         self.progress_steps = 0
         self._outer = config.outer
-        self._withheld = Withheld(len(self.fragments)) if config.outer.adoption == "eager" else None
+        self._eager = EagerAdoption(len(self.fragments)) if config.outer.adoption == "eager" else None
         self._named = trained_parameters(module)
         listed = {tensor.name: tensor.whole_shape for layout in fragments for tensor in layout.tensors}
         found = {name: tuple(one.shape) for name, one in self._named.items()}
@@ -62,8 +62,8 @@ class ModuleAdapter:
             raise LocalError(
                 f"training diverged: {lost} holds values that are no finite numbers; lower the learning rate"
             )
-        if self._withheld is not None:
-            snapshot, onwards = self._withheld.show(fragment, out)
+        if self._eager is not None:
+            snapshot, onwards = self._eager.show(fragment, out)
             out.copy_(snapshot)
             scatter(layout, onwards, self._named)
         return self.count.of(fragment)
@@ -74,8 +74,8 @@ class ModuleAdapter:
         """Do as `Learner.adopt` for this module: θ ← new + (θ - reference), or θ ← new without a reference."""
         layout = self.fragments[fragment]
         theta = gather(layout, self._named)
-        if self._withheld is not None:
-            self._withheld.adopt(fragment, theta, new, reference if counted_steps > 0 else None)
+        if self._eager is not None:
+            self._eager.adopt(fragment, theta, new, reference if counted_steps > 0 else None)
         if reference is not None:
             scatter(layout, theta.sub_(reference).mul_(self._outer.kept_share(counted_steps)).add_(new), self._named)
             self.count.count(fragment, counted_steps, counted_tokens)
@@ -96,7 +96,7 @@ class ModuleAdapter:
             "position": torch.tensor([count.steps, count.tokens, count.window], dtype=torch.int64),
             "counted_from": torch.tensor(count.counted_from, dtype=torch.int64),
         }
-        return state if self._withheld is None else state | self._withheld.export_state()
+        return state if self._eager is None else state | self._eager.export_state()
 
     def import_state(self, state: dict[str, Tensor]) -> None:
         """Continue from `export_state`; raises LocalError if it belongs to another model."""
@@ -105,8 +105,8 @@ class ModuleAdapter:
         if theta is None or position is None or counted_from is None or theta.shape != (elements,):
             raise LocalError("the saved state belongs to another run; remove it to start without")
         self.load_all(theta)
-        if self._withheld is not None:
-            self._withheld.import_state(state)
+        if self._eager is not None:
+            self._eager.import_state(state)
         count = self.count
         count.steps, count.tokens, count.window = position.tolist()
         count.counted_from = counted_from.tolist()

@@ -12,7 +12,7 @@ from bisect import bisect
 from collections.abc import Awaitable, Callable, Collection, Iterable
 
 from coordinator.chain.weights import most_hostile
-from dht.allowance import Turns
+from dht.allowance import CallerLimits
 from dht.daemon.own_hosts import hosts_behind
 from dht.identity import PeerId
 from dht.meeting import answers, any_answers
@@ -53,13 +53,13 @@ class ProbeResponder:
         self._host_of = host_of
         self._post = post
         self._clock = clock
-        self._turns = Turns(1.0, ANSWERS_AT_ONCE_MAX, ANSWERS_PER_SECOND_MAX, ASKERS_KEPT)
-        self._calls = Turns(1 / CALL_INTERVAL_SECONDS, 1, math.inf, ASKERS_KEPT)
+        self._limits = CallerLimits(1.0, ANSWERS_AT_ONCE_MAX, ANSWERS_PER_SECOND_MAX, ASKERS_KEPT)
+        self._calls = CallerLimits(1 / CALL_INTERVAL_SECONDS, 1, math.inf, ASKERS_KEPT)
         self._tasks: set[asyncio.Task[None]] = set()
 
     def ask(self, asker: PeerId, ask: ProbeAsk, now: float) -> None:
         """Handle a request."""
-        if not self._turns.take(asker, now):
+        if not self._limits.take(asker, now):
             return
         if ask.port is None:
             self._answer(asker, ask, "", None)

@@ -72,8 +72,8 @@ class Membership:
         self._organiser_rights.require()
         invite = self._invitations.find(subject.removeprefix("…"))
         if invite is not None:
-            guests = self._guests(invite) if revoked else ()  # ordered first, so that none has to leave in between
-            self._give([*((guest, reason * everybody, everybody) for guest in guests), (invite, reason, revoked)])
+            admitted = self._admitted_by(invite) if revoked else ()  # named first, so that none leaves
+            self._give([*((one, reason * everybody, everybody) for one in admitted), (invite, reason, revoked)])
             return invite
         peer = self._named(subject)
         if peer == rules.organiser:
@@ -132,7 +132,7 @@ class Membership:
         order = Order(subject=subject, revoked=revoked, serial=serial, reason=plain(reason, REASON_CHARACTERS_MAX))
         self._driver.feed(Received(core.me, EvidenceNote(evidence=self._organiser_rights.order(order).to_wire())))
 
-    def _guests(self, invite: PeerId) -> list[PeerId]:
+    def _admitted_by(self, invite: PeerId) -> list[PeerId]:
         """Return the peers of this invite that are not excluded, and have certified work in the run or are here.
 
         Returns none if the invite names its peer, because the order itself is about that peer.
@@ -140,7 +140,7 @@ class Membership:
         core, engine = self._driver.engine.core, self._driver.engine
         here = {*core.presence.sightings, *_active(engine)}
         shown = core.admission.shown.items()
-        came = [peer for peer, (_, welcome) in shown if welcome.invite == invite]
+        came = [peer for peer, (_, proven) in shown if proven.invite == invite]
         return [peer for peer in came if peer in here and peer not in core.bans]
 
     def view(self, tokens: Mapping[str, int]) -> MemberList:
@@ -158,7 +158,7 @@ class Membership:
         """Return the peers that are or were in the run, are excluded, or are admitted by name; `view` adds others."""
         engine = self._driver.engine
         core, rules = engine.core, engine.core.rules
-        named = {peer for peer, (_, welcome) in core.admission.shown.items() if welcome.invite is None}
+        named = {peer for peer, (_, proven) in core.admission.shown.items() if proven.invite is None}
         outside = self._invitations.own_keys()  # an order may be about an invite, too
         known = {*core.presence.sightings, *core.bans.held, *named} - outside
         return {core.me, rules.organiser, *rules.founders, *_active(engine), *known}
@@ -180,7 +180,7 @@ class Membership:
 
     def _deputies(self, core: Core) -> frozenset[PeerId]:
         """Return the co-organisers that have given an order or invite, and ourselves if we are one."""
-        given = {*core.bans.orders.latest, *(welcome.issuer for _, welcome in core.admission.shown.values())}
+        given = {*core.bans.orders.latest, *(proven.issuer for _, proven in core.admission.shown.values())}
         own = {core.me} if self._organiser_rights.may_give() else set()
         return frozenset((given | own) - {core.rules.organiser})
 

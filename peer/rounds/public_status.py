@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from coordinator.views.evaluation import Evaluation
 from coordinator.views.network_view import SAMPLE_CHARACTERS_MAX, AuditView, BanView, Line, Rate, RoundView, Sample
 from coordinator.views.snapshot import PeerSnapshot
-from dht.allowance import Turns
+from dht.allowance import CallerLimits
 from dht.errors import PeerError
 from dht.identity import PeerId
 from peer.net.frames import STATUS_BYTES_MAX, StatusAnswer
@@ -99,13 +99,13 @@ class StatusResponder:
 
     def __init__(self, status: Callable[[], PublicStatus]) -> None:
         self._status = status
-        self._turns = Turns(1 / ASK_SECONDS_MIN, 1, ANSWERS_PER_SECOND_MAX, ASKERS_KEPT)
+        self._limits = CallerLimits(1 / ASK_SECONDS_MIN, 1, ANSWERS_PER_SECOND_MAX, ASKERS_KEPT)
         self._encoded_at = -math.inf
         self._encoded: StatusAnswer | None = None
 
     def answer(self, asker: PeerId, now: float) -> StatusAnswer | None:
         """Return the answer, or None if this peer, or all peers together, asked too often."""
-        if not self._turns.take(asker, now):
+        if not self._limits.take(asker, now):
             return None
         if self._encoded is None or now >= self._encoded_at + 1.0:
             self._encoded_at, self._encoded = now, encode_status(self._status())

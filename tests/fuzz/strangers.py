@@ -126,8 +126,8 @@ class Donor:
 
     def check_bounds(self) -> None:
         """What is kept of strangers."""
-        assert len(self.desk._turns) <= ASKERS_KEPT
-        assert max(len(self.probes._turns), len(self.probes._calls)) <= PROBERS_KEPT
+        assert len(self.desk._limits) <= ASKERS_KEPT
+        assert max(len(self.probes._limits), len(self.probes._calls)) <= PROBERS_KEPT
         assert len(self.requests.server._leaves) <= SERVED_MAX * len(LAYOUTS)
         assert len(self.requests.server._uploads._lines) <= ASKERS_MAX
 

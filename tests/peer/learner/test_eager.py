@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import torch
 
-from peer.learner.eager import Withheld
+from peer.learner.eager import EagerAdoption
 
 ANCHOR = torch.tensor([1.0, 1.0, 1.0])
 
 
 def missed(own: tuple[float, float, float], joint: tuple[float, float, float]) -> torch.Tensor | None:
-    withheld = Withheld(1)
-    assert withheld.adopt(0, ANCHOR.clone(), ANCHOR, None) is None  # it has none of our work
+    eager = EagerAdoption(1)
+    assert eager.adopt(0, ANCHOR.clone(), ANCHOR, None) is None  # it has none of our work
     snapshot = ANCHOR + torch.tensor(own)
-    return withheld.adopt(0, snapshot.clone(), ANCHOR + torch.tensor(joint), snapshot)
+    return eager.adopt(0, snapshot.clone(), ANCHOR + torch.tensor(joint), snapshot)
 
 
 def test_it_is_how_much_further_the_merge_went() -> None:

@@ -9,7 +9,7 @@ from streamlit.testing.v1 import AppTest
 
 from coordinator.views.network_view import NetworkView
 from coordinator.views.view_file import write_view
-from dashboard.entrance import TOKEN_CHARACTERS_MIN, read_token
+from dashboard.owner_token import TOKEN_CHARACTERS_MIN, read_token
 from tests.dashboard.one_peer import running_peer
 from tests.dashboard.test_pages import SECONDS_MAX, texts
 
@@ -20,7 +20,7 @@ def script(view: str, data: str, token_file: str) -> None:
     """Draw a page as `dashboard.app` does, for `AppTest`, which reads the source of this function."""
     from pathlib import Path
 
-    from dashboard.entrance import is_owner, read_token
+    from dashboard.owner_token import is_owner, read_token
     from dashboard.screens import my_peer
     from dashboard.source import Source
 
