@@ -93,12 +93,15 @@ GROUPS: dict[str, tuple[Experiment, ...]] = {
             SEEDS[0],
             rates,
             (
-                *(*outer, "--optimizer", name, "--set", f"model.hidden_size={hidden}"),
+                *(*recipe, "--set", f"model.hidden_size={hidden}"),
                 *("--set", f"model.layers={layers}", "--set", f"model.intermediate_size={inner}"),
             ),
         )
         for size, (hidden, layers, inner, steps) in MUON_SIZES.items()
-        for name, grid, outer in (("muon8bit", MUON_RATES, STEP_OF_ONE), ("adamw8bit", MUON_SIZES_ADAMW, NO_MOMENTUM))
+        for name, grid, recipe in (
+            ("muon8bit", MUON_RATES, (*STEP_OF_ONE, *MUON)),
+            ("adamw8bit", MUON_SIZES_ADAMW, (*NO_MOMENTUM, "--optimizer", "adamw8bit")),
+        )
         for rates in grid
     ),
     "initial": tuple(
