@@ -77,6 +77,13 @@ SHORTEST = Period(
     dict.fromkeys(LEARNERS, (*SHORTEST_RATES, HIGHEST_RATES)),
     dict.fromkeys(LEARNERS, (SHORTEST_RATES[1], SHORTEST_BEST)),
 )
+MUON_PERIOD = Period(
+    "H = 24, Muon",
+    "-h24-muon-shipped",
+    (*STEP_OF_ONE, *MUON),
+    dict.fromkeys(LEARNERS, MUON_RATES),
+    dict.fromkeys(LEARNERS, (MUON_BEST,)),
+)
 PARITY_PERIODS = (
     Period(
         "H = 4",
@@ -88,13 +95,7 @@ PARITY_PERIODS = (
     SHORTEST,
     Period("H = 3, 6,144 tokens", "-h3-6144", SHORTEST_PACE, {}, dict.fromkeys((8, 16), (SHORTEST_BEST,)), tokens=6144),
     Period("H = 24, AdamW", "-h24", NO_MOMENTUM, {4: SHIPPED_RATES}, {}),
-    Period(
-        "H = 24, Muon",
-        "-h24-muon-shipped",
-        (*STEP_OF_ONE, *MUON),
-        dict.fromkeys(LEARNERS, MUON_RATES),
-        dict.fromkeys(LEARNERS, (MUON_BEST,)),
-    ),
+    MUON_PERIOD,
     Period("H = 24, Muon, outer 0.7/0.6", "-h24-muon", (*MULOCO, *MUON), {4: (MUON_BEST,)}, {}),
     Period(
         "H = 12, int4, Muon, outer 0.7/0.6",

@@ -22,14 +22,23 @@ from tests.quality.experiment import (
 MUON = ("--optimizer", "muon8bit", "--set", "inner.momentum=0.8")
 MUON_RATES: tuple[Rates, ...] = tuple((rate, rate) for rate in ("1e-2", "1.5e-2", "2.25e-2"))
 MUON_BEST: Rates = ("2.25e-2", "2.25e-2")
-MUON_LENGTHS = {(4, 2400): MUON_RATES, (8, 1200): MUON_RATES}  # learners and steps of 3,072 tokens
+MUON_LENGTHS = {  # learners, and steps of 3,072 tokens
+    (4, 240): (MUON_BEST,),
+    (4, 2400): MUON_RATES,
+    (8, 1200): MUON_RATES,
+}
 MUON_SIZES = {  # million parameters: hidden size, layers, feed-forward size, and steps for equal tokens a parameter
     "0.1": ("64", "2", "176", "120"),
     "0.4": ("128", "2", "352", "480"),
     "1.6": ("256", "2", "704", "1760"),
     "6": ("512", "2", "1408", "6800"),
 }
-MUON_SIZES_ADAMW: tuple[Rates, ...] = tuple((rate, rate) for rate in ("3e-3", "4.5e-3", "6.75e-3"))
+MUON_SIZES_RATES: tuple[Rates, ...] = (
+    *MUON_RATES,
+    ("3.4e-2", "3.4e-2"),
+    ("5.1e-2", "5.1e-2"),
+)  # the smallest want more
+MUON_SIZES_ADAMW: tuple[Rates, ...] = tuple((rate, rate) for rate in ("3e-3", "4.5e-3", "6.75e-3", "1e-2", "1.5e-2"))
 STEP_OF_ONE = ("--outer-lr", "1", "--outer-momentum", "0")
 MUON_SHIPPED = (*MUON, "--inner-lr", "1.5e-2", *STEP_OF_ONE)
 MULOCO = ("--outer-lr", "0.7", "--outer-momentum", "0.6")  # the outer step of 2505.23725
@@ -99,7 +108,7 @@ GROUPS: dict[str, tuple[Experiment, ...]] = {
         )
         for size, (hidden, layers, inner, steps) in MUON_SIZES.items()
         for name, grid, recipe in (
-            ("muon8bit", MUON_RATES, (*STEP_OF_ONE, *MUON)),
+            ("muon8bit", MUON_SIZES_RATES, (*STEP_OF_ONE, *MUON)),
             ("adamw8bit", MUON_SIZES_ADAMW, (*NO_MOMENTUM, "--optimizer", "adamw8bit")),
         )
         for rates in grid

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from peer.plan.plots import HEIGHT, WIDTH, write
 from tests.quality.experiments import ADOPTIONS, CUTS, DELAYS, PACES, PERIODS
+from tests.quality.muon_tables import trends
 from tests.quality.tables import Reports, best_by_length, loss_of
 
 Point = tuple[str, float, float | None]  # line, x, y; None if a report is missing
@@ -21,6 +22,7 @@ class Plot:
     across: str
     up: str
     points: Callable[[Reports], Iterable[Point]]
+    logarithmic: bool = False  # of the setting
 
     def draw(self, reports: Reports, path: Path) -> None:
         """Write the picture, without runs that are missing; writes nothing if all are."""
@@ -32,7 +34,8 @@ class Plot:
         chart = altair.Chart({"values": points}, width=WIDTH, height=HEIGHT).mark_line(point=True)
         up = altair.Y("y:Q", title=self.up, scale=altair.Scale(zero=False))
         colour = altair.Color("line:N", sort=None, title=None)
-        write(chart.encode(x=altair.X("x:Q", title=self.across), y=up, color=colour), path)
+        across = altair.X("x:Q", title=self.across, scale=altair.Scale(type="log" if self.logarithmic else "linear"))
+        write(chart.encode(x=across, y=up, color=colour), path)
 
 
 def losses(lines: Mapping[str, Mapping[float, str]]) -> Callable[[Reports], Iterator[Point]]:
@@ -62,6 +65,13 @@ def lengths(reports: Reports) -> Iterator[Point]:
             yield "by more steps", steps * tokens / 1e6, ratio
 
 
+def sizes(reports: Reports) -> Iterator[Point]:
+    """Yield the quotient of Muon's losses with merges and data-parallel, by million parameters."""
+    for line, gaps in trends(reports).items():
+        for size, gap in gaps.items():
+            yield line, size, 1 + gap
+
+
 PLOTS: Mapping[str, Plot] = {
     "period": Plot(
         "H, steps between two versions of a fragment",
@@ -76,4 +86,5 @@ PLOTS: Mapping[str, Plot] = {
     "adoption": late("adoption"),
     "adoption-shipped": late("adoption-shipped"),
     "lengths": Plot("million tokens of a learner", "loss over data-parallel's", lengths),
+    "sizes": Plot("million parameters", "loss over data-parallel Muon's", sizes, logarithmic=True),
 }

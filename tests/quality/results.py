@@ -22,8 +22,9 @@ from tests.checkout import git
 from tests.quality import sorting
 from tests.quality.experiment import Experiment
 from tests.quality.experiments import GROUPS
+from tests.quality.pages import fill
 from tests.quality.plots import PLOTS
-from tests.quality.tables import Reports, fill
+from tests.quality.tables import Reports
 
 RESULTS = Path("docs/results")
 PAGES = Path("docs/research/results")

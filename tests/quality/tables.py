@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import product
 from statistics import mean, stdev
@@ -12,18 +11,14 @@ from typing import Any
 from tests.quality.experiment import SEEDS, Rates
 from tests.quality.experiments import (
     ADOPTIONS,
-    CUTS,
     DELAYS,
     FAILING,
     FAILURES,
     GROUPS,
-    HARD,
     LENGTHS,
     PARITY_PERIODS,
-    PERIODS,
     REUNIONS,
     ROUNDS_APART,
-    RULES,
     SCAVENGED_STEPS,
     SCAVENGERS,
     SHORTEST,
@@ -35,14 +30,6 @@ from tests.quality.experiments import (
     parting,
     scavenged_steps,
 )
-from tests.quality.muon import (
-    DEPTHS,
-    INITIAL,
-    MUON_LENGTHS,
-    MUON_RATES,
-    MUON_SIZES,
-    MUON_SIZES_ADAMW,
-)
 
 Reports = Mapping[str, Mapping[str, Any]]
 Count = Callable[[Mapping[str, Any]], int]  # of a report
@@ -53,12 +40,6 @@ _SIZES = {size: (length_name(*size), rates) for size, rates in LENGTHS.items()}
 GRIDS = dict(sorted({**_SIZES, (480, 3072): (SHORTEST.name(4), SHORTEST_RATES)}.items()))  # by steps, and their tokens
 MISSING = "not run"
 SOON_STEPS = 24  # three periods of tests/quality/partition.toml
-MARKED = re.compile(r"(<!-- table ([a-z0-9-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
-
-
-def fill(page: str, reports: Reports) -> str:
-    """Return the page with every table between `<!-- table NAME -->` and `<!-- end -->` remade."""
-    return MARKED.sub(lambda found: found[1] + TABLES[found[2]](reports) + found[3], page)
 
 
 def markdown(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -96,7 +77,7 @@ def parity(learners: int) -> Callable[[Reports], str]:
     """
 
     def row(heads: Sequence[str], pair: Pair, device: str = "") -> list[str]:
-        return [*heads, *map(shown, pair), _quotient(pair), device]
+        return [*heads, *map(shown, pair), quotient(pair), device]
 
     def table(reports: Reports) -> str:
         rows = []
@@ -123,40 +104,18 @@ def lengths(reports: Reports) -> str:
     """
     rows = []
     for (steps, tokens), best in best_by_length(reports).items():
-        alike = [f"{_quotient(pair)} at {rate}" for rate, pair in _at_one_rate(reports, *GRIDS[steps, tokens]).items()]
-        rows.append([f"{steps:,}", f"{tokens:,}", *map(shown, best), _quotient(best), ", ".join(alike)])
+        alike = [f"{quotient(pair)} at {rate}" for rate, pair in _at_one_rate(reports, *GRIDS[steps, tokens]).items()]
+        rows.append([f"{steps:,}", f"{tokens:,}", *map(shown, best), quotient(best), ", ".join(alike)])
     heads = ["steps", "tokens per learner step", "Muster", "data-parallel", "best against best", "at one rate"]
     return markdown(heads, rows)
 
 
 def best_by_length(reports: Reports) -> dict[tuple[int, int], Pair]:
     """Return each method's least loss over the rates run, for four learners on the first seed; their texts differ."""
-    return {size: _best(reports, name, rates) for size, (name, rates) in GRIDS.items()}
+    return {size: best_of(reports, name, rates) for size, (name, rates) in GRIDS.items()}
 
 
-def muon_lengths(reports: Reports) -> str:
-    """Return a table of Muon at the shipped period, by learners and steps: best against best on the first seed."""
-    rows = []
-    for learners, steps in MUON_LENGTHS:
-        name = f"muon-m{learners}-{steps}"
-        best = _best(reports, name, MUON_LENGTHS[learners, steps])
-        rows.append([str(learners), f"{steps:,}", *map(shown, best), _quotient(best)])
-    return markdown(["learners", "steps", "Muster", "data-parallel", "best against best"], rows)
-
-
-def muon_sizes(reports: Reports) -> str:
-    """Return a table of both optimizers at the shipped period, by size at equal tokens per parameter, at their best."""
-    rows = []
-    for size in MUON_SIZES:
-        ours, theirs = _best(reports, f"muon-size-{size}-muon8bit", MUON_RATES)
-        adamw, theirs_adamw = _best(reports, f"muon-size-{size}-adamw8bit", MUON_SIZES_ADAMW)
-        losses = map(shown, (ours, theirs, adamw, theirs_adamw))
-        rows.append([size, *losses, _quotient((ours, theirs)), _quotient((ours, theirs_adamw))])
-    heads = ["million parameters", "Muon", "data-parallel", "AdamW", "its data-parallel"]
-    return markdown([*heads, "over data-parallel Muon", "over data-parallel AdamW"], rows)
-
-
-def _best(reports: Reports, name: str, grid: Sequence[Rates]) -> Pair:
+def best_of(reports: Reports, name: str, grid: Sequence[Rates]) -> Pair:
     """Return each method's least loss on the first seed over the rates run."""
     pairs = [_pair(reports, f"{name}-s{SEEDS[0]}", rates) for rates in grid]
     return _least(ours for ours, _ in pairs), _least(theirs for _, theirs in pairs)
@@ -191,7 +150,7 @@ def _least(losses: Iterable[float | None]) -> float | None:
     return min((loss for loss in losses if loss is not None), default=None)
 
 
-def _quotient(pair: Pair) -> str:
+def quotient(pair: Pair) -> str:
     ours, theirs = pair
     return MISSING if ours is None or theirs is None else f"{ours / theirs:.4f}"
 
@@ -365,46 +324,3 @@ BESIEGED: Mapping[str, Count] = MappingProxyType(
         "honest banned": lambda report: _banned(report, hostile=False),
     }
 )
-
-TABLES: dict[str, Callable[[Reports], str]] = {
-    "parity-m4": parity(4),
-    "parity-m8": parity(8),
-    "parity-m16": parity(16),
-    "parity-lengths": lengths,
-    "muon": against("muon", "default"),
-    "muon-outer": paired("muon-outer", "0.65-0"),
-    "muon-state": paired("muon-state", "float32"),
-    "muon-lengths": muon_lengths,
-    "muon-sizes": muon_sizes,
-    "initial": grid("layers", {one: f"initial-{one}-" for one in DEPTHS}, {name: name for name in INITIAL}),
-    "attacks-muon": against("attacks-muon", "none"),
-    "attacks-muon-momentum": against("attacks-muon-momentum", "none"),
-    "attacks-muon-sixteen": against("attacks-muon-sixteen", "none"),
-    "adoption": adoption("adoption"),
-    "adoption-shipped": adoption("adoption-shipped"),
-    "codecs": paired("codecs", "bf16"),
-    "merges-m8": paired("merges-m8", "mean"),
-    "merges-m16": paired("merges-m16", "mean"),
-    "noniid": paired("noniid", "rda"),
-    "pace": grid("H", {period: f"pace-h{period}-" for period in PERIODS}, {f"P = {cuts}": f"p{cuts}" for cuts in CUTS}),
-    "outer": against("outer", "0.65-0"),
-    "ablation": against("ablation", "default"),
-    "quorum": paired("quorum", "km"),
-    "attacks": against("attacks", "none"),
-    "attacks-protocol": against("attacks-protocol", "none", BESIEGED),
-    "attacks-strengths": against("attacks-strengths", "none"),
-    "attacks-claiming": against("attacks-claiming", "none"),
-    "attacks-three": against("attacks-three", "none"),
-    "attacks-sixteen": against("attacks-sixteen", "none"),
-    "attacks-seeds": paired("attacks-seeds", "none"),
-    "attacks-sixteen-seeds": paired("attacks-sixteen-seeds", "none"),
-    "attacks-noniid": against("attacks-noniid", "none"),
-    "rules": grid(
-        "merge",
-        {**{rule: f"rules-{rule}-" for rule in RULES}, "robust_rda": "attacks-"},  # the default has a group of its own
-        {attack: attack for attack in HARD},
-    ),
-    "partition": partition,
-    "failures": failures,
-    "scavenging": scavenging,
-}

@@ -6,9 +6,10 @@ import json
 from collections import Counter
 
 from tests.quality.experiments import GROUPS
+from tests.quality.pages import TABLES, fill
 from tests.quality.plots import PLOTS
 from tests.quality.results import PAGES, RESULTS, picture, reports
-from tests.quality.tables import TABLES, fill, with_error
+from tests.quality.tables import with_error
 
 
 def text() -> str:
