@@ -66,6 +66,7 @@ GROUPS: dict[str, tuple[Experiment, ...]] = {
             "outer-0.7-0.6": MULOCO,
             "eager": ("--adoption", "eager:0.7"),
             "h8": ("--period", "8", "--fragments", "2"),
+            "outer-1-h8": ("--outer-lr", "1", "--period", "8", "--fragments", "2"),
             "h3": ("--period", "3", "--fragments", "3", "--outer-lr", "0.5", "--adoption", "eager:0.7"),
             "decay-0": ("--set", "inner.weight_decay=0"),
             "decay-0.3": ("--set", "inner.weight_decay=0.3"),
