@@ -13,11 +13,11 @@ import numpy.typing as npt
 
 from coordinator.run.manifest import PEERS_PER_GROUP_MAX, OuterSpec, PaceSpec
 from coordinator.wire.openings import leaves_per_voter
-from peer.numerics.codec import CODECS
+from peer.numerics.codec import BLOCK_ELEMENTS, CODECS
 from peer.numerics.leaves import Leaves
 from peer.plan.population import Flags, Floats, Population
 
-CODEC_BITS = {"fp32": 32.0, "fp16": 16.0, "bf16": 16.0, "int8": 8.25, "int4": 4.25, "e3m0": 4.25, "int2": 2.25}
+CODEC_BITS = {name: 8 * codec.encoded_bytes(BLOCK_ELEMENTS) / BLOCK_ELEMENTS for name, codec in CODECS.items()}
 ANCHOR_BITS = 32.0  # of a state, and as many for its momentum, if it has one
 HANDLE_SECONDS = 0.02  # from a message's arrival to the answer's departure, at a peer whose CPU also trains
 ENCODED_PER_SECOND = 1e8  # elements encoded and hashed on one core (docs/research/experiments.md: codecs)
