@@ -47,6 +47,11 @@ def pair(name: str, size: tuple[int, int, int], seed: str, rates: Rates, pace: t
     )
 
 
+def at_one_rate(*rates: str) -> tuple[Rates, ...]:
+    """Return a grid in which Muster and data-parallel have the same rate."""
+    return tuple((rate, rate) for rate in rates)
+
+
 def variants(group: str, base: tuple[str, ...], variants: dict[str, tuple[str, ...]]) -> tuple[Experiment, ...]:
     return tuple(Experiment(f"{group}-{name}", (*base, *options)) for name, options in variants.items())
 

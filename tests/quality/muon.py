@@ -14,13 +14,14 @@ from tests.quality.experiment import (
     TWELVE,
     Experiment,
     Rates,
+    at_one_rate,
     pair,
     seeded,
     variants,
 )
 
 MUON = ("--optimizer", "muon8bit", "--set", "inner.momentum=0.8")
-MUON_RATES: tuple[Rates, ...] = tuple((rate, rate) for rate in ("1e-2", "1.5e-2", "2.25e-2"))
+MUON_RATES = at_one_rate("1e-2", "1.5e-2", "2.25e-2")
 MUON_BEST: Rates = ("2.25e-2", "2.25e-2")
 MUON_LENGTHS = {  # learners, and steps of 3,072 tokens
     (4, 240): (MUON_BEST,),
@@ -33,12 +34,8 @@ MUON_SIZES = {  # million parameters: hidden size, layers, feed-forward size, an
     "1.6": ("256", "2", "704", "1760"),
     "6": ("512", "2", "1408", "6800"),
 }
-MUON_SIZES_RATES: tuple[Rates, ...] = (
-    *MUON_RATES,
-    ("3.4e-2", "3.4e-2"),
-    ("5.1e-2", "5.1e-2"),
-)  # the smallest want more
-MUON_SIZES_ADAMW: tuple[Rates, ...] = tuple((rate, rate) for rate in ("3e-3", "4.5e-3", "6.75e-3", "1e-2", "1.5e-2"))
+MUON_SIZES_RATES = (*MUON_RATES, *at_one_rate("3.4e-2", "5.1e-2"))  # the smallest want more
+MUON_SIZES_ADAMW = at_one_rate("3e-3", "4.5e-3", "6.75e-3", "1e-2", "1.5e-2")
 STEP_OF_ONE = ("--outer-lr", "1", "--outer-momentum", "0")
 MUON_SHIPPED = (*MUON, "--inner-lr", "1.5e-2", *STEP_OF_ONE)
 MULOCO = ("--outer-lr", "0.7", "--outer-momentum", "0.6")  # the outer step of 2505.23725

@@ -13,7 +13,7 @@ from tests.quality.muon import (
     MUON_SIZES_ADAMW,
     MUON_SIZES_RATES,
 )
-from tests.quality.tables import MISSING, Pair, Reports, best_of, markdown, quotient, shown
+from tests.quality.tables import Pair, Reports, best_of, markdown, quotient, shown
 from tests.quality.trend import MULOCO_GAPS, PowerLaw, steps_to
 
 LENGTH_GRIDS = {  # by learners and steps
@@ -30,10 +30,8 @@ def muon_lengths(reports: Reports) -> str:
     for (learners, steps), (ours, theirs) in found.items():
         alone = {n: loss for (m, n), (_, loss) in found.items() if m == learners and loss is not None}
         enough = None if ours is None else steps_to(ours, alone)
-        ratio = quotient((ours, theirs))
-        rows.append(
-            [str(learners), f"{steps:,}", shown(ours), shown(theirs), ratio, f"{enough:,.0f}" if enough else ""]
-        )
+        same = "" if enough is None else f"{enough:,.0f}"
+        rows.append([str(learners), f"{steps:,}", shown(ours), shown(theirs), quotient((ours, theirs)), same])
     heads = ["learners", "steps", "Muster", "data-parallel", "best against best"]
     return markdown([*heads, "data-parallel steps to Muster's loss"], rows)
 
@@ -66,8 +64,8 @@ def muon_trend(reports: Reports) -> str:
     rows = []
     for name, gaps in trends(reports).items():
         sizes = ", ".join(f"{size:,g}" for size in gaps)
-        if len(gaps) < 2:
-            rows.append([name, sizes, *[MISSING] * (1 + len(LARGER))])
+        if len(gaps) < 2 or min(gaps.values()) <= 0:  # then no power law fits
+            rows.append([name, sizes, *[""] * (1 + len(LARGER))])
             continue
         fit = PowerLaw.fitted(gaps)
         rows.append([name, sizes, f"{fit.exponent:.2f}", *(f"{100 * fit.at(size):.2g} %" for size in LARGER)])

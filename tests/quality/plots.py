@@ -34,7 +34,8 @@ class Plot:
         chart = altair.Chart({"values": points}, width=WIDTH, height=HEIGHT).mark_line(point=True)
         up = altair.Y("y:Q", title=self.up, scale=altair.Scale(zero=False))
         colour = altair.Color("line:N", sort=None, title=None)
-        across = altair.X("x:Q", title=self.across, scale=altair.Scale(type="log" if self.logarithmic else "linear"))
+        scale = altair.Scale(type="log" if self.logarithmic else "linear")
+        across = altair.X("x:Q", title=self.across, scale=scale, axis=altair.Axis(grid=not self.logarithmic))
         write(chart.encode(x=across, y=up, color=colour), path)
 
 
