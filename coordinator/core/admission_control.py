@@ -32,7 +32,6 @@ class AdmissionControl:
     orders: Orders
     own: bytes = b""  # our own pass
     used_invites: UsedInvites = NONE_USED  # as in the newest certificate of fragment 0
-    unix_offset_seconds: float = 0.0  # unix time = monotonic time + this
     shown: OrderedDict[PeerId, tuple[bytes, ProvenPass]] = field(default_factory=OrderedDict)
 
     @property
@@ -40,7 +39,7 @@ class AdmissionControl:
         """Whether the run asks for passes."""
         return self.spec is not None and self.spec.asks_for_passes
 
-    def refusal(self, peer: PeerId, shown: bytes, now: float) -> Refusal | None:
+    def refusal(self, peer: PeerId, shown: bytes, unix_seconds: float) -> Refusal | None:
         """Return why a peer with this pass may not take part; None if it may."""
         if self.orders.is_revoked(peer):
             return Refusal.REVOKED
@@ -52,7 +51,7 @@ class AdmissionControl:
             proven = self.read(peer, shown)
         except PeerError:
             return Refusal.FALSE_PASS
-        return self._standing(peer, proven, now + self.unix_offset_seconds)
+        return self._standing(peer, proven, unix_seconds)
 
     def proves(self, peer: PeerId, shown: bytes) -> bool:
         """Whether this was ever a valid pass of the peer; all peers agree on this, whatever orders they have seen."""
@@ -64,9 +63,9 @@ class AdmissionControl:
             return False
         return True
 
-    def seat_refusal(self, peer: PeerId, shown: bytes, contributes: bool, now: float) -> Refusal | None:
+    def seat_refusal(self, peer: PeerId, shown: bytes, contributes: bool, unix_seconds: float) -> Refusal | None:
         """Return why the peer may not have a seat in a group; None if it may."""
-        refused = self.refusal(peer, shown, now)
+        refused = self.refusal(peer, shown, unix_seconds)
         if refused is not None or not self.is_closed or peer in self.keyholders:
             return refused
         role = self.read(peer, shown).grant.role
@@ -84,9 +83,9 @@ class AdmissionControl:
         self.shown.move_to_end(peer)
         return held[1]
 
-    def knows(self, peer: PeerId, now: float) -> bool:
+    def knows(self, peer: PeerId, unix_seconds: float) -> bool:
         """Whether this peer may take part, by the pass that it has shown before."""
-        return self.refusal(peer, self.shown[peer][0] if peer in self.shown else b"", now) is None
+        return self.refusal(peer, self.shown[peer][0] if peer in self.shown else b"", unix_seconds) is None
 
     def may_have_states(self, peer: PeerId) -> bool:
         """Whether a peer that may take part may also fetch the model."""

@@ -69,7 +69,6 @@ class Core:
         self.admission = AdmissionControl(
             self.rules.admission, self.rules.authority, self.rules.keyholders, self.bans.orders
         )
-        self.admission.unix_offset_seconds = self.unix_offset_seconds
         self.presence = PresenceTable(self.pace.presence_lifetime_seconds)
         self.answering = AnswerBudget(at_once=self.pace.fragments * FRAGMENT_BYTES_AT_ONCE)
 

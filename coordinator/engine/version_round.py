@@ -294,8 +294,9 @@ def bound_until(rounds: VersionRound) -> float:
 
 def _refused(core: Core, group: Group, now: float) -> list[Send]:
     """Return the orders that bar members of a leader's roster, to send to the leader, as it may not know them."""
-    door, brings = core.admission, group.contributors
-    refused = [peer for peer, shown in group.passes.items() if door.seat_refusal(peer, shown, peer in brings, now)]
+    door, brings, unix_seconds = core.admission, group.contributors, core.unix_seconds(now)
+    passes = group.passes.items()
+    refused = [peer for peer, shown in passes if door.seat_refusal(peer, shown, peer in brings, unix_seconds)]
     given = {key: core.bans.order_about(key) for peer in refused for key in door.grounds(peer)}
     shown = [EvidenceNote(evidence=ban.evidence.to_wire()) for ban in given.values() if ban is not None]
     return [Send(group.leader, one) for one in shown]

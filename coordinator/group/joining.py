@@ -185,10 +185,11 @@ class Joining:
 
     def hear(self, statement: Statement, now: float, at_first_hand: bool = True) -> RosterBuilder | None:
         """Keep a peer's join; return the roster builder for which it is news. Raises PeerError if it does not count."""
-        join, sender = read_join(statement, self.chain, self.core.unix_seconds(now)), PeerId(statement.sender)
+        unix_seconds = self.core.unix_seconds(now)
+        join, sender = read_join(statement, self.chain, unix_seconds), PeerId(statement.sender)
         if sender in self.core.bans:
             raise PeerError("is banned")
-        if refused := self.core.admission.seat_refusal(sender, join.admission or b"", join.contributes, now):
+        if refused := self.core.admission.seat_refusal(sender, join.admission or b"", join.contributes, unix_seconds):
             raise PeerError(f"is not let in: {refused}")
         if join.attempt > self.attempt_number + ATTEMPTS_AHEAD_MAX:
             raise PeerError("joins an attempt that is far off")

@@ -180,9 +180,9 @@ class RosterBuilder:
 
     def drop_inadmissible(self, now: float) -> bool:
         """Forget joins of peers that may not have a seat any more; return whether our roster includes one of them."""
-        door = self.core.admission
+        door, unix_seconds = self.core.admission, self.core.unix_seconds(now)
         for peer, (_, join) in list(self.joins.items()):
-            if door.seat_refusal(peer, join.admission or b"", join.contributes, now):
+            if door.seat_refusal(peer, join.admission or b"", join.contributes, unix_seconds):
                 del self.joins[peer]
         return not self.joins.keys() >= set(self.members)
 

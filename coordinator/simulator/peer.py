@@ -362,10 +362,11 @@ def _lets_in(host: VirtualPeer, peer: PeerId) -> bool:
     """Whether the host takes records and messages of this peer: like a real one, only of peers that may take part."""
     if host.engine is None:
         return False
-    admission = host.engine.core.admission
-    if not admission.is_closed:
+    core = host.engine.core
+    if not core.admission.is_closed:
         return True
-    return admission.refusal(peer, host.world.directory[peer].own_pass, host.world.clock.now) is None
+    unix_seconds = core.unix_seconds(host.world.clock.now)
+    return core.admission.refusal(peer, host.world.directory[peer].own_pass, unix_seconds) is None
 
 
 def _carried(mischief: Mischief | None, action: Send) -> bytes | None:

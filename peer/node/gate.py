@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 
@@ -39,17 +39,17 @@ class Gate:
     """
 
     control: AdmissionControl
-    clock: Callable[[], float]
+    unix_clock: Clock
     guests: deque[PeerId] = field(default_factory=lambda: deque(maxlen=GUESTS_MAX))
 
     def refusal(self, peer: PeerId, shown: bytes) -> Refusal | None:
-        return None if peer in self.guests else self.control.refusal(peer, shown, self.clock())
+        return None if peer in self.guests else self.control.refusal(peer, shown, self.unix_clock())
 
     def proves(self, peer: PeerId, shown: bytes) -> bool:
         return self.control.proves(peer, shown)
 
     def knows(self, peer: PeerId) -> bool:
-        return peer in self.guests or self.control.knows(peer, self.clock())
+        return peer in self.guests or self.control.knows(peer, self.unix_clock())
 
 
 def initial_gate(invite: Invite | None, manifest: Manifest | None, unix_clock: Clock) -> Gate | None:
@@ -65,9 +65,7 @@ def initial_gate(invite: Invite | None, manifest: Manifest | None, unix_clock: C
         control = AdmissionControl(AdmissionSpec(), authority, invite.peers | {invite.organiser}, Orders())
     else:
         return None
-    clock = asyncio.get_running_loop().time
-    control.unix_offset_seconds = unix_clock() - clock()
-    return Gate(control, clock) if control.is_closed else None
+    return Gate(control, unix_clock) if control.is_closed else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +80,8 @@ class RelayPolicy:
         core, throttle, now = self.core, self.network.throttle, asyncio.get_running_loop().time()
         if throttle.strangers.closed or throttle.upload.shut or peer in core.bans:
             return False
-        return core.admission.knows(peer, now) and (core.admission.is_closed or core.presence.is_live(peer, now))
+        known = core.admission.knows(peer, core.unix_seconds(now))
+        return known and (core.admission.is_closed or core.presence.is_live(peer, now))
 
 
 class ConnectionReaper:

@@ -50,7 +50,8 @@ class Membership:
 
     def _turned_away(self, core: Core) -> str:
         """Return why this peer gets no seat, after a while in that state: what admits it may still be on its way."""
-        refused = core.admission.seat_refusal(core.me, core.admission.own, core.contributes, self._driver.now)
+        unix_seconds = core.unix_seconds(self._driver.now)
+        refused = core.admission.seat_refusal(core.me, core.admission.own, core.contributes, unix_seconds)
         if refused is None:
             self._refused_since = math.inf
             return ""
@@ -80,7 +81,8 @@ class Membership:
             raise UsageError("an organiser cannot remove itself; end the run, or leave it with: muster stop")
         if revoked and peer in bans and bans.held[peer].guilt.issued is None:
             raise UsageError(f"{peer} has lost its place already: it {bans.held[peer].guilt.reason}")
-        turned_away = peer in engine.core.admission.shown and not engine.core.admission.knows(peer, self._driver.now)
+        admission, unix_seconds = engine.core.admission, engine.core.unix_seconds(self._driver.now)
+        turned_away = peer in admission.shown and not admission.knows(peer, unix_seconds)
         if not revoked and not turned_away and peer not in bans.orders.revoked():
             raise UsageError(f"{peer} was not removed, nor has its invite lapsed, so it cannot be readmitted")
         self._give([(peer, reason, revoked)])

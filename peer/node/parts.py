@@ -147,7 +147,7 @@ async def assemble(joined: JoinedNetwork, manifest: Manifest) -> Parts:
     core.answering.strangers.is_shut_out = core.bans.__contains__
     if core.admission.is_closed:
         core.admission.own = network.dht.daemon.door.show(joined.identity.peer_id)
-        network.dht.daemon.door.policy = Gate(core.admission, asyncio.get_running_loop().time)
+        network.dht.daemon.door.policy = Gate(core.admission, options.clock)
         driver.requests.may_have_states = core.admission.may_have_states
     network.dht.daemon.relay_limits.admits = RelayPolicy(core, network).admits
     life.closing.callback(driver.tape.close)

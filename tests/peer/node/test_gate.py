@@ -176,6 +176,19 @@ def test_a_joining_peers_door_is_guarded_before_it_knows_its_run(
     assert gate.knows(guest)
 
 
+def test_a_pass_expires_by_the_clock_of_the_moment() -> None:
+    """A machine that had slept, or whose clock was set, still judged by the clock of its start."""
+    clock, guest = [2.0**40], Identity(b"g" * 32).peer_id
+    gate = initial_gate(invite(), None, lambda: clock[0])
+    assert gate is not None
+    assert gate.refusal(guest, invite().pass_for(guest)) is None
+    clock[0] += 3600
+    assert not gate.knows(guest)
+    assert gate.refusal(guest, invite().pass_for(guest)) is Refusal.EXPIRED
+    clock[0] -= 3600
+    assert gate.knows(guest)
+
+
 def test_our_owners_observer_comes_in_here_and_has_no_part() -> None:
     ours = core()
     ours.admission.spec = AdmissionSpec(mode="list")
@@ -185,7 +198,7 @@ def test_our_owners_observer_comes_in_here_and_has_no_part() -> None:
     assert gate.refusal(STRANGER, b"") is None
     assert gate.knows(STRANGER)
     assert not gate.proves(STRANGER, b"")
-    assert ours.admission.seat_refusal(STRANGER, b"", contributes=True, now=0.0) is Refusal.NO_PASS
+    assert ours.admission.seat_refusal(STRANGER, b"", contributes=True, unix_seconds=0.0) is Refusal.NO_PASS
     assert not ours.admission.may_have_states(STRANGER)
 
 

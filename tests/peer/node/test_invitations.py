@@ -50,7 +50,7 @@ class Home:
 
     def refusal(self, ticket: Ticket, peer: PeerId = GUEST.peer_id) -> Refusal | None:
         shown = pass_of(ticket, self.core.rules.run_id, peer).to_wire()
-        return self.core.admission.refusal(peer, shown, self.world.clock.now)
+        return self.core.admission.refusal(peer, shown, self.core.unix_seconds(self.world.clock.now))
 
 
 @pytest.fixture
@@ -158,8 +158,8 @@ def test_a_peer_that_came_by_a_withdrawn_invite_stays_unless_all_shall_go(home: 
     assert row.invite == ticket.grant.key
     assert home.membership.open_invite_of(guest) == ticket.grant.key
     assert home.membership.is_invite(home.membership.order(ticket.grant.key, "leaked", everybody, revoked=True))
-    now = home.world.clock.now
-    assert home.core.admission.refusal(guest, shown, now) is (Refusal.REVOKED if everybody else None)
+    unix_seconds = home.core.unix_seconds(home.world.clock.now)
+    assert home.core.admission.refusal(guest, shown, unix_seconds) is (Refusal.REVOKED if everybody else None)
     assert home.membership.open_invite_of(guest) is None
     assert home.refusal(ticket) is Refusal.WITHDRAWN
     assert ticket.grant.key not in {one.peer_id for one in home.membership.view({}).members}
@@ -219,7 +219,8 @@ def test_a_co_organiser_gives_invites_and_orders_until_it_is_shown_out(home: Hom
     assert home.refusal(again) is None
     guest = Identity(b"c" * 32).peer_id
     shown = pass_of(again, home.core.rules.run_id, guest).to_wire()
-    assert other.engine.core.admission.refusal(guest, shown, home.world.clock.now) is None
+    unix_seconds = home.core.unix_seconds(home.world.clock.now)
+    assert other.engine.core.admission.refusal(guest, shown, unix_seconds) is None
     for engine in (other.engine, home.peer.engine):
         assert engine is not None
         engine.core.presence.see(guest, presence(), home.world.clock.now)
@@ -303,13 +304,13 @@ def test_a_peer_that_is_not_let_in_ends_with_what_to_do_and_not_at_once(
 
 def test_the_list_of_members_shows_what_each_may_do(home: Home) -> None:
     """It also lists observers, and peers that have only shown a pass."""
-    run_id, now = home.core.rules.run_id, home.world.clock.now
+    run_id, unix_seconds = home.core.rules.run_id, home.core.unix_seconds(home.world.clock.now)
     deputy, looks, comes = (Identity(name * 32) for name in (b"d", b"l", b"c"))
     word = delegate(home.peer.signer, run_id, deputy.peer_id).signature
     for peer, grant, issuer in ((looks, "observer", home.peer.signer), (comes, "trainer", deputy)):
         signed = sign_grant(issuer, run_id, Grant(key=peer.peer_id, role=grant), word if issuer is deputy else None)
         shown = pass_of(Ticket(word=signed), run_id, peer.peer_id).to_wire()
-        assert home.core.admission.refusal(peer.peer_id, shown, now) is None
+        assert home.core.admission.refusal(peer.peer_id, shown, unix_seconds) is None
     roles = {one.peer_id: one.role for one in home.membership.view({}).members}
     assert roles == {
         home.peer.me: "organiser",
