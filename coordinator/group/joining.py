@@ -26,7 +26,7 @@ from dht.statement import Statement
 
 GATHERINGS_MAX = 12
 ATTEMPTS_TRIED = 10  # after this many attempts in which we only asked, we try the first of them again
-ATTEMPTS_AHEAD_MAX = 256  # no honest peer gets further ahead of others at one base
+ATTEMPTS_AHEAD_MAX = 256  # from ours: so far ahead we listen, and so far one message can move us
 VOID_BACKOFF_SHARE = 0.1  # pause after a void attempt, as a share of a round's deadline: lets other fragments go first
 JOIN_LIFETIME_DEADLINES = 4  # longest deadlines: peers that drifted apart may meet in an attempt that some tried before
 
@@ -191,11 +191,12 @@ class Joining:
             raise PeerError("is banned")
         if refused := self.core.admission.seat_refusal(sender, join.admission or b"", join.contributes, unix_seconds):
             raise PeerError(f"is not let in: {refused}")
-        if join.attempt > self.attempt_number + ATTEMPTS_AHEAD_MAX:
-            raise PeerError("joins an attempt that is far off")
+        furthest = self.attempt_number + ATTEMPTS_AHEAD_MAX
         # a join shown by others may be old: its signer may ask elsewhere by now
         if sender in self.chain.active_set() and (at_first_hand or sender not in self.announced):
-            self.announced[sender] = join.attempt
+            self.announced[sender] = min(join.attempt, furthest)  # so we reach a peer that asked alone for long
+        if join.attempt > furthest:
+            raise PeerError("joins an attempt that is far off")
         gathering = self._gathering(join.attempt)
         return gathering if gathering is not None and gathering.add(statement, join, now) else None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 
 import pytest
@@ -411,6 +412,20 @@ def test_an_attempt_far_away_is_refused() -> None:
     asking = joining()
     with pytest.raises(PeerError, match="far off"):
         asking.hear(join(asking.chain, FIVE[0], ATTEMPTS_AHEAD_MAX + 1), 0.0)
+
+
+def test_a_peer_that_asked_alone_for_long_is_met_again() -> None:
+    """One of two asked alone for two hours; the other came back, refused its joins as far off, and stayed behind."""
+    alone, back = joining(0, first_attempt=2 * ATTEMPTS_AHEAD_MAX + 7), joining(1)
+    alone.open(True, 0.0)
+    back.open(True, 0.0)
+    while back.attempt_number < alone.attempt_number:
+        before = back.attempt_number
+        with suppress(PeerError):
+            back.hear(alone.own.said[alone.attempt_number][1], 0.0)
+        back.meet(True, 1.0)
+        assert before < back.attempt_number <= before + ATTEMPTS_AHEAD_MAX
+    assert back.attempt_number == alone.attempt_number
 
 
 def test_after_the_last_attempt_nobody_asks_any_more() -> None:
