@@ -5,6 +5,8 @@ Otherwise a peer whose download takes longer than a few versions would never get
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from dht.identity import PeerId
@@ -26,20 +28,21 @@ class Pin:
 
 
 class Pins:
-    """The pinned states, at most one per fragment."""
+    """The pinned states, at most one per fragment, each until nobody has asked for it for a minute."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
         self._pins: dict[int, Pin] = {}
 
     def find(self, fragment: int) -> bytes | None:
         """Return the certificate of the pinned state."""
-        pin = self._pins.get(fragment)
+        pin = self._current(fragment)
         return None if pin is None else pin.certificate
 
-    def keep(self, fragment: int, certificate: bytes, asker: PeerId, now: float) -> None:
+    def keep(self, fragment: int, certificate: bytes, asker: PeerId) -> None:
         """Pin this state, because its pieces are being downloaded, unless another peer downloads another state."""
-        pin = self._pins.get(fragment)
-        if pin is None or now >= pin.asked_at + IDLE_SECONDS:
+        pin, now = self._current(fragment), self._clock()
+        if pin is None:
             self._pins[fragment] = Pin(certificate, {asker}, now, now)
         elif pin.certificate == certificate:
             pin.asked_at = now
@@ -59,3 +62,11 @@ class Pins:
             pin.askers.remove(asker)
             if not pin.askers:
                 del self._pins[fragment]
+
+    def _current(self, fragment: int) -> Pin | None:
+        """Return the pin of this fragment, unless it has ended: a peer that finishes tells only one of its holders."""
+        pin = self._pins.get(fragment)
+        if pin is not None and self._clock() >= pin.asked_at + IDLE_SECONDS:
+            del self._pins[fragment]
+            return None
+        return pin

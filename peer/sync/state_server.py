@@ -103,7 +103,7 @@ class StateServer:
         vector = state.momentum if half else state.anchor
         if isinstance(vector, SpentMomentum):
             return b""
-        anchors.pins.keep(ask.fragment, ask.certificate, sender, asyncio.get_running_loop().time())
+        anchors.pins.keep(ask.fragment, ask.certificate, sender)
         return _piece(state_bytes(vector), index)
 
     def _leaves_of(self, state: OuterState, certificate: bytes) -> bytes:

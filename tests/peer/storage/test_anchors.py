@@ -57,7 +57,7 @@ def test_a_state_that_others_fetch_stays_on_disk(tmp_path: Path, momentum: float
     anchors = anchors_in(tmp_path, config)
     first = moved(anchors.current(0), 1.0)
     anchors.install(0, b"fetched", first)
-    anchors.pins.keep(0, b"fetched", ASKER, 0.0)
+    anchors.pins.keep(0, b"fetched", ASKER)
     installed(anchors, 4)
     kept = anchors.served(0, b"fetched")
     assert kept is not None
@@ -75,7 +75,7 @@ def test_steps_beyond_a_few_stay_only_while_somebody_fetches(tmp_path: Path) -> 
     elements = anchors.layouts[0].elements
     installed(anchors, 6, step_bytes=elements)
     assert [bool(anchors.step(0, bytes([version]))) for version in range(6)] == [False] * 4 + [True] * 2
-    anchors.pins.keep(0, b"\x05", ASKER, 0.0)
+    anchors.pins.keep(0, b"\x05", ASKER)
     installed(anchors, 6, step_bytes=elements)
     found = [bytes(anchors.step(0, bytes([version]))) for version in range(6)]
     whole = [b"", b"", *(bytes([version]) * elements for version in range(2, 6))]
@@ -96,7 +96,7 @@ def test_steps_that_may_not_be_written_are_dropped_unless_others_fetch_them(tmp_
     anchors.spill_files.allow(elements)
     installed(anchors, 4, step_bytes=elements)
     assert [bool(anchors.step(0, bytes([version]))) for version in range(4)] == [True, False, False, True]
-    anchors.pins.keep(0, b"\x03", ASKER, 0.0)
+    anchors.pins.keep(0, b"\x03", ASKER)
     installed(anchors, 4, step_bytes=elements)
     assert all(anchors.step(0, bytes([version])) for version in range(1, 4))
     assert anchors.served(0, b"\x03") is not None
