@@ -54,7 +54,10 @@ class PeerGone:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """The learner has made `steps` inner steps in total, recently at `steps_per_second`."""
+    """The learner has made `steps` inner steps in total, recently at `steps_per_second`.
+
+    Fewer steps than before: another process goes on from a save, and the steps since are lost.
+    """
 
     steps: int
     steps_per_second: float

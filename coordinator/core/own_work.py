@@ -58,6 +58,12 @@ class OwnWork:
         self.counted_steps = max(self.counted_steps, steps)
         self.entries.clear()
 
+    def begin_anew(self, steps: int) -> None:
+        """Note that our learner goes on from a save of `steps` inner steps: the later ones are lost as in a crash."""
+        self.counted_steps = min(self.counted_steps, steps)
+        self.contributed.clear()
+        self.entries.clear()
+
     def take_back(self, chain: Chain) -> Returned | None:
         """Uncount the work that this chain lacks and return it, to be contributed again; None if nothing is lacking."""
         lost = [one for one in self.entries if not _holds(chain, one)]

@@ -26,6 +26,7 @@ from coordinator.core.events import (
     Opened,
     PeerGone,
     PresenceSeen,
+    Progress,
     Received,
     Reduced,
     Seen,
@@ -119,6 +120,9 @@ class Engine:
         if isinstance(event, Tick):
             return [action for machine in self.machines for action in machine.tick(now)] + self.auditor.tick(now)
         if isinstance(event, Seen):
+            if isinstance(event, Progress) and event.steps < self.core.steps:
+                for machine in self.machines:
+                    machine.own_work.begin_anew(event.steps)
             self.core.note(event, now)
             return []
         if isinstance(event, PresenceSeen):
@@ -280,11 +284,6 @@ class Engine:
     def withdraw(self, withdrawn: bool) -> None:
         """Open no further rounds until called with False; those in flight go on."""
         self.core.withdrawn = withdrawn
-
-    @property
-    def draining(self) -> bool:
-        """Whether `drain` was called."""
-        return self.core.draining
 
     @property
     def in_flight(self) -> int:

@@ -234,7 +234,7 @@ class VirtualPeer:
         )
 
     def _state(self) -> State:
-        if self.engine is not None and self.engine.draining:
+        if self.engine is not None and self.engine.core.draining:
             return "draining"
         return "training" if self.contributes else "hosting"
 

@@ -103,6 +103,7 @@ class LearnerSupervisor:
     async def _take_part(self, starting: Starting) -> None:
         driver = self._driver
         learner = await starting.learner
+        driver.feed(Progress(self.progress.steps, self.progress.steps_per_second))
         await driver.adoptions.settle()  # of states fetched while the learner started
         driver.learner, learner.on_obeyed = learner, driver.tape.obeyed
         self._dependents.take(learner)
@@ -136,7 +137,7 @@ class LearnerSupervisor:
         try:
             await learner.wait()
         except LearnerLostError as lost:
-            if self._driver.engine.draining or learner is not self.learner:
+            if self._driver.engine.core.draining or learner is not self.learner:
                 raise
             note_loss(str(lost), self._driver.counters)
             self._standstill.count(self._driver.now)
@@ -148,7 +149,7 @@ class LearnerSupervisor:
         standstill, driver = self._standstill, self._driver
         while self.learner is not None:
             await asyncio.sleep(LOOK_SECONDS)
-            wanted = self._dependents.lifecycle.state == "training" and not driver.engine.draining
+            wanted = self._dependents.lifecycle.state == "training" and not driver.engine.core.draining
             sign = self._sign_of_life(self.learner) if wanted else None
             if not standstill.look(sign, self.learner.step_seconds, driver.now):
                 continue

@@ -179,7 +179,7 @@ class Lifecycle:
         """
         engine = self._driver.engine
         self.drain_at_goal()
-        if not engine.draining:
+        if not engine.core.draining:
             self._advance_training(now)
             return False
         alone = self._leaves_alone(now)

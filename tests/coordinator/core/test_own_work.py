@@ -12,7 +12,9 @@ from coordinator.chain.certificate import Contributor, PartitionOutcome
 from coordinator.chain.chain import Chain
 from coordinator.chain.lineage import LINEAGE_DEPTH_MAX
 from coordinator.core.actions import Adopt, Included, IncludedUnseen, NotIncluded, Returned, Tell
+from coordinator.core.events import Progress
 from coordinator.core.own_work import OwnWork
+from coordinator.engine.engine import Engine
 from coordinator.engine.fragment import FragmentMachine
 from coordinator.simulator.tensors import VirtualLearner, Work
 from dht.identity import PeerId
@@ -87,6 +89,25 @@ def test_a_branch_that_holds_some_of_our_work_lets_nothing_be_taken_back() -> No
     own_work.count(ours.roster_id, ours)
     assert own_work.change_over([theirs])
     assert own_work.take_back(grown(STEM, 1, FIVE, b"theirs")) is None
+
+
+def test_steps_of_a_learner_that_goes_on_from_a_save_are_new() -> None:
+    """Else a peer contributed nothing until the next process had made all steps since the last save once more."""
+    own = core()
+    engine = Engine(own, [STEM], [STEM.version], 0.0)
+    own_work = engine.machines[0].own_work
+    made = certificate(STEM, FIVE)
+    engine.handle(Progress(1000, 1.0), 1.0)
+    own_work.note_contribution(made.outcome.roster_id, 1000)
+    own_work.count(made.outcome.roster_id, made.outcome)
+    assert not own_work.has_new_steps(1000)
+    assert own_work.knows(made.outcome)
+    engine.handle(Progress(400, 1.0), 2.0)
+    assert not own_work.has_new_steps(400)
+    assert own_work.has_new_steps(401)
+    assert not own_work.knows(made.outcome), "as after a restart"
+    own_work.count(made.outcome.roster_id, made.outcome)
+    assert own_work.has_new_steps(401), "what the lost process gave counts no step of the next"
 
 
 def test_the_work_that_can_be_taken_back_is_bounded() -> None:

@@ -197,7 +197,7 @@ def test_a_peer_opens_no_round_once_the_run_has_all_its_versions(tmp_path: Path)
             peer.driver.certified = lifecycle_of(peer).drain_at_goal
         await swarm.train(60)
         reached = [sum(peer.versions) for peer in swarm.peers]
-        assert all(peer.driver.engine.draining for peer in swarm.peers)
+        assert all(peer.driver.engine.core.draining for peer in swarm.peers)
         await swarm.close()
         return reached
 
