@@ -203,7 +203,8 @@ class RoundTraces:
         if current is None or current.certificate is not None:
             return
         if current.roster_id is None and successor is not None:
-            self._rounds.remove(current)  # others made it without us, so it is no round of ours
+            if current in self._rounds:  # else it is forgotten already
+                self._rounds.remove(current)  # others made it without us, so it is no round of ours
         else:
             current.void(BRANCH_LEFT if successor is None else ELSEWHERE, frozenset(), now)
 

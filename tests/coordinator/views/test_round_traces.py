@@ -6,16 +6,19 @@ import random
 
 import pytest
 
+from coordinator.core.actions import RoundVoided
+from coordinator.engine.engine import Engine
 from coordinator.run.manifest import PaceSpec
 from coordinator.simulator import chaos
 from coordinator.simulator.chaos import STRIKES, draw_world
 from coordinator.simulator.network import LinkFaults
 from coordinator.simulator.simulation import World
 from coordinator.views.network_view import PHASES, RoundView
-from coordinator.views.round_traces import ELSEWHERE, ROUNDS_KEPT
+from coordinator.views.round_traces import ELSEWHERE, ROUNDS_KEPT, RoundTraces
 from coordinator.wire.messages import Message
 from dht.identity import PeerId
 from dht.statement import Statement
+from tests.coordinator import rigs
 from tests.coordinator.tracing import TracedWorld
 from tests.extra import extra
 
@@ -144,6 +147,24 @@ def test_only_the_newest_rounds_are_kept() -> None:
     assert world.traces_of(world.peers[0]).views(3) == views[-3:]
     versions = [machine.chain.version for machine in world.peers[0].engine.machines]  # type: ignore[union-attr]
     assert {(view.fragment, view.version) for view in views[-8:]} >= set(enumerate(versions))
+
+
+def test_a_round_that_is_forgotten_already_may_still_go_to_others() -> None:
+    """A slow leader kept one fragment asking while the other had as many rounds as are kept: the peer ended."""
+    own = rigs.core(0, pace=rigs.PACE.model_copy(update={"fragments": 2}))
+    chains = [rigs.grown(rigs.chain_of(own, fragment), 1, rigs.PEERS[:4]) for fragment in range(2)]
+    engine = Engine(own, chains, [1, 1], 0.0)
+    traces = RoundTraces(engine)
+    slow, fast = engine.machines
+    slow.rounds.open(0.0)
+    traces.follow([], 0.0)
+    for number in range(ROUNDS_KEPT):
+        fast.rounds.open(1.0 + number)
+        traces.follow([], 1.0 + number)
+        traces.follow([RoundVoided(1, 2, "no certificate in time")], 1.5 + number)
+    assert {view.fragment for view in traces.views()} == {1}
+    traces.follow(slow.learn(rigs.certificate(slow.chain, rigs.PEERS[1:5]), 99.0), 99.0)
+    assert len(traces.views()) == ROUNDS_KEPT
 
 
 @pytest.mark.parametrize("seed", [0, 1, *extra([2, 3, 4])])
