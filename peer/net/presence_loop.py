@@ -92,7 +92,7 @@ class PresenceLoop:
             await self._look(needed)
         except NetworkError as error:
             log.info("presence_not_read", reason=str(error))
-        ours = self._ours().model_copy(update={"shard_depth": self.shards.said}).to_wire()
+        ours = self._ours().model_copy(update={"shard_depth": self.shards.said}).fitting().to_wire()
         try:
             for place in self.shards.written(needed):
                 await self._store.put(presence_key(self._run_id, place), ours, lifetime_seconds)

@@ -35,7 +35,7 @@ class OwnPresence:
         """Return our current presence; `progress` is None without a learner."""
         engine, traffic = self._driver.engine, self._driver.transport.traffic
         versions, heads = engine.heads()
-        presence = Presence(
+        return Presence(
             boot=engine.core.boot,
             state=state,
             steps=progress.steps if progress else 0,
@@ -55,7 +55,6 @@ class OwnPresence:
             rounds_void=self._driver.counters.events["round_void"],
             team=self._team,
         )
-        return presence.fitting()
 
 
 def _shown(loss: float | None) -> float | None:

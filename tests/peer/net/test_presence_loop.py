@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from multiaddr import Multiaddr
 
-from coordinator.wire.presence import Presence
+from coordinator.wire.presence import PRESENCE_BYTES_MAX, Presence
 from coordinator.wire.shards import ROOT, PresenceShards, shard_of
 from dht.addresses import PeerAddress
 from dht.daemon import own_hosts
@@ -312,6 +312,30 @@ def test_others_are_seen_in_no_order_that_they_choose(monkeypatch: pytest.Monkey
     assert len(looks) == rounds >= 3
     assert {frozenset(look) for look in looks} == {frozenset(one.peer_id for one in others)}
     assert len({look[0] for look in looks}) > 1
+
+
+def test_a_record_that_just_fits_still_does_with_the_depth_of_a_large_swarm() -> None:
+    """The depth was added to a record that had been made to fit, and one byte too many ended the peer."""
+    many = (presence(versions=(200,) * count, heads=(bytes(8),) * count) for count in range(100, 300))
+    bare, room = next((one, room) for one in many if 0 <= (room := PRESENCE_BYTES_MAX - len(one.to_wire())) < 32)
+    longest = bare.model_copy(update={"name": "n" * room})
+    assert len(longest.to_wire()) == PRESENCE_BYTES_MAX
+
+    async def main() -> list[Presence]:
+        directory = MemoryDirectory(RecordRules(RUN_ID, KeyVerifier()), lambda: UNIX)
+        theirs = presence(1).model_copy(update={"shard_depth": 2})
+        await MemoryStore(directory, OTHER).put(presence_key(RUN_ID), theirs.to_wire(), 60.0)
+        daemon: Any = Daemon()
+        see = readers(lambda peer, _: None, frozenset({OTHER.peer_id}))
+        looking = PresenceLoop(MemoryStore(directory, ME), daemon, RUN_ID, lambda: longest, see)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(1.0):
+                await looking.run(3.0, 60.0)
+        found = await MemoryStore(directory, OTHER).get(presence_key(RUN_ID, shard_of(ME.peer_id, 1)))
+        return [Presence.from_wire(one.payload) for one in found]
+
+    (told,) = run_virtual(main())
+    assert told == longest.model_copy(update={"shard_depth": 1, "name": ""})
 
 
 def test_in_a_large_swarm_a_peer_writes_where_others_of_its_depth_read() -> None:
