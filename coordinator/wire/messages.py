@@ -30,8 +30,8 @@ from dht.statement import Digest, PeerIdText, Statement, digest_of
 from dht.wire import MESSAGE_BYTES_MAX, Wire
 
 NONCE_BYTES = 16
-SEGMENTS_MAX = 1 << 14
-COEFFICIENTS_MAX = 1 << 12  # with the norms of as many segments as a commitment can name they fit into a result
+SEGMENTS_MAX = 3000  # of a contribution: the norms of so many fit into a commitment
+COEFFICIENTS_MAX = 1 << 12  # with the norms of all segments they fit into a result
 SQUARED_NORM_MAX = 1e36  # of a segment: far beyond any gradient, and no sum or product of admitted inputs overflows
 HEARD_MAX = 512
 PLACES_ASKED_MAX = 16

@@ -16,9 +16,12 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from coordinator.wire.messages import SEGMENTS_MAX
+from coordinator.wire.openings import PARTITIONS_MAX
 from dht.errors import UsageError
 
 FLOAT_BYTES = 4
+TENSORS_MAX = SEGMENTS_MAX - PARTITIONS_MAX + 1  # of a fragment: each cut between partitions makes one segment more
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +146,7 @@ def split_fragments(
     """Balance tensors over fragments, the largest first into the smallest (DiLoCo 2604.21428 §5.1, App. C).
 
     Ties go to the lower name and the lower fragment; a fragment lists its tensors by name. So the result does not
-    depend on the order of `specs`. Raises UsageError if a fragment would stay empty.
+    depend on the order of `specs`. Raises UsageError if a fragment would stay empty or have more than `TENSORS_MAX`.
 
     With `cut_embeddings`, embeddings larger than a fragment's share fill the first fragments one after the other, cut
     between rows. So the parts of one are consecutive when all fragments are, as the parameters in a learner.
@@ -168,10 +171,13 @@ def split_fragments(
             filled[smallest] += spec.elements
     if 0 in filled:
         raise UsageError(f"a model of such tensors cannot be cut into {fragments} fragments; lower pace.fragments")
-    return tuple(
+    layouts = tuple(
         FragmentLayout(index, (*(cut[index] if index < len(cut) else ()), *sorted(rest, key=lambda spec: spec.name)))
         for index, rest in enumerate(bins)
     )
+    if (most := max(len(layout.tensors) for layout in layouts)) > TENSORS_MAX:
+        raise UsageError(f"a fragment would have {most} tensors, more than {TENSORS_MAX}; raise pace.fragments")
+    return layouts
 
 
 def _cut_tables(tables: Sequence[TensorSpec], fragments: int, share: float) -> list[list[TensorSpec]]:

@@ -16,6 +16,7 @@ from coordinator.run.manifest import PEERS_PER_GROUP_MAX
 from coordinator.wire.messages import (
     BODY_BYTES_MAX,
     COEFFICIENTS_MAX,
+    SEGMENTS_MAX,
     STATEMENT_BODIES,
     AskChainNote,
     CertificateNote,
@@ -162,26 +163,27 @@ def test_notes_know_how_long_they_are_and_measure_a_certificate_once(
     assert encoded == [ChainNote]
 
 
-def test_the_longest_result_of_the_longest_contribution_is_accepted():
-    """Coefficients have a limit that suffices for a reducer of all segments that one commitment can name."""
-    small = Commit(
-        tokens=1,
-        steps=1,
-        window_first=0,
-        window_count=1,
-        codec="int8",
-        part_roots=(digest(1),),
-        squared_norms=(),
+def test_the_longest_commitment_and_its_longest_result_are_accepted():
+    commit = Commit(
+        tokens=2**53,
+        steps=2**53,
+        window_first=2**53,
+        window_count=2**53,
+        codec="c" * 16,
+        part_roots=(digest(1),) * PARTITIONS_MAX,
+        squared_norms=(0.1,) * SEGMENTS_MAX,
         nonce_hashes=(digest(1),) * 2,
+        probation=True,
+        cell=digest(1),
     )
-    segments = (BODY_BYTES_MAX["commit"] - len(small.to_wire())) // 9  # bytes of one float
+    assert len(commit.to_wire()) <= BODY_BYTES_MAX["commit"]
     longest = Result(
         partition=PARTITIONS_MAX - 1,
         turn=1,
         root=digest(1),
         included=tuple(range(PEERS_PER_GROUP_MAX)),
         coefficients=(0.1,) * COEFFICIENTS_MAX,
-        squared_norms=(0.1,) * segments,
+        squared_norms=(0.1,) * SEGMENTS_MAX,
         encoding_error=0.1,
     )
     assert len(longest.to_wire()) <= BODY_BYTES_MAX["result"]

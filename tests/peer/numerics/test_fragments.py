@@ -8,8 +8,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from coordinator.wire.messages import SEGMENTS_MAX
+from coordinator.wire.openings import PARTITIONS_MAX
 from dht.errors import UsageError
 from peer.numerics.fragments import (
+    TENSORS_MAX,
     FragmentLayout,
     Partitioning,
     TensorSpec,
@@ -29,6 +32,17 @@ tensor_lists = st.lists(shapes, min_size=1, max_size=8).map(
 )
 layouts = tensor_lists.map(lambda tensors: FragmentLayout(0, tensors))
 partition_counts = st.integers(1, 12)
+
+
+def test_a_fragment_has_no_more_tensors_than_a_commitment_has_norms_for():
+    """A run with such a fragment never made a version: all refused the honest commitments as too long."""
+    specs = [TensorSpec(f"t{index}", (2,)) for index in range(TENSORS_MAX + 1)]
+    with pytest.raises(UsageError, match=r"raise pace\.fragments"):
+        split_fragments(specs, 1)
+    split = split_fragments(specs, 2)
+    (whole,) = split_fragments(specs[1:], 1)
+    assert [len(one.tensors) for one in split] == [(TENSORS_MAX + 2) // 2, (TENSORS_MAX + 1) // 2]
+    assert len(segments(whole, partition_bounds(whole, PARTITIONS_MAX))) <= SEGMENTS_MAX
 
 
 @given(tensor_lists, st.integers(1, 8), st.randoms(use_true_random=False))
