@@ -272,8 +272,8 @@ def _copied_at_once(config: RunConfig, tensor: TensorSpec) -> int:
 
 
 def _largest_matrix(config: RunConfig) -> int:
-    """Return the elements of the largest matrix that Muon orthogonalises."""
-    return max(one.elements for one in parameter_specs(config.model) if not one.embedding)
+    """Return the elements of the largest matrix that Muon orthogonalises; 0 for a model of embeddings only."""
+    return max((one.elements for one in parameter_specs(config.model) if not one.embedding), default=0)
 
 
 def least_bytes(config: RunConfig, on_gpu: bool = True, devices: int = 1) -> int:

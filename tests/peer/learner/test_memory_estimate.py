@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import get_args
 
 import pytest
+from torch import nn
 
 from coordinator.run.data_spec import DataSpec
 from coordinator.run.inner_spec import InnerOptimizer, InnerSpec
-from coordinator.run.manifest import OuterSpec, RunConfig
+from coordinator.run.manifest import OuterSpec, PaceSpec, RunConfig
 from coordinator.run.model_spec import ModelSpec
 from coordinator.views import quantity
 from dht.errors import UsageError
@@ -30,6 +31,7 @@ from peer.learner.memory_estimate import (
 from peer.learner.messages import LearnerSettings
 from peer.machine.limits import Limits
 from peer.model.build import parameter_specs
+from peer.model.description import own_model
 from peer.node.learner_start import learner_bytes
 from peer.numerics.fragments import FLOAT_BYTES
 from peer.plan import prediction
@@ -140,6 +142,14 @@ def test_muon_keeps_one_moment_of_matrices_and_two_of_embeddings() -> None:
     hidden = sum(one.elements for one in tensors if len(one.shape) == 2 and not one.embedding)
     assert sizes["adamw8bit"] - sizes["muon8bit"] == pytest.approx(hidden, abs=1)
     assert sizes["adamw"] - sizes["muon"] == 4 * hidden
+
+
+def test_a_model_of_embeddings_only_is_estimated_too() -> None:
+    """Such a module of one's own has no matrix for Muon, and the peer ended before its learner began."""
+    tables = [nn.Embedding(64, 16), nn.Embedding(32, 16)]
+    run = own_model(RunConfig(data=DataSpec(source="own"), pace=PaceSpec(fragments=2)), nn.ModuleList(tables)).config
+    assert footprint(run).parameters == 96 * 16
+    assert host_bytes(run) > RUNTIME_BYTES
 
 
 def test_fewer_sequences_and_recomputed_activations_take_less() -> None:
