@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+import transformers
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -88,6 +89,27 @@ def test_masks_stay_where_a_model_looks_back_less_far() -> None:
     short = model_of("mistral")
     assert attend_without_masks(short, 4), "as far as the sequence is long"
     assert short.config._attn_implementation == NAME  # type: ignore[union-attr]
+
+
+def test_a_family_whose_code_needs_the_mask_keeps_it() -> None:
+    """Sparse attention looks into the mask. The host's trial was content, and each learner ended."""
+    sizes = {"moe_intermediate_size": 16, "n_routed_experts": 4, "num_experts_per_tok": 2, "index_topk": 8}
+    ranks = {"kv_lora_rank": 16, "q_lora_rank": 16, "index_head_dim": 16, "index_n_heads": 2}
+    heads = {"qk_rope_head_dim": 8, "v_head_dim": 8, "qk_nope_head_dim": 8}
+    config: Any = transformers.AutoConfig.for_model(
+        "deepseek_v32",
+        vocab_size=96,
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        **sizes,
+        **ranks,
+        **heads,
+    )
+    model = transformers.AutoModelForCausalLM.from_config(config).train()
+    wanted = model(input_ids=tokens()).logits
+    assert not attend_without_masks(model, CONTEXT)
+    assert torch.equal(model(input_ids=tokens()).logits, wanted)
 
 
 def test_the_logits_of_all_tokens_are_never_held(monkeypatch: pytest.MonkeyPatch) -> None:
