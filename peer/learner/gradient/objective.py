@@ -102,7 +102,8 @@ class Objective:
             gradient[done : done + len(piece)] = piece.grad
             total += value.detach()
             done += len(piece)
-        _follow(hidden, gradient)
+        if hidden.requires_grad:  # not if an adapter targets the head alone
+            _follow(hidden, gradient)
         return total
 
     def _hidden(self, tokens: Tensor) -> Tensor:

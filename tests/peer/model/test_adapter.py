@@ -169,6 +169,14 @@ def test_only_the_adapter_learns(base: Path, precision: str):
     assert learner.export_state()["theta"].dtype == torch.float32
 
 
+def test_an_adapter_of_the_head_alone_learns(tmp_path: Path):
+    """Nothing before the head takes a gradient then, and the first step failed."""
+    base = write_base(tmp_path / "base", family="phi")  # its head is not tied to the embeddings
+    learner = learner_of(adapter_run(base, targets=("lm_head",)), base)
+    losses = [learner.step().loss for _ in range(12)]
+    assert losses[-1] < losses[0]
+
+
 def test_a_run_may_leave_the_base_s_precision_to_owners(base: Path):
     run = describe(adapter_run(base, base_precision="any")).config
     assert run.adapter is not None
