@@ -18,7 +18,7 @@ _LOCK_NAME = "lock"
 
 
 class FileLock:
-    """An exclusive lock on a file. The kernel drops it when this process dies, however it dies."""
+    """An exclusive lock on a file or folder. The kernel drops it when this process dies, however it dies."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -26,7 +26,8 @@ class FileLock:
 
     def acquire(self, wait: bool = False) -> bool:
         """Take the lock; without `wait`, False if someone else (also in this process) has it."""
-        descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        use = os.O_RDONLY if self._path.is_dir() else os.O_RDWR | os.O_CREAT
+        descriptor = os.open(self._path, use | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
         except BlockingIOError:
@@ -69,8 +70,9 @@ class IdentityLock:
 class RuntimeDirectory:
     """A private directory with a short path for the sockets of one peer.
 
-    It lies in `<parent>/muster-<user id>/`. A live owner holds a lock inside, so the next process can recognise and
-    remove the directory of a killed one. Raises UsageError if the path is too long, LocalError if the disk refuses.
+    It lies in `<parent>/muster-<user id>/`. A live owner holds locks on it and on a file inside, so the next process
+    can recognise and remove the directory of a killed one. Programs that clean up temporary files may remove that file,
+    but leave a directory that is locked. Raises UsageError if the path is too long, LocalError if the disk refuses.
     """
 
     def __init__(self, parent: Path) -> None:
@@ -95,15 +97,18 @@ class RuntimeDirectory:
         try:
             _sweep(root)
             self.path = Path(tempfile.mkdtemp(prefix="", dir=root))
-            self._lock = FileLock(self.path / _LOCK_NAME)
-            self._lock.acquire()
+            self._locks = _locks_of(self.path)
+            self._locks[0].acquire()
+            with suppress(OSError):  # some network disks lock no folders; then nobody sweeps here
+                self._locks[1].acquire()
         finally:
             gate.release()
 
     def close(self) -> None:
         """Remove the directory and everything in it."""
         shutil.rmtree(self.path, ignore_errors=True)
-        self._lock.release()
+        for lock in self._locks:
+            lock.release()
         if self._root is not None:
             shutil.rmtree(self._root, ignore_errors=True)
 
@@ -127,13 +132,18 @@ def _make_private(root: Path) -> None:
         raise LocalError(f"{root} is not a private directory of this user; remove it")
 
 
+def _locks_of(directory: Path) -> tuple[FileLock, FileLock]:
+    return FileLock(directory / _LOCK_NAME), FileLock(directory)
+
+
 def _sweep(root: Path) -> None:
     """Remove the directories whose owners are gone."""
     for directory in root.iterdir():
         if not directory.is_dir():
             continue
-        lock = FileLock(directory / _LOCK_NAME)
-        with suppress(FileNotFoundError):  # its owner is just removing it
-            if lock.acquire():
+        inside, whole = _locks_of(directory)
+        with suppress(OSError):  # its owner is just removing it, or the disk locks no folders
+            if whole.acquire() and inside.acquire():
                 shutil.rmtree(directory, ignore_errors=True)
-                lock.release()
+        inside.release()
+        whole.release()

@@ -73,6 +73,18 @@ def test_locks_of_a_killed_process_are_freed_and_its_folder_is_swept(short_folde
     after.close()
 
 
+def test_a_folder_in_use_stays_when_its_lock_file_is_cleaned_up(short_folder: Path) -> None:
+    """As by systemd-tmpfiles, which removes files in /tmp that are ten days old, but no socket in use."""
+    used = RuntimeDirectory(short_folder)
+    (used.path / "p2pd.sock").touch()
+    (used.path / "lock").unlink()
+    another = RuntimeDirectory(short_folder)
+    assert (used.path / "p2pd.sock").exists()
+    used.close()
+    assert not used.path.exists()
+    another.close()
+
+
 def test_a_path_too_long_for_sockets_is_refused_in_words(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="too long for sockets"):
         RuntimeDirectory(tmp_path / ("x" * 80))
