@@ -72,14 +72,17 @@ class RuntimeDirectory:
 
     It lies in `<parent>/muster-<user id>/`. A live owner holds locks on it and on a file inside, so the next process
     can recognise and remove the directory of a killed one. Programs that clean up temporary files may remove that file,
-    but leave a directory that is locked. Raises UsageError if the path is too long, LocalError if the disk refuses.
+    but leave a directory that is locked. If `parent` is gone, as a user's runtime directory after a logout, it lies
+    among other temporary files. Raises UsageError if the path is too long, LocalError if the disk refuses.
     """
 
     def __init__(self, parent: Path) -> None:
-        root = parent / f"muster-{os.getuid()}"
-        longest = len(os.fsencode(root)) + 9 + 1 + 8 + 1 + SOCKET_NAME_BYTES_MAX
+        name = f"muster-{os.getuid()}"
+        longest = len(os.fsencode(parent / name)) + 9 + 1 + 8 + 1 + SOCKET_NAME_BYTES_MAX
         if longest > SOCKET_PATH_BYTES_MAX:
             raise UsageError(f"the path {parent} is too long for sockets; choose a shorter temporary directory")
+        parent = parent if parent.is_dir() else Path(tempfile.gettempdir())
+        root = parent / name
         self._root: Path | None = None  # set if it is only for this process
         if _is_of_another(root):  # any user can create it in a world-writable folder
             root = self._root = Path(tempfile.mkdtemp(prefix=f"{root.name}-", dir=parent))

@@ -20,7 +20,7 @@ from dht.allowance import Answers
 from dht.daemon import calls
 from dht.daemon.caller import DIAL_SECONDS_MAX, Caller, dial
 from dht.daemon.calls import DAEMON_ERRORS
-from dht.daemon.config import DaemonConfig, arguments, control_address
+from dht.daemon.config import DaemonConfig, arguments, control_address, control_socket
 from dht.daemon.dns_names import Names
 from dht.daemon.kademlia import PROTOCOL as KADEMLIA_PROTOCOL
 from dht.daemon.kademlia import Kademlia
@@ -125,8 +125,14 @@ class Daemon:
 
     @property
     def alive(self) -> bool:
-        """True while the p2pd process exists and hivemind talks to it; hivemind's own flag stays true after that."""
-        return self._process is not None and self._process.alive and (self._p2p is None or _is_heard(self._p2p))
+        """True while the p2pd process exists, can be asked, and hivemind talks to it; hivemind's own flag stays true.
+
+        Its socket vanishes with the user's runtime directory, which systemd removes after the last logout.
+        """
+        if self._process is None or self._directory is None or not self._process.alive:
+            return False
+        reachable = control_socket(self._directory.path).exists()
+        return reachable and (self._p2p is None or _is_heard(self._p2p))
 
     def serves(self, p2p: Any) -> bool:
         """True if `p2p` still leads to a live daemon; False for one from before a restart."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import select
+import shutil
 import signal
 import socket
 import subprocess
@@ -496,6 +497,26 @@ def test_a_restart_comes_back_even_if_everybody_else_is_gone(folder: Path, runne
             with pytest.raises(NetworkError, match=r"nobody answers at 127\.0\.0\.1:9"):
                 await node.rebuild()
             assert node.alive
+        finally:
+            await node.close()
+
+    runner.run(scenario())
+
+
+def test_a_rebuild_brings_back_sockets_that_vanished_with_their_folder(folder: Path, runner: asyncio.Runner) -> None:
+    """As after a logout: systemd removes the user's runtime directory, and the peer goes on in the background."""
+
+    async def scenario() -> None:
+        session = folder / "session"
+        session.mkdir()
+        node = await DhtNode.start(DaemonConfig(folder / "carol", runtime_parent=session), RULES, time.time)
+        try:
+            places = await node.daemon.visible_addresses()
+            shutil.rmtree(session)
+            assert not node.alive
+            await node.rebuild()
+            assert node.alive
+            assert await node.daemon.visible_addresses() == places
         finally:
             await node.close()
 
