@@ -24,6 +24,7 @@ SLOW_LOOKS = 10  # commands run at every tenth look
 DISK_LOOKS = 120
 GPU_BUSY_PERCENT = 20  # of its processors; a desktop's own drawing stays below
 LEARNER_PROGRAMS = (b"peer.learner.process", b"peer.attacks.learner")  # as in the command lines of all peers' learners
+SESSION_PROGRAM = b"peer.session.process"  # the peer of a user's own loop, whose process id is its last argument
 CPU_MONITORS = frozenset({"coretemp", "k10temp", "zenpower", "cpu_thermal"})  # drivers in /sys/class/hwmon
 CPU_ZONES = ("x86_pkg_temp", "cpu", "soc")  # prefixes of the types in /sys/class/thermal
 
@@ -166,13 +167,14 @@ def gpu_room_bytes(command: Command, share: float) -> int:
 
 
 def gpu_program(command: Command, proc: Path) -> bool | None:
-    """Whether a program other than a learner keeps an NVIDIA GPU busy: a game, a render, other training."""
+    """Whether a program other than a learner or session keeps an NVIDIA GPU busy: a game, a render, other training."""
     output = command(["nvidia-smi", "pmon", "-c", "1", "-s", "u"])
     if output is None:
         return None
     rows = [line.split() for line in output.splitlines() if line and not line.startswith("#")]
-    busy = [row[1] for row in rows if len(row) > 3 and row[3].isdecimal() and int(row[3]) >= GPU_BUSY_PERCENT]
-    return any(not _is_learner(proc / pid) for pid in busy)
+    busy = {row[1] for row in rows if len(row) > 3 and row[3].isdecimal() and int(row[3]) >= GPU_BUSY_PERCENT}
+    others = {pid for pid in busy if not _is_learner(proc / pid)}
+    return bool(others and others - _sessions(proc))
 
 
 def terminal_idle_seconds(dev: Path) -> float | None:
@@ -215,11 +217,22 @@ def _is_number(text: str) -> bool:
 
 
 def _is_learner(process: Path) -> bool:
-    try:
-        command = (process / "cmdline").read_bytes()
-    except OSError:
-        return False
+    command = _command(process)
     return any(program in command for program in LEARNER_PROGRAMS)
+
+
+def _sessions(proc: Path) -> set[str]:
+    """Return the ids of the processes that train in a session, in their users' own loops."""
+    commands = [_command(process).split(b"\0") for process in _folders(proc) if process.name.isdecimal()]
+    return {words[-2].decode(errors="replace") for words in commands if SESSION_PROGRAM in words}
+
+
+def _command(process: Path) -> bytes:
+    """Return a process' command line, each word with a zero after it; empty if it cannot be read."""
+    try:
+        return (process / "cmdline").read_bytes()
+    except OSError:  # it has ended
+        return b""
 
 
 def _folders(parent: Path) -> Iterator[Path]:

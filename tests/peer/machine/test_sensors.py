@@ -90,6 +90,16 @@ def test_a_learner_on_the_gpu_is_one_of_us(tmp_path: Path) -> None:
     assert gpu_program(lambda _: PMON.format(desktop="1", other="99"), tmp_path) is False
 
 
+def test_a_session_on_the_gpu_is_one_of_us(tmp_path: Path) -> None:
+    """Its loop is the user's own program; its peer names that process."""
+    write(tmp_path, **{"4321__cmdline": "python\0train.py\0", "1234__cmdline": "game\0", "self__cmdline": "python\0"})
+    assert gpu_program(lambda _: PMON.format(desktop="1", other="99"), tmp_path) is True
+    (tmp_path / "5000").mkdir()
+    (tmp_path / "5000/cmdline").write_bytes(b"python\0-m\0peer.session.process\x007\x008\x004321\0")
+    assert gpu_program(lambda _: PMON.format(desktop="1", other="99"), tmp_path) is False
+    assert gpu_program(lambda _: PMON.format(desktop="60", other="99"), tmp_path) is True
+
+
 def test_without_the_tools_nothing_is_known(tmp_path: Path) -> None:
     assert gpu_program(lambda _: None, tmp_path) is None
     assert gpu_warmth(lambda _: None) == (None, None)
