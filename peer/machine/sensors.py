@@ -28,6 +28,8 @@ SESSION_PROGRAM = b"peer.session.process"  # the peer of a user's own loop, whos
 CPU_MONITORS = frozenset({"coretemp", "k10temp", "zenpower", "cpu_thermal"})  # drivers in /sys/class/hwmon
 CPU_ZONES = ("x86_pkg_temp", "cpu", "soc")  # prefixes of the types in /sys/class/thermal
 
+ONLINE = ("1", "2")  # the latter of a USB charger with a voltage that it was asked for
+
 Command = Callable[[list[str]], str | None]
 
 
@@ -120,15 +122,19 @@ class MachineSensors:
 
 
 def on_battery(sys: Path) -> bool | None:
-    """Whether the machine's own battery discharges and no charger is connected; None without a battery."""
+    """Whether the machine's own battery discharges and no charger is connected; None without a battery.
+
+    Supplies of scope "Device" power something else: a mouse, or what is plugged into a USB port.
+    """
     supplies = [
         {name: _text(folder / name) for name in ("type", "online", "status", "scope")}
         for folder in _folders(sys / "class/power_supply")
     ]
-    batteries = [one for one in supplies if one["type"] == "Battery" and one["scope"] != "Device"]
+    own = [one for one in supplies if one["scope"] != "Device"]
+    batteries = [one for one in own if one["type"] == "Battery"]
     if not batteries:
         return None
-    plugged = any(one["type"] != "Battery" and one["online"] == "1" for one in supplies)
+    plugged = any(one["type"] != "Battery" and one["online"] in ONLINE for one in own)
     return not plugged and any(one["status"] == "Discharging" for one in batteries)
 
 

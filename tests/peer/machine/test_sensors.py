@@ -63,6 +63,18 @@ def test_a_desktop_with_a_wireless_mouse_has_no_battery(tmp_path: Path) -> None:
     assert on_battery(tmp_path) is None
 
 
+def test_a_laptop_that_powers_a_device_is_on_battery(tmp_path: Path) -> None:
+    supply(tmp_path, "BAT0", type="Battery", status="Discharging", scope="System")
+    supply(tmp_path, "ucsi-source-psy-1", type="USB", online="1", scope="Device")
+    assert on_battery(tmp_path) is True
+
+
+def test_a_weak_charger_with_a_voltage_of_its_choice_is_plugged_in(tmp_path: Path) -> None:
+    supply(tmp_path, "BAT0", type="Battery", status="Discharging")
+    supply(tmp_path, "ucsi-source-psy-1", type="USB", online="2", scope="System")
+    assert on_battery(tmp_path) is False
+
+
 def test_a_laptop_that_shows_no_mains_is_believed_its_battery(tmp_path: Path) -> None:
     supply(tmp_path, "BAT0", type="Battery", status="Discharging")
     assert on_battery(tmp_path) is True
