@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from time import monotonic
 from typing import Protocol
 
 from peer.machine.clock import unix_seconds
@@ -28,6 +29,7 @@ SESSION_PROGRAM = b"peer.session.process"  # the peer of a user's own loop, whos
 CPU_MONITORS = frozenset({"coretemp", "k10temp", "zenpower", "cpu_thermal"})  # drivers in /sys/class/hwmon
 CPU_ZONES = ("x86_pkg_temp", "cpu", "soc")  # prefixes of the types in /sys/class/thermal
 
+TERMINAL_SECONDS = 8.0  # to which the kernel rounds the time of an input
 ONLINE = ("1", "2")  # the latter of a USB charger with a voltage that it was asked for
 
 Command = Callable[[list[str]], str | None]
@@ -184,24 +186,30 @@ def gpu_program(command: Command, proc: Path) -> bool | None:
 
 
 def terminal_idle_seconds(dev: Path) -> float | None:
-    """Return the time since the last input to a terminal of this machine; the kernel rounds it to eight seconds."""
-    reads = []
+    """Return the time since the last input to a terminal of this machine; the kernel rounds it to eight seconds.
+
+    An input in the future was before the clock was set back, hours ago perhaps; it says nothing.
+    """
+    now, idle_seconds = unix_seconds(), []
     for terminal in [*dev.glob("pts/[0-9]*"), *dev.glob("tty[0-9]*")]:
         with suppress(OSError):
-            reads.append(terminal.stat().st_atime)
-    return max(0.0, unix_seconds() - max(reads)) if reads else None
+            idle_seconds.append(now - terminal.stat().st_atime)
+    return min((max(0.0, seconds) for seconds in idle_seconds if seconds > -TERMINAL_SECONDS), default=None)
 
 
 def seat_idle_seconds(command: Command) -> float | None:
-    """Return the time since the desktop became idle, by systemd-logind; 0 while it is not idle."""
-    output = command(["loginctl", "show-seat", "seat0", "--property=IdleHint", "--property=IdleSinceHint"])
+    """Return the time since the desktop became idle, by systemd-logind; 0 while it is not idle.
+
+    In monotonic time, because the clock may be set.
+    """
+    output = command(["loginctl", "show-seat", "seat0", "--property=IdleHint", "--property=IdleSinceHintMonotonic"])
     if output is None:
         return None
     said = dict(line.split("=", 1) for line in output.splitlines() if "=" in line)
     if said.get("IdleHint") == "no":
         return 0.0
-    since = said.get("IdleSinceHint", "")
-    return max(0.0, unix_seconds() - int(since) / 1e6) if since.isdecimal() else None
+    since = said.get("IdleSinceHintMonotonic", "")
+    return max(0.0, monotonic() - int(since) / 1e6) if since.isdecimal() else None
 
 
 def folder_bytes(folder: Path) -> int:

@@ -159,9 +159,9 @@ def test_the_gpu_with_most_room_says_how_much() -> None:
 
 
 def test_a_desktop_that_says_to_be_idle_is_believed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sensors, "unix_seconds", lambda: 1000.0)
-    assert seat_idle_seconds(lambda _: "IdleHint=yes\nIdleSinceHint=400000000\n") == 600.0
-    assert seat_idle_seconds(lambda _: "IdleHint=no\nIdleSinceHint=0\n") == 0.0
+    monkeypatch.setattr(sensors, "monotonic", lambda: 1000.0)
+    assert seat_idle_seconds(lambda _: "IdleHint=yes\nIdleSinceHintMonotonic=400000000\n") == 600.0
+    assert seat_idle_seconds(lambda _: "IdleHint=no\nIdleSinceHintMonotonic=0\n") == 0.0
 
 
 def test_the_newest_input_of_any_terminal_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -171,6 +171,30 @@ def test_the_newest_input_of_any_terminal_counts(tmp_path: Path, monkeypatch: py
     for name, read_at in (("pts/0", 100), ("pts/1", 940), ("tty1", 200), ("pts/ptmx", 999)):
         os.utime(tmp_path / name, (read_at, 0))
     assert terminal_idle_seconds(tmp_path) == 60.0
+
+
+def test_a_machine_whose_clock_was_set_back_is_not_in_use_until_that_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As of a machine that starts with local time in a clock that Linux takes for UTC."""
+    monkeypatch.setattr(sensors, "unix_seconds", lambda: 1000.0)
+    write(tmp_path, pts__0="", tty1="")
+    os.utime(tmp_path / "tty1", (8200, 0))
+    os.utime(tmp_path / "pts/0", (1003, 0))
+    assert terminal_idle_seconds(tmp_path) == 0.0
+    os.utime(tmp_path / "pts/0", (400, 0))
+    assert terminal_idle_seconds(tmp_path) == 600.0
+    os.utime(tmp_path / "pts/0", (8200, 0))
+    assert terminal_idle_seconds(tmp_path) is None
+
+    def desktop(words: list[str]) -> str:
+        """Answer as loginctl: idle since 60 s before, and by the earlier clock two hours ahead."""
+        known = {"IdleHint": "yes", "IdleSinceHint": "8140000000", "IdleSinceHintMonotonic": "5000000"}
+        asked = (word.removeprefix("--property=") for word in words if word.startswith("--property="))
+        return "".join(f"{one}={known[one]}\n" for one in asked)
+
+    monkeypatch.setattr(sensors, "monotonic", lambda: 65.0, raising=False)
+    assert seat_idle_seconds(desktop) == 60.0
 
 
 def test_a_folder_is_as_large_as_its_files(tmp_path: Path) -> None:
