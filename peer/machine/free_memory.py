@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import suppress
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
+from peer.machine.cores import control_groups
 from peer.machine.sensors import Places
 
 _RECLAIMED = {"active_file", "inactive_file", "slab_reclaimable"}  # reclaimed when memory is needed
@@ -24,22 +25,11 @@ def free_memory_bytes(places: Places | None = None) -> int:
 
 
 def _free_in_groups(places: Places) -> Iterator[int]:
-    with suppress(OSError):
-        for line in (places.proc / "self/cgroup").read_text().splitlines():
-            _, controllers, group = line.split(":", 2)
-            if not controllers:
-                for folder in _upwards(places.sys / "fs/cgroup", group):
-                    yield from _free_in(folder, ("memory.max", "memory.high"), "memory.current", _RECLAIMED)
-            elif "memory" in controllers.split(","):
-                for folder in _upwards(places.sys / "fs/cgroup/memory", group):
-                    yield from _free_in(folder, ("memory.limit_in_bytes",), "memory.usage_in_bytes", _RECLAIMED_V1)
-
-
-def _upwards(root: Path, group: str) -> Iterator[Path]:
-    """Yield the folders from our own group to the outermost visible one; a container may see its own as the root."""
-    inner = PurePosixPath("/", group.lstrip("/"))
-    for level in (inner, *inner.parents):
-        yield root / str(level).lstrip("/")
+    for folder, first_version in control_groups("memory", places.sys, places.proc):
+        if first_version:
+            yield from _free_in(folder, ("memory.limit_in_bytes",), "memory.usage_in_bytes", _RECLAIMED_V1)
+        else:
+            yield from _free_in(folder, ("memory.max", "memory.high"), "memory.current", _RECLAIMED)
 
 
 def _free_in(folder: Path, limits: tuple[str, ...], usage: str, reclaimed: set[str]) -> Iterator[int]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -88,7 +87,7 @@ class NodeOptions:
     @property
     def loading(self) -> Loading:
         """How to tokenize text before training: on all cores that the owner allows."""
-        return Loading(self.tell, self.limits.threads(len(os.sched_getaffinity(0))))
+        return Loading(self.tell, self.limits.threads(0))
 
     @property
     def learner_program(self) -> str:
