@@ -35,7 +35,7 @@ async def look_up(name: str) -> list[str]:
 
     try:
         answers = await Resolver().resolve_name(name, lifetime=LOOKUP_SECONDS_MAX)
-    except (DNSException, OSError):
+    except (DNSException, OSError, ValueError):  # the last if /etc/resolv.conf has something else than addresses
         return []
     return list(answers.addresses())
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from pathlib import Path
 from typing import cast
 
 import dns.asyncresolver
 import dns.message
 import dns.rcode
+import dns.resolver
 import dns.rrset
 import pytest
 
@@ -107,6 +109,14 @@ def test_the_resolver_of_this_machine_is_asked(monkeypatch: pytest.MonkeyPatch) 
     known, unknown = asyncio.run(main())
     assert sorted(known) == ["2600::7", "93.184.216.34"]
     assert unknown == []
+
+
+def test_a_machine_with_a_wrong_resolver_finds_no_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The system's own resolver skips what is no address; dnspython raises a ValueError."""
+    wrong = tmp_path / "resolv.conf"
+    wrong.write_text("nameserver 127.0.0.1#5353\n")
+    monkeypatch.setattr(dns.asyncresolver, "Resolver", lambda: dns.resolver.BaseResolver(str(wrong)))
+    assert asyncio.run(look_up(HOME)) == []
 
 
 @pytest.mark.parametrize("name", ["a..example", "x" * 64 + ".example", "-"])
