@@ -51,10 +51,12 @@ def write_skew(path: Path, skew_seconds: float) -> None:
 
 def local_week_minute() -> int:
     """Return minutes since Monday 0:00, local time."""
+    time.tzset()  # a machine may be told another time zone while we run
     now = time.localtime()
     return (now.tm_wday * 24 + now.tm_hour) * 60 + now.tm_min
 
 
 def local_day() -> str:
     """Return today's date, local time, as `2026-01-31`."""
+    time.tzset()
     return time.strftime("%Y-%m-%d")

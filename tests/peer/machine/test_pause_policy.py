@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,7 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dht.units import GIGABYTE_BYTES
+from peer.machine.clock import local_week_minute
 from peer.machine.daily_traffic import TRAFFIC_NAME, DailyTraffic
+from peer.machine.hours import WEEK_MINUTES
 from peer.machine.limits import Limits
 from peer.machine.pause_policy import CALM_SECONDS, Conditions, Pause, PausePolicy, Today
 from peer.machine.throttle import Throttle
@@ -92,6 +95,18 @@ def test_hours_and_days_end_to_the_minute() -> None:
     assert policy.judge(FINE, Today(week_minute=24 * 60), 0.1) is None
     assert policy.judge(FINE, Today(sent_bytes=2 * GIGABYTE_BYTES), 0.2) is not None
     assert policy.judge(FINE, Today(sent_bytes=0), 0.3) is None
+
+
+def test_hours_follow_a_machine_into_another_time_zone(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = []
+    try:
+        for zone in ("XXX0", "YYY-9"):
+            monkeypatch.setenv("TZ", zone)
+            found.append(local_week_minute())
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+    assert (found[1] - found[0]) % WEEK_MINUTES in (9 * 60, 9 * 60 + 1)
 
 
 @given(st.lists(st.tuples(st.floats(0.1, 20), st.booleans()), min_size=2, max_size=50))
