@@ -16,6 +16,7 @@ from peer.machine.clock import Clock, skewed, unix_seconds
 from peer.machine.limits import Limits, PeerSettings
 from peer.machine.local_files import NO_FILES, LocalFiles
 from peer.machine.paths import IDENTITY_NAME
+from peer.machine.text import printable
 from peer.node.sharers import Sharers
 
 HOSTILE_LEARNER_PROGRAM = "peer.attacks.learner"
@@ -70,6 +71,11 @@ class NodeOptions:
     session: AttachedSession | None = None  # its loop is the learner; default: a learner process of ours
     spawned: LearnerSpawn | None = None  # that process, if it was started in advance
     trial: TrialOptions = NO_TRIAL
+
+    def __post_init__(self) -> None:
+        """Keep printable text of the names: typed in another encoding, they hold what no message can carry."""
+        object.__setattr__(self, "name", printable(self.name))
+        object.__setattr__(self, "team", printable(self.team))
 
     def within_limits(self, overrides: Sequence[str], share: Path | None) -> Self:
         """Return these options with the limits of this machine's owner, alone or shared; raises UsageError."""

@@ -41,6 +41,13 @@ def test_a_machine_that_computes_other_bytes_does_not_start(tmp_path: Path, monk
     assert build.prepare(NodeOptions(tmp_path / "data")).peer_id
 
 
+def test_a_name_in_another_encoding_is_told_without_what_cannot_be_sent(tmp_path: Path) -> None:
+    """As from a terminal in Latin-1: Python keeps such a byte as half a character."""
+    options = NodeOptions(tmp_path, name="jos\udce9", team="\udcff")
+    assert (options.name, options.team) == ("jos ", " ")
+    assert NodeOptions(tmp_path, name="José").name == "José"
+
+
 def test_a_run_that_bounds_newcomers_names_who_trains_first() -> None:
     bounded = RunConfig(pace=PaceSpec(min_group=3), trust=TrustSpec(newcomers_share=0.25))
     check_founders(bounded, {"one", "two", "three"})
