@@ -272,14 +272,14 @@ def _options(given: Mapping[str, Any]) -> LabOptions:
     if given["adoption"] is not None:
         rule, _, share = given["adoption"].partition(":")
         changes |= {"outer.adoption": rule, "outer.adoption_blend": _number("--adoption", share) if share else None}
-    if given["batch_tokens"] is not None:
-        changes["data.sequences_per_step"] = labs.sequences_per_step(base, given["batch_tokens"])
     if given["partition"] is None and (given["own_text"] or given["reunion"] is not Reunion.carry):
         raise UsageError("--own-text and --reunion say something of a --partition: give that too")
     cut = None
     if given["partition"] is not None:
         cut = Partition.parse(given["partition"], given["reunion"].value, given["own_text"])
     changes |= parse_settings(given["settings"] or ())
+    if given["batch_tokens"] is not None:
+        changes["data.sequences_per_step"] = labs.sequences_per_step(base, changes, given["batch_tokens"])
     failures, scavenge = given["failures"], given["scavenge"]
     steps = given["steps"]
     if steps is None:

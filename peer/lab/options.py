@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Literal
 
-from coordinator.run.changes import changed_values, checked_run
+from coordinator.run.changes import changed_values, checked_run, with_changes
 from coordinator.run.manifest import PEERS_PER_GROUP_MAX, RunConfig
 from dht.errors import UsageError
 from peer.attacks.zoo import AttackOrder
@@ -181,9 +181,10 @@ def lab_config(base: RunConfig, learners: int, steps: int, changes: Mapping[str,
     return checked_run(values)
 
 
-def sequences_per_step(config: RunConfig, batch_tokens: int) -> int:
-    """Return how many sequences make up this batch of one learner; raises UsageError."""
-    context = config.data.context_tokens
+def sequences_per_step(base: RunConfig, changes: Mapping[str, object], batch_tokens: int) -> int:
+    """Return how many sequences, of the changed length, make up this batch of one learner; raises UsageError."""
+    key = "data.context_tokens"
+    context = with_changes(base, {key: changes.get(key)}).data.context_tokens
     if batch_tokens < context or batch_tokens % context:
         raise UsageError(f"--batch-tokens must be a multiple of the context of {context} tokens")
     return batch_tokens // context

@@ -95,6 +95,12 @@ def test_any_key_of_the_run_file_can_be_set(config: Path, tmp_path: Path) -> Non
     assert len({str(digest) for digest in digests}) == 3
 
 
+def test_a_batch_keeps_its_tokens_when_the_context_is_set(config: Path, tmp_path: Path) -> None:
+    report = tmp_path / "report"
+    assert lab(config, "--batch-tokens", "64", "--set", "data.context_tokens=8", "--report", str(report)) == 0
+    assert json.loads(report.read_text())["tokens"] == 3 * 8 * 64
+
+
 @pytest.mark.parametrize(
     ("setting", "words"),
     [

@@ -69,7 +69,7 @@ def test_options_on_the_command_line_are_parsed() -> None:
     assert Failures.parse("300:40") == Failures(300, 40)
     assert Scavenge.parse("4:100:500") == Scavenge(4, 100, 500)
     assert parse_speeds("octaves") == parse_speeds("1,2,4,8")
-    assert sequences_per_step(RunConfig(), 128 * 24) == 24
+    assert sequences_per_step(RunConfig(), {}, 128 * 24) == 24
     for wrong in ("", "300", "a:b", "0:5", "0.5:5", "300:-1", "1:2:3"):
         with pytest.raises(UsageError):
             Failures.parse(wrong)
@@ -80,7 +80,13 @@ def test_options_on_the_command_line_are_parsed() -> None:
         parse_speeds("fast")
     for tokens in (0, 100, 129):
         with pytest.raises(UsageError):
-            sequences_per_step(RunConfig(), tokens)
+            sequences_per_step(RunConfig(), {}, tokens)
+
+
+def test_a_batch_has_sequences_of_the_changed_length() -> None:
+    assert sequences_per_step(RunConfig(), {"data.context_tokens": 64}, 512) == 8
+    with pytest.raises(UsageError):
+        sequences_per_step(RunConfig(), {"data.context_tokens": "many"}, 512)
 
 
 def test_absences_follow_the_seed_and_last_as_long_as_asked_for() -> None:
