@@ -281,9 +281,7 @@ def _options(given: Mapping[str, Any]) -> LabOptions:
     if given["batch_tokens"] is not None:
         changes["data.sequences_per_step"] = labs.sequences_per_step(base, changes, given["batch_tokens"])
     failures, scavenge = given["failures"], given["scavenge"]
-    steps = given["steps"]
-    if steps is None:
-        steps = base.versions * base.pace.steps_per_version // base.pace.fragments
+    steps = labs.run_steps(base, changes) if given["steps"] is None else given["steps"]
     options = LabOptions(
         config=lab_config(base, given["learners"], steps, changes),
         learners=given["learners"],

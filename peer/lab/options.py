@@ -181,6 +181,13 @@ def lab_config(base: RunConfig, learners: int, steps: int, changes: Mapping[str,
     return checked_run(values)
 
 
+def run_steps(base: RunConfig, changes: Mapping[str, object]) -> int:
+    """Return each learner's steps in the whole run; if `changes` set its versions, at their pace. Raises UsageError."""
+    keys = () if changes.get("versions") is None else ("versions", "pace.steps_per_version", "pace.fragments")
+    run = with_changes(base, {key: changes.get(key) for key in keys})
+    return run.versions * run.pace.steps_per_version // run.pace.fragments
+
+
 def sequences_per_step(base: RunConfig, changes: Mapping[str, object], batch_tokens: int) -> int:
     """Return how many sequences, of the changed length, make up this batch of one learner; raises UsageError."""
     key = "data.context_tokens"

@@ -101,6 +101,15 @@ def test_a_batch_keeps_its_tokens_when_the_context_is_set(config: Path, tmp_path
     assert json.loads(report.read_text())["tokens"] == 3 * 8 * 64
 
 
+def test_versions_that_are_set_are_the_length_of_the_run(config: Path, tmp_path: Path) -> None:
+    report = tmp_path / "report"
+    assert (
+        run(["lab", str(config), "--no-ui", "--learners", "2", "--set", "versions=4", "--report", str(report)], PYTHON)
+        == 0
+    )
+    assert json.loads(report.read_text())["steps"] == 4 * 4 / 2
+
+
 @pytest.mark.parametrize(
     ("setting", "words"),
     [

@@ -14,7 +14,15 @@ from peer.attacks.zoo import AttackOrder
 from peer.lab.baseline import REGROUP_STEPS, JointBatches, elastic_schedule, full_schedule
 from peer.lab.data import dirichlet_texts, learner_texts
 from peer.lab.faults import plan_absences
-from peer.lab.options import STEP_SECONDS, Failures, Scavenge, lab_config, parse_speeds, sequences_per_step
+from peer.lab.options import (
+    STEP_SECONDS,
+    Failures,
+    Scavenge,
+    lab_config,
+    parse_speeds,
+    run_steps,
+    sequences_per_step,
+)
 from tests.peer.lab import small
 
 
@@ -87,6 +95,17 @@ def test_a_batch_has_sequences_of_the_changed_length() -> None:
     assert sequences_per_step(RunConfig(), {"data.context_tokens": 64}, 512) == 8
     with pytest.raises(UsageError):
         sequences_per_step(RunConfig(), {"data.context_tokens": "many"}, 512)
+
+
+def test_the_run_is_as_long_as_the_versions_that_are_set() -> None:
+    base = RunConfig()
+    whole = base.versions * base.pace.steps_per_version // base.pace.fragments
+    assert run_steps(base, {}) == run_steps(base, {"pace.fragments": 4, "pace.steps_per_version": 16}) == whole
+    changes = {"versions": 12, "pace.fragments": 4, "pace.steps_per_version": 16}
+    assert run_steps(base, changes) == 12 * 16 / 4
+    assert lab_config(base, 4, run_steps(base, changes), changes).versions == 12
+    with pytest.raises(UsageError, match="versions"):
+        run_steps(base, {"versions": "many"})
 
 
 def test_absences_follow_the_seed_and_last_as_long_as_asked_for() -> None:
