@@ -152,6 +152,8 @@ class Laboratory:
             "compiled": self.context.compiles,
             "dirichlet_alpha": self.options.dirichlet_alpha,
             "second_side": self.options.second_side,
+            "corpus": self.options.files.corpus,
+            "tokenizer": self.options.files.tokenizer,
         }
 
     # -- the run

@@ -13,6 +13,7 @@ from coordinator.run.changes import changed_values, checked_run, with_changes
 from coordinator.run.manifest import PEERS_PER_GROUP_MAX, RunConfig
 from dht.errors import UsageError
 from peer.attacks.zoo import AttackOrder
+from peer.machine.local_files import NO_FILES, LocalFiles
 
 STEP_SECONDS = 8.0  # virtual time of one step at rate 1; a power of two, so that times of steps are exact
 ROUND_STEPS = 8  # a round's deadline; presence and its lifetime below keep the proportions of `PaceSpec`
@@ -106,6 +107,7 @@ class LabOptions:
     device: str = "cpu"  # torch's name of the device that makes steps
     compiled: bool | None = None  # as `join --compile`; None: on a GPU
     cache: str = ""  # where tokens of text are kept between runs
+    files: LocalFiles = NO_FILES  # those that the run reads, for its tape
 
     def __post_init__(self) -> None:
         if not 1 <= self.total_learners <= PEERS_PER_GROUP_MAX:

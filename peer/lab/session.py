@@ -52,8 +52,8 @@ def run_session(
     described = describe(options.config, available_bytes("cpu"))
     if described.note:
         loading.tell(described.note, None)
-    options = replace(options, config=located(described.config, described.files.base))
     files = replace(described.files, cache=options.cache)
+    options = replace(options, config=located(described.config, files.base), files=files)
     data = load_tokens(options.config.data, options.config.model.vocabulary, files, loading=loading)
     if data.note:
         loading.tell(f"of your text: {data.note}", None)

@@ -74,6 +74,15 @@ def test_everything_that_a_run_leaves(config: Path, tmp_path: Path, capsys: pyte
     assert "bit for bit" in capsys.readouterr().out
 
 
+def test_a_tape_of_a_lab_on_files_is_replayed(config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text, tape = tmp_path / "text.txt", tmp_path / "tape"
+    text.write_text("".join(f"Line {number} of a text that somebody brought.\n" for number in range(400)))
+    config.write_text(SMALL.replace("[data]", f'[data]\nsource = "text"\npath = "{text}"'))
+    assert lab(config, "--tape", str(tape)) == 0
+    assert run(["lab", "--replay", str(tape)], PYTHON) == 0
+    assert "bit for bit" in capsys.readouterr().out
+
+
 def test_options_can_stand_in_the_run_file_and_the_command_line_goes_before(config: Path, tmp_path: Path) -> None:
     written = '[lab]\nlearners = 5\nsteps = 4\neval_every = 4\nattack = ["zero:1", "nan:1"]\nreport = "{}"\n'
     config.write_text(SMALL + written.format(tmp_path / "report"))
