@@ -8,8 +8,8 @@ from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from coordinator.run.manifest import PEERS_PER_GROUP_MAX, RunConfig
-from coordinator.run.toml_file import parse_toml, read_text
+from coordinator.run.manifest import LAB, PEERS_PER_GROUP_MAX, RunConfig
+from coordinator.run.toml_file import parse_toml, read_text, with_full_names
 from coordinator.run.validation_errors import first_error
 from dht.errors import UsageError
 from peer.plan.cost import Kept, Workload
@@ -86,8 +86,9 @@ class PlanFile(_Strict):
     def workload(self, path: Path) -> Workload:
         """Return the workload; `path` is the path of this file. Raises UsageError."""
         source = path if self.run is None else path.parent / self.run
-        sections = {} if self.run is None else _toml(source)
-        for name, part in (("pace", self.pace), ("outer", self.outer)):
+        sections = {} if self.run is None else with_full_names(_toml(source))
+        sections.pop(LAB, None)
+        for name, part in with_full_names({"pace": self.pace, "outer": self.outer}).items():
             sections[name] = {**sections.get(name, {}), **part}
         try:
             config = RunConfig.model_validate(sections)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -204,3 +205,11 @@ def test_shaped_lines_reach_what_the_benchmark_asks_for() -> None:
     assert slow["steps_per_version"] <= 1.25 * PERIOD
     ratios = [row["times_fp32"] for row in rows]
     assert ratios == sorted(ratios)
+
+
+def test_a_plan_reads_a_run_file_as_every_command_does(tmp_path: Path) -> None:
+    (tmp_path / "run.toml").write_text("[pace]\nfragments = 4\nperiod = 12\ngrace = 0.25\n[lab]\nlearners = 4\n")
+    path = tmp_path / "plan.toml"
+    path.write_text('run = "run.toml"\n[pace]\ngrace = 0.75\n[local]\npeers = 4\nstep_seconds = 1.0\n')
+    pace = PlanFile.load(path).workload(path).pace
+    assert (pace.fragments, pace.steps_per_version, pace.grace_share) == (4, 12, 0.75)
