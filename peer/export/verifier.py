@@ -14,7 +14,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from coordinator.chain.proof import PROOF_BYTES_MAX, Proof, ProvenFragment, check_fragment
-from coordinator.run.manifest import Manifest
+from coordinator.run.manifest import Manifest, RunConfig
 from dht.errors import LocalError, MusterError, PeerError, UsageError
 from dht.identity import PeerId, Verifier
 from dht.statement import Statement
@@ -42,6 +42,9 @@ from peer.export.model_files import (
     has_config,
     token_names,
 )
+from peer.model.buffers import run_buffers
+from peer.model.config_table import WRITTEN_BY
+from peer.model.own_module import content_digest
 from peer.numerics.fragments import FragmentLayout, gather
 from peer.numerics.outer_optimizer import digest_of_roots, state_tree
 from peer.storage.anchors import layouts_of
@@ -49,6 +52,7 @@ from peer.storage.anchors import layouts_of
 Model = TypeVar("Model", bound=Wire)
 SPACING_MAX = 4  # JSON may be formatted otherwise, up to this many times the length of ours
 CONFIG_BYTES_MAX = 1 << 18  # of a config.json that the manifest fixes only in part
+BUFFERS_BYTES_MAX = 1 << 28  # of a model's buffers, built to compare them with those of an export
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +118,9 @@ def _verify(folder: Path, statement: Statement, listing: Listing, verifier: Veri
         raise PeerError(f"{MANIFEST} is of another run")
     proof = _read(folder, PROOF, Proof, PROOF_BYTES_MAX)
     fragments = _check_weights(folder / weights_file(manifest.config), manifest, proof, verifier)
-    _check_model_files(folder, manifest, listing)  # last, because it parses what a stranger may have written
+    # last, because they parse and build what a stranger may have written
+    _check_model_files(folder, manifest, listing)
+    _check_buffers(folder / weights_file(manifest.config), manifest)
     parameters = sum(layout.elements for layout in layouts_of(manifest.config))
     return Verified(manifest, PeerId(statement.sender), listing.written_unix_seconds, parameters, fragments)
 
@@ -164,14 +170,43 @@ def _check_weights(path: Path, manifest: Manifest, proof: Proof, verifier: Verif
         raise PeerError(f"{PROOF} is of a model with another number of fragments")
     found = []
     with safe_open(path, framework="pt") as file:
-        expected = {stored_name(config, spec.name) for layout in layouts for spec in layout.tensors}
-        if set(file.keys()) != expected:
+        if not _trained_names(config) <= set(file.keys()):
             raise PeerError(f"{path.name} holds other tensors than the run's model")
         for layout, one in zip(layouts, proof.fragments, strict=True):
             tensors = {spec.name: file.get_tensor(stored_name(config, spec.name)) for spec in layout.tensors}
             state = digest_of_roots(_root(layout, tensors), one.momentum)
             found.append(check_fragment(manifest, layout.index, one.certificates, state, verifier))
     return tuple(found)
+
+
+def _check_buffers(path: Path, manifest: Manifest) -> None:
+    """Raise PeerError unless the file's other tensors are the model's buffers; earlier exports have none of them."""
+    config = manifest.config
+    with safe_open(path, framework="pt") as file:
+        others = set(file.keys()) - _trained_names(config)
+        if not others:
+            return
+        context_tokens = config.data.context_tokens
+        buffers = run_buffers(config.model, context_tokens, BUFFERS_BYTES_MAX) if has_config(config) else {}
+        if others != buffers.keys():
+            raise PeerError(f"{path.name} holds other tensors than the run's model")
+        for name, value in sorted(buffers.items()):
+            if not _is_same(file.get_tensor(name), value):
+                host = config.model.settings_table.get(WRITTEN_BY)
+                raise PeerError(
+                    f"the buffer {name} is not the one that the transformers installed here makes of the run's config"
+                    + (f"; the run's host had {host}" if host else "")
+                )
+
+
+def _is_same(one: Tensor, other: Tensor) -> bool:
+    """Whether two tensors have the same shape, type and bits."""
+    alike = one.shape == other.shape and one.dtype == other.dtype
+    return alike and content_digest(one) == content_digest(other)
+
+
+def _trained_names(config: RunConfig) -> set[str]:
+    return {stored_name(config, spec.name) for layout in layouts_of(config) for spec in layout.tensors}
 
 
 def _root(layout: FragmentLayout, tensors: Mapping[str, Tensor]) -> bytes:

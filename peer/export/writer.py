@@ -21,7 +21,8 @@ from peer.export.adapter_files import stored_name, weights_file
 from peer.export.card import model_card
 from peer.export.exported import Exported
 from peer.export.listing import CARD, LISTING, MANIFEST, PROOF, STATEMENT_KIND, list_files
-from peer.export.model_files import TOKENIZER, encoded, model_files
+from peer.export.model_files import TOKENIZER, encoded, has_config, model_files
+from peer.model.buffers import run_buffers
 from peer.numerics.fragments import whole_tensors
 from peer.numerics.outer_optimizer import momentum_root
 from peer.storage.anchors import layouts_of
@@ -84,10 +85,15 @@ def prove(exported: Exported) -> Proof:
 
 
 def named_weights(exported: Exported) -> dict[str, Tensor]:
-    """Return every tensor by its name in the weights file: float32, in the memory of the states."""
+    """Return every tensor by its name in the weights file.
+
+    Parameters are float32, in the memory of the states. A model's buffers follow from its config, and `transformers`
+    would leave them undefined if they were missing. Raises UsageError if the model cannot be built here.
+    """
     config = exported.manifest.config
     anchors = [state.anchor for state in exported.captured.states]
-    return {stored_name(config, name): values for name, values in whole_tensors(layouts_of(config), anchors).items()}
+    named = {stored_name(config, name): values for name, values in whole_tensors(layouts_of(config), anchors).items()}
+    return named | (run_buffers(config.model, config.data.context_tokens) if has_config(config) else {})
 
 
 def _write(folder: Path, files: Mapping[str, bytes]) -> None:

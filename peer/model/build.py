@@ -128,7 +128,7 @@ def build_model(spec: ModelSpec, context_tokens: int, seed: int) -> nn.Module:
     It holds `initial_parameters`; unless they are seeded, its values have no meaning. Raises UsageError if the
     installed `transformers` builds other tensors than the manifest lists.
     """
-    _check_shapes(spec, context_tokens)
+    check_shapes(spec, context_tokens)
     with torch.random.fork_rng(devices=[]):  # transformers draws random values, which are replaced below
         model = _plain_llama(spec, context_tokens) if spec.is_plain_llama else make_module(spec, context_tokens)
     if spec.weights == "seeded":
@@ -141,8 +141,8 @@ def build_model(spec: ModelSpec, context_tokens: int, seed: int) -> nn.Module:
 
 def build_hollow_model(spec: ModelSpec, context_tokens: int) -> nn.Module:
     """Return the model with empty parameters, for callers that set their `data` to existing memory."""
-    _check_shapes(spec, context_tokens)
-    with torch.random.fork_rng(devices=[]), _Unallocated():
+    check_shapes(spec, context_tokens)
+    with torch.random.fork_rng(devices=[]), Unallocated():
         model = _plain_llama(spec, context_tokens) if spec.is_plain_llama else make_module(spec, context_tokens)
     empty = {parameter: nn.Parameter(torch.empty(0)) for parameter in model.parameters()}  # tied ones stay tied
     for module in model.modules():
@@ -151,7 +151,7 @@ def build_hollow_model(spec: ModelSpec, context_tokens: int) -> nn.Module:
     return model
 
 
-class _Unallocated(TorchFunctionMode):
+class Unallocated(TorchFunctionMode):
     """A mode in which `torch.empty` allocates no memory, so that nothing is initialised."""
 
     def __torch_function__(
@@ -163,8 +163,8 @@ class _Unallocated(TorchFunctionMode):
         return function(*args, **kwargs)
 
 
-def _check_shapes(spec: ModelSpec, context_tokens: int) -> None:
-    """Raise UsageError unless the installed `transformers` builds the tensors that the manifest lists.
+def check_shapes(spec: ModelSpec, context_tokens: int) -> nn.Module:
+    """Return the model on the meta device; raises UsageError if its tensors are not those that the manifest lists.
 
     Runs before anything is allocated: a manifest could list few tensors and have a huge model built.
     """
@@ -177,6 +177,7 @@ def _check_shapes(spec: ModelSpec, context_tokens: int) -> None:
             "the transformers that is installed here builds another model than the run's; install the host's"
             + (f", {host}" if host else "")
         )
+    return model
 
 
 def _plain_llama(spec: ModelSpec, context_tokens: int) -> nn.Module:

@@ -6,6 +6,7 @@ predict, models of several parts, models whose layers keep state that no optimiz
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, cast
 
 import torch
@@ -15,10 +16,12 @@ from coordinator.run.model_spec import ModelSpec
 from dht.errors import UsageError
 from peer.data.marks import BEGINS, inputs_of, numbers
 from peer.machine.text import first_line
+from peer.model.buffers import fresh_buffers, kept_buffers
 from peer.model.families import make_module
 
 TRIED_TOKENS = 32  # so that a later token is seen by many earlier ones
 TRIED_WORK_MAX = 1 << 33  # parameters times tokens: a second or two; beyond it, the whole context is not tried
+TRIED_SEED = 1  # of the model with which buffers are compared, so that random ones differ
 CAUSAL_TOLERANCE = 1e-3  # of the largest logit: experts get batches of other sizes, which round differently
 
 
@@ -122,9 +125,7 @@ def _check_buffers(module: nn.Module, spec: ModelSpec, context_tokens: int, toke
     kept = kept_buffers(module)
     if not kept:
         return
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(1)
-        fresh = kept_buffers(make_module(spec, context_tokens))
+    fresh = fresh_buffers(partial(make_module, spec, context_tokens), TRIED_SEED)
     before = {name: value.clone() for name, value in kept.items()}
     module.train()
     _logits(module, spec, tokens)
@@ -139,13 +140,3 @@ def _check_buffers(module: nn.Module, spec: ModelSpec, context_tokens: int, toke
                 f"this {spec.family} has the buffer {name}, {what}; Muster carries parameters only, so choose another "
                 "model"
             )
-
-
-def kept_buffers(module: nn.Module) -> dict[str, Tensor]:
-    """Return every buffer that is saved with the module, by name."""
-    return {
-        f"{path}.{name}".lstrip("."): value
-        for path, part in module.named_modules()
-        for name, value in part.named_buffers(recurse=False)
-        if name not in part._non_persistent_buffers_set
-    }

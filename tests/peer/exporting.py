@@ -29,7 +29,7 @@ from dht.identity import Identity, KeyVerifier
 from dht.statement import Context, digest_of, make_statement
 from peer.export.exported import Exported
 from peer.export.writer import write_export
-from peer.model.description import Named
+from peer.model.description import Named, describe
 from peer.numerics.outer_optimizer import OuterState, outer_step, state_digest
 from peer.storage.anchors import genesis_states
 from peer.storage.run_directory import Captured
@@ -38,6 +38,11 @@ CONFIG = RunConfig(
     model=ModelSpec(hidden_size=8, layers=1, heads=2, intermediate_size=16),
     data=DataSpec(context_tokens=16),
     pace=PaceSpec(fragments=2, steps_per_version=4, min_group=1),
+)
+BUFFERED = RunConfig(  # its activations have buffers that are saved with the model
+    model=ModelSpec(family="apertus", hidden_size=8, layers=1, heads=2, intermediate_size=16, weights="given"),
+    data=CONFIG.data,
+    pace=CONFIG.pace,
 )
 RATES = CONFIG.outer.learning_rate, CONFIG.outer.momentum
 KEYS = [Identity(digest_of(b"exporting", bytes([number]))) for number in range(3)]
@@ -140,6 +145,12 @@ class CertifiedRun:
         """Write an export of this moment, signed by this key."""
         write_export(target, self.exported(), key, WRITTEN)
         return target
+
+
+def buffered_run() -> CertifiedRun:
+    """Return a run of a model with buffers, at version 1."""
+    described = describe(BUFFERED)
+    return CertifiedRun(described.config, described.values).advance()
 
 
 def logits_of(model: Any, ids: torch.Tensor) -> torch.Tensor:

@@ -21,6 +21,7 @@ from safetensors.torch import load, load_file, save_file
 from coordinator.chain.certificate import Vote
 from coordinator.chain.proof import FragmentProof, Proof
 from coordinator.run.data_spec import DataSource
+from coordinator.run.manifest import Manifest
 from coordinator.views.evaluation import Evaluation
 from coordinator.views.snapshot import PeerSnapshot
 from dht.addresses import PeerAddress
@@ -37,13 +38,14 @@ from peer.export.listing import CARD, LISTING, MANIFEST, PROOF, WEIGHTS, ListedF
 from peer.export.model_files import CONFIG, TOKENIZER, TOKENIZER_CONFIG, model_config, model_files
 from peer.export.verifier import Verified, verify_export
 from peer.export.writer import write_export
-from peer.model.build import llama_config
+from peer.model.buffers import kept_buffers
+from peer.model.build import build_model, llama_config
 from peer.node.options import NodeOptions
 from peer.storage.run_directory import RunDirectory
 from peer.storage.tokenizer_file import exported_tokenizer, keep_tokenizer
 from tests.checkout import ROOT
 from tests.peer import exporting
-from tests.peer.exporting import KEYS, STRANGER, WRITTEN, CertifiedRun
+from tests.peer.exporting import KEYS, STRANGER, WRITTEN, CertifiedRun, buffered_run
 
 PYTHON = (3, 11)
 FILES = (*model_files(exporting.CONFIG), CARD, LISTING, MANIFEST, PROOF, WEIGHTS)
@@ -576,3 +578,64 @@ def test_an_exported_model_stops_where_documents_ended(tmp_path: Path) -> None:
     assert (said["eos_token_id"], said["bos_token_id"]) == (3, None)
     assert model_files(config)[CONFIG] == said
     assert model_files(exporting.CONFIG)[CONFIG]["eos_token_id"] is None
+
+
+@pytest.fixture(scope="module")
+def buffered(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Write an export of a model with buffers."""
+    return buffered_run().write(tmp_path_factory.mktemp("buffered") / "export")
+
+
+def test_transformers_loads_the_buffers_of_an_export(buffered: Path) -> None:
+    """Before, they were whatever the memory held."""
+    from transformers import AutoModelForCausalLM
+
+    config = verified(buffered).manifest.config
+    expected = kept_buffers(build_model(config.model, config.data.context_tokens, 0))
+    model, told = AutoModelForCausalLM.from_pretrained(buffered, output_loading_info=True)
+    found = kept_buffers(model)
+    assert not any(told.values())
+    assert {name.rpartition(".")[2] for name in expected} == {"beta", "eps"}
+    assert found.keys() == expected.keys()
+    assert all(torch.equal(found[name], value) for name, value in expected.items())
+
+
+def change_buffers(folder: Path, change: Callable[[dict[str, torch.Tensor]], dict[str, torch.Tensor]]) -> None:
+    """Replace the buffers of an export, and list its files again."""
+    weights = load_file(folder / WEIGHTS)
+    buffers = {name: weights.pop(name) for name in sorted(weights) if name.endswith((".beta", ".eps"))}
+    save_file(weights | change(buffers), folder / WEIGHTS, metadata={"format": "pt"})
+    manifest = Manifest.from_wire((folder / MANIFEST).read_bytes())
+    sign_again(folder, run_id=manifest.run_id)
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda all_: {name: value + 1 for name, value in all_.items()}, r"beta is not the one that the transformers"),
+        (lambda all_: {name: value.bfloat16() for name, value in all_.items()}, "beta is not the one"),
+        (lambda all_: {name: value[None] for name, value in all_.items()}, "beta is not the one"),
+        (lambda all_: dict(list(all_.items())[1:]), "holds other tensors than the run's model"),
+        (lambda all_: all_ | {"lm_head.bias": torch.zeros(4)}, "holds other tensors than the run's model"),
+    ],
+)
+def test_buffers_that_do_not_follow_from_the_config_do_not_verify(
+    buffered: Path, tmp_path: Path, change: Callable[[dict[str, torch.Tensor]], dict[str, torch.Tensor]], reason: str
+) -> None:
+    copy = Path(shutil.copytree(buffered, tmp_path / "copy"))
+    change_buffers(copy, change)
+    with pytest.raises(LocalError, match=reason):
+        verified(copy)
+
+
+def test_an_earlier_export_without_buffers_verifies(buffered: Path, tmp_path: Path) -> None:
+    copy = Path(shutil.copytree(buffered, tmp_path / "copy"))
+    change_buffers(copy, lambda _: {})
+    assert verified(copy).manifest == verified(buffered).manifest
+
+
+def test_a_verifier_builds_no_huge_buffers(buffered: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stranger's config may have larger ones than this machine has memory."""
+    monkeypatch.setattr(verifier_module, "BUFFERS_BYTES_MAX", 8)
+    with pytest.raises(LocalError, match="the buffers of this apertus would take"):
+        verified(buffered)
