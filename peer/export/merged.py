@@ -14,6 +14,7 @@ from peer.export.exported import Exported
 from peer.export.model_files import TOKENIZER, TOKENIZER_CONFIG
 from peer.export.writer import check_target, unfinished, write_export
 from peer.model.base import base_folder, check_base
+from peer.model.given import read_model
 from peer.model.located import located
 from peer.model.quiet import quietly
 
@@ -50,11 +51,10 @@ def write_merged(target: Path, exported: Exported, signer: Signer, unix_seconds:
 def load_adapted(adapter: Path, base: Path) -> Any:
     """Load the `PeftModel` of these two folders, in the base's own dtype, on the processor."""
     from peft import PeftModel
-    from transformers import AutoModelForCausalLM
 
     for name in (ADAPTER_CONFIG, ADAPTER_WEIGHTS):
         if not (adapter / name).is_file():
             raise UsageError(f"{adapter} holds no adapter: it has no {name}")
     with quietly():
-        model = AutoModelForCausalLM.from_pretrained(base, dtype="auto", local_files_only=True, use_safetensors=True)
+        model = read_model(base, dtype="auto", use_safetensors=True)
         return PeftModel.from_pretrained(model, adapter)

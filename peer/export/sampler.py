@@ -17,7 +17,7 @@ from peer.export.merged import load_adapted
 from peer.export.model_files import CONFIG
 from peer.learner.evaluation import following_tokens
 from peer.model.base import base_folder
-from peer.model.quiet import quietly
+from peer.model.given import read_model
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class Sampler:
 
         `base` is the folder of the base model, if this folder holds an adapter.
         """
-        from transformers import AutoModelForCausalLM, AutoTokenizer
+        from transformers import AutoTokenizer
 
         if not any((folder / name).is_file() for name in (CONFIG, ADAPTER_CONFIG)):
             # `transformers` would ask the Hub for a name that is no folder here
@@ -42,8 +42,7 @@ class Sampler:
             if (folder / ADAPTER_CONFIG).exists():
                 model = load_adapted(folder, base_folder(base)).eval()
             else:
-                with quietly():
-                    model = AutoModelForCausalLM.from_pretrained(folder, local_files_only=True).eval()
+                model = read_model(folder).eval()
         except (OSError, ValueError) as error:
             reason = str(error).splitlines()[0]
             raise UsageError(f"{folder} holds no model that can write text: {reason}") from None

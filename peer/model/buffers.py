@@ -1,11 +1,12 @@
 """Buffers that are saved with a model. They are neither trained nor exchanged, so their values follow from its config.
 
-`transformers` leaves them undefined when it loads a folder whose files lack them. So an export holds them.
+`transformers` leaves them undefined when it loads a folder whose files lack them. So an export holds them, and what
+reads other folders takes their values from a fresh model.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 
 import torch
@@ -61,3 +62,15 @@ def run_buffers(spec: ModelSpec, context_tokens: int, bytes_max: int | None = No
             f"{quantity.size(bytes_max)} are built to check them; take an export of parameters alone"
         )
     return fresh_buffers(partial(make_module, spec, context_tokens))
+
+
+def refill_buffers(module: nn.Module, missing: Iterable[str], make: Callable[[], nn.Module]) -> frozenset[str]:
+    """Give the missing tensors that are kept buffers the values of a fresh module; return their names."""
+    kept = kept_buffers(module)
+    names = kept.keys() & set(missing)
+    fresh = fresh_buffers(make) if names else {}
+    filled = frozenset(name for name in names if name in fresh and fresh[name].shape == kept[name].shape)
+    with torch.no_grad():
+        for name in filled:
+            kept[name].copy_(fresh[name])
+    return filled

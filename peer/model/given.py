@@ -6,6 +6,8 @@ No missing tensor may be replaced by random values, and no unused one may go unn
 from __future__ import annotations
 
 from collections.abc import Iterable
+from copy import deepcopy
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -18,8 +20,9 @@ from coordinator.run.adapter_spec import HeldPrecision
 from coordinator.run.model_spec import ModelSpec
 from dht.errors import UsageError
 from peer.machine.text import first_line
+from peer.model.buffers import refill_buffers
 from peer.model.families import make_config, make_module
-from peer.model.quiet import without_bars
+from peer.model.quiet import quietly, without_bars
 
 _PICKLED = ("*.bin", "*.pt", "*.pth", "*.ckpt")
 _OTHERS = ("*.h5", "*.msgpack", "*.gguf", "*.onnx")
@@ -62,7 +65,10 @@ def _found(folder: Path, patterns: Iterable[str]) -> list[str]:
 def load_weights(
     spec: ModelSpec, context_tokens: int, folder: Path, precision: HeldPrecision = "float32"
 ) -> tuple[nn.Module, str]:
-    """Return the model with the folder's weights, all finite, and a line on unused ones; raises UsageError."""
+    """Return the model with the folder's weights, all finite, and a line on unused ones; raises UsageError.
+
+    Buffers that the folder lacks have the values that follow from the config.
+    """
     from transformers import AutoModelForCausalLM
 
     try:
@@ -79,13 +85,29 @@ def load_weights(
             )
     except Exception as error:  # noqa: BLE001 - transformers raises errors of any kind about a damaged folder
         raise UsageError(f"model.source: the weights in {folder} cannot be loaded: {first_line(error)}") from None
-    _check_told(told, folder)
+    refilled = refill_buffers(module, told["missing_keys"], partial(make_module, spec, context_tokens))
+    _check_told(told | {"missing_keys": set(told["missing_keys"]) - refilled}, folder)
     _check_ties(spec, context_tokens, folder)
     _keep_unpacked(module)
     for name, parameter in module.named_parameters():
         if not bool(torch.isfinite(parameter).all()):
             raise UsageError(f"model.source: {name} in {folder} holds values that are no finite numbers")
     return cast(nn.Module, module), _unused(told, folder)
+
+
+def read_model(folder: Path, **options: Any) -> Any:
+    """Return the model that `from_pretrained` with these options reads; buffers that it lacks follow from its config.
+
+    Raises what `from_pretrained` does.
+    """
+    from transformers import AutoModelForCausalLM
+
+    with quietly():
+        module, told = AutoModelForCausalLM.from_pretrained(
+            folder, local_files_only=True, output_loading_info=True, **options
+        )
+        refill_buffers(module, told["missing_keys"], partial(AutoModelForCausalLM.from_config, deepcopy(module.config)))
+    return module
 
 
 def _held_as(precision: HeldPrecision) -> dict[str, Any]:

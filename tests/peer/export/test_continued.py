@@ -11,10 +11,11 @@ from safetensors.torch import load_file
 
 from dht.errors import LocalError, UsageError
 from peer.cli import arguments, main
+from peer.export.continued import continued
 from peer.export.listing import WEIGHTS
 from peer.model.build import parameter_specs
 from peer.model.description import describe, own_model
-from tests.peer.exporting import CONFIG, CertifiedRun
+from tests.peer.exporting import CONFIG, CertifiedRun, buffered_run
 
 PYTHON = (3, 11)
 
@@ -41,6 +42,23 @@ def test_the_next_run_has_the_weights_and_the_keys_of_the_last(run: CertifiedRun
         (one.name, one.shape) for one in parameter_specs(CONFIG.model)
     ]
     stored = load_file(export / WEIGHTS)
+    assert all(torch.equal(value, stored[name]) for name, value in found.values.items())
+
+
+@pytest.mark.parametrize("is_earlier", [False, True])
+def test_a_model_with_buffers_goes_on_from_new_and_earlier_exports(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_earlier: bool
+) -> None:
+    """Earlier exports lack the buffers, and were refused as not whole."""
+    if is_earlier:
+        monkeypatch.setattr("peer.export.writer.run_buffers", lambda *_: {})
+    run = buffered_run()
+    export = run.write(tmp_path / "export")
+    stored, found = load_file(export / WEIGHTS), describe(continued(export))
+    parameters = {one.name for one in parameter_specs(run.config.model)}
+    assert (stored.keys() == parameters) == is_earlier
+    assert found.values is not None
+    assert found.values.keys() == parameters
     assert all(torch.equal(value, stored[name]) for name, value in found.values.items())
 
 

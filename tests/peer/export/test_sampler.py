@@ -6,10 +6,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, LlamaConfig
+from safetensors.torch import load_file, save_file
+from transformers import ApertusConfig, AutoModelForCausalLM, LlamaConfig
 
 from dht.errors import UsageError
+from peer.export.listing import WEIGHTS
 from peer.export.sampler import Sampler
+from peer.model.buffers import kept_buffers
 
 
 def saved(folder: Path, vocabulary: int = 256) -> Path:
@@ -60,3 +63,16 @@ def test_a_model_that_writes_no_text_is_refused(tmp_path: Path) -> None:
         Sampler.load(saved(tmp_path, vocabulary=300))
     with pytest.raises(UsageError, match="the prompt is empty"):
         Sampler.load(saved(tmp_path)).write("", 1, 0.0, seed=0)
+
+
+def test_buffers_that_a_folder_lacks_are_not_what_the_memory_holds(tmp_path: Path) -> None:
+    module = AutoModelForCausalLM.from_config(
+        ApertusConfig(vocab_size=256, hidden_size=16, intermediate_size=32, num_hidden_layers=1, num_attention_heads=2)
+    )
+    module.save_pretrained(tmp_path)
+    buffers = kept_buffers(module)
+    weights = {name: value for name, value in load_file(tmp_path / WEIGHTS).items() if name not in buffers}
+    save_file(weights, tmp_path / WEIGHTS, metadata={"format": "pt"})
+    found = kept_buffers(Sampler.load(tmp_path).model)
+    assert len(buffers) == 2
+    assert all(torch.equal(value, found[name]) for name, value in buffers.items())

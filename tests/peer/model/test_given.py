@@ -18,8 +18,10 @@ from coordinator.run.data_spec import DataSpec
 from coordinator.run.manifest import RunConfig
 from coordinator.run.model_spec import ModelSpec
 from dht.errors import UsageError
+from peer.model.buffers import kept_buffers
 from peer.model.description import Description, describe
 from peer.model.families import make_module
+from peer.model.given import load_weights
 
 SMALL: dict[str, Any] = {"hidden_size": 16, "layers": 2, "heads": 2, "intermediate_size": 24, "vocabulary": 64}
 WEIGHTS = "model.safetensors"
@@ -196,4 +198,24 @@ def test_buffers_with_values_of_their_own_are_refused(tmp_path: Path) -> None:
     bias = next(name for name in module.state_dict() if name.endswith("e_score_correction_bias"))
     change_file(tmp_path, lambda file: file | {bias: torch.ones_like(file[bias])})
     with pytest.raises(UsageError, match=r"has the buffer .*e_score_correction_bias, with values of its own"):
+        describe_folder(tmp_path)
+
+
+@pytest.mark.parametrize(("family", "buffer"), [("apertus", ".beta"), ("minimax_m2", ".e_score_correction_bias")])
+def test_buffers_that_a_folder_lacks_follow_from_its_config(tmp_path: Path, family: str, buffer: str) -> None:
+    """Before, such a folder was refused as not whole, one of Muster's own exports among them."""
+    more = {"settings": {"num_local_experts": 4, "num_experts_per_tok": 2}} if family == "minimax_m2" else {}
+    module = original(family=family, **more)
+    module.save_pretrained(tmp_path)
+    buffers = kept_buffers(module)
+    change_file(tmp_path, lambda file: {name: value for name, value in file.items() if name not in buffers})
+    described = describe_folder(tmp_path)
+    assert_begins_as(described, module)
+    loaded, note = load_weights(described.config.model, 16, tmp_path)
+    found = kept_buffers(loaded)
+    assert note == ""
+    assert any(name.endswith(buffer) for name in found)
+    assert all(torch.equal(value, found[name]) for name, value in buffers.items())
+    change_file(tmp_path, lambda file: {name: value for name, value in file.items() if "norm" not in name})
+    with pytest.raises(UsageError, match=r"lacks [0-9]+ of the model's tensors, the first of them .*norm"):
         describe_folder(tmp_path)
