@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file
+from tokenizers import Tokenizer, models, processors
 
+from coordinator.run.data_spec import NO_TOKEN
 from dht.errors import LocalError, UsageError
 from peer.cli import arguments, main
+from peer.data.tokens import encoder
 from peer.export.continued import continued
 from peer.export.listing import WEIGHTS
 from peer.model.build import parameter_specs
@@ -71,6 +75,50 @@ def test_a_run_over_files_needs_them_again_and_brings_its_tokenizer(tmp_path: Pa
     assert Path(begun.data.tokenizer).read_bytes() == tokenizer
     with pytest.raises(UsageError, match=r"with `muster host --continue` say --set data\.path=PATH"):
         describe(begun)
+
+
+def tokenizer() -> bytes:
+    """Return a tokenizer of words that puts a token before every text, and has one for the end."""
+    made = Tokenizer(models.WordLevel({"<unk>": 0, "<s>": 1, "</s>": 2, "cat": 3}, unk_token="<unk>"))
+    made.add_special_tokens(["<unk>", "<s>", "</s>"])
+    made.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 1)])
+    return made.to_str().encode()
+
+
+@pytest.mark.parametrize(
+    ("said", "around"),
+    [
+        ({"add_bos_token": True, "bos_token": "<s>", "eos_token": "</s>"}, (1, 2)),
+        ({"add_bos_token": False, "bos_token": "<s>", "eos_token": "</s>"}, (NO_TOKEN, 2)),
+        ({"add_bos_token": False, "eos_token": None}, (NO_TOKEN, NO_TOKEN)),
+    ],
+)
+def test_the_next_run_has_the_tokens_of_the_last_around_documents(
+    tmp_path: Path, said: dict[str, object], around: tuple[int, int]
+) -> None:
+    """Before, the tokenizer of the export brought a token that the first run had not."""
+    content, files = tokenizer(), tmp_path / "files"
+    files.mkdir()
+    (files / "tokenizer.json").write_bytes(content)
+    (files / "tokenizer_config.json").write_text(json.dumps(said))
+    data = CONFIG.data.model_copy(update={"source": "text", "path": "x.txt"})
+    data = data.model_copy(update={"tokenizer": str(files / "tokenizer.json")})
+    first = describe(CONFIG.model_copy(update={"data": data})).config
+    run = CertifiedRun(first, tokenizer=content).advance(2)
+    begun = continued(run.write(tmp_path / "export"))
+    second = describe(begun.model_copy(update={"data": begun.data.model_copy(update={"path": "x.txt"})})).config.data
+    one, two = (encoder(content, 256, spec) for spec in (first.data, second))
+    assert (one.begin, one.end) == (two.begin, two.end)
+    assert (second.begin_token, second.end_token) == around
+
+
+def test_a_tokenizer_of_the_hub_stays_on_the_hub(tmp_path: Path) -> None:
+    """Before, the next manifest named none, and every volunteer had to bring the file."""
+    content = tokenizer()
+    update = {"source": "text", "tokenizer": "hub:some/model", "tokenizer_sha256": hashlib.sha256(content).hexdigest()}
+    config = CONFIG.model_copy(update={"data": CONFIG.data.model_copy(update=update)})
+    export = CertifiedRun(config, tokenizer=content).advance(2).write(tmp_path / "export")
+    assert continued(export).data.tokenizer == "hub:some/model"
 
 
 def test_an_export_that_was_changed_since_is_not_continued(export: Path) -> None:
