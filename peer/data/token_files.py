@@ -159,7 +159,7 @@ def write_meta(folder: Path, meta: dict[str, Any]) -> None:
 
 
 def cut_to(path: Path, size_bytes: int) -> None:
-    """Create this file, or cut off what a crash left behind its saved part."""
+    """Create this file, or cut off what a crash left behind its saved part, which must be there."""
     with path.open("ab"):
         pass
     os.truncate(path, size_bytes)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
@@ -11,7 +12,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from dht.files import write_whole
+from dht.files import sync, write_whole
 from peer.data.token_files import SIDES, cut_to, write_meta
 from peer.data.tokens import Tokens
 
@@ -67,14 +68,21 @@ class TokenWriter:
     def _resume(self) -> None:
         try:
             saved = json.loads((self._folder / _PROGRESS).read_text(encoding="utf-8"))
-            if (saved["dtype"], saved["share"]) == (self._kind.name, self.share):
-                self._counts, self.done = [int(saved[side]) for side in SIDES], int(saved["blocks"])
-                self._heldout_bytes = int(saved["heldout_bytes"])
+            counts, done = [int(saved[side]) for side in SIDES], int(saved["blocks"])
+            heldout_bytes = int(saved["heldout_bytes"])
+            is_same = (saved["dtype"], saved["share"]) == (self._kind.name, self.share)
+            # a file that is too short lost what was recorded, and zeros are no tokens
+            if is_same and all(path.stat().st_size >= size for path, size in self._sizes(counts, done).items()):
+                self._counts, self.done, self._heldout_bytes = counts, done, heldout_bytes
         except (OSError, ValueError, KeyError, TypeError):
             pass  # start from the beginning
-        for side, count in zip(SIDES, self._counts, strict=True):
-            cut_to(self._folder / side, count * self._kind.itemsize)
-        cut_to(self._folder / _DIGESTS, self.done * _DIGEST_BYTES)
+        for path, size_bytes in self._sizes(self._counts, self.done).items():
+            cut_to(path, size_bytes)
+
+    def _sizes(self, counts: list[int], done: int) -> dict[Path, int]:
+        """Return how many bytes each file has after so many tokens per side and so many blocks."""
+        sizes = {self._folder / side: count * self._kind.itemsize for side, count in zip(SIDES, counts, strict=True)}
+        return sizes | {self._folder / _DIGESTS: done * _DIGEST_BYTES}
 
     @property
     def tokens(self) -> int:
@@ -110,6 +118,7 @@ class TokenWriter:
     def _save(self) -> None:
         for file in self._files:
             file.flush()
+            os.fsync(file.fileno())  # the record must not outlive a power failure that its tokens do not
         write_whole(
             self._folder / _PROGRESS, json.dumps(self._meta() | {"blocks": self.done, "share": self.share}).encode()
         )
@@ -122,6 +131,7 @@ class TokenWriter:
     def forget(self) -> None:
         """Discard the record of progress, so that everything is written again."""
         (self._folder / _PROGRESS).unlink(missing_ok=True)
+        sync(self._folder)
 
     def finish(self, note: str) -> None:
         """Mark the folder on disk as complete."""

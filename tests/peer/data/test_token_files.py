@@ -134,6 +134,53 @@ def test_a_crash_loses_only_what_was_not_saved(
     assert not list((tmp_path / "cache").glob("*.making"))
 
 
+def cut_short(monkeypatch: pytest.MonkeyPatch, corpus: Path, cache: Path) -> tuple[Path, int]:
+    """Load until a crash; returns the unfinished folder, and how many blocks its record counts."""
+    monkeypatch.setattr(token_writer, "SAVED_BYTES", 1000)
+    left = 500
+
+    def crash(_doing: str, _share: float | None) -> None:
+        nonlocal left
+        left -= 1
+        if not left:
+            raise Crashed
+
+    with pytest.raises(Crashed):
+        load(corpus, cache, Loading(crash))
+    (making,) = cache.glob("*.making")
+    return making, int(json.loads((making / "progress.json").read_text())["blocks"])
+
+
+def test_a_power_failure_loses_only_what_was_not_saved(
+    corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole, flush, synced = load(corpus), os.fsync, dict[int, int]()
+
+    def fsync(descriptor: int) -> None:
+        flush(descriptor)
+        synced[os.fstat(descriptor).st_ino] = os.fstat(descriptor).st_size
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    making, saved = cut_short(monkeypatch, corpus, tmp_path / "cache")
+    for name in ("train", "heldout", "digests"):  # pages that no process had flushed are gone
+        os.truncate(making / name, synced.get((making / name).stat().st_ino, 0))
+    told = list[str]()
+    assert same(whole, load(corpus, tmp_path / "cache", made(told)))
+    assert told.count("making tokens of the text") == len(LINES) - saved < len(LINES)
+
+
+@pytest.mark.parametrize("name", ["train", "heldout", "digests"])
+def test_tokens_begin_anew_where_a_file_is_shorter_than_its_record(
+    name: str, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = load(corpus)
+    making, _ = cut_short(monkeypatch, corpus, tmp_path / "cache")
+    os.truncate(making / name, (making / name).stat().st_size // 2)
+    told = list[str]()
+    assert same(whole, load(corpus, tmp_path / "cache", made(told)))
+    assert told.count("making tokens of the text") == len(LINES)
+
+
 def test_threads_change_nothing(corpus: Path):
     assert same(load(corpus), load(corpus, loading=Loading(threads=4)))
 
