@@ -23,11 +23,12 @@ from dht.errors import UsageError
 from dht.identity import PeerId
 from dht.records import RECORD_KINDS
 from dht.statement import Digest, PeerIdText, digest_of
-from dht.wire import PROTOCOL_MAJOR, Wire
+from dht.wire import MESSAGE_BYTES_MAX, PROTOCOL_MAJOR, Wire
 
 PEERS_PER_GROUP_MAX = 32
 FRAGMENTS_MAX = 256
 VERSIONS_MAX = 2**40
+MANIFEST_BYTES_MAX = MESSAGE_BYTES_MAX // 2  # a peer sends it within a message
 LAB = "lab"  # a table of run files with options of `muster lab`; it is no part of a run
 PROBATION_ROUNDS_MAX = 14  # the certificates that determine them fit into one message (`Rules.memory`)
 PRESENCE_SECONDS_MAX = RECORD_KINDS["presence"].lifetime_seconds_max

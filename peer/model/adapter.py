@@ -19,7 +19,7 @@ from coordinator.views import quantity
 from dht.errors import UsageError
 from peer.data.hub import HUB
 from peer.machine.text import first_line
-from peer.model.base import base_counts, base_folder, base_tensors, check_base, given_file
+from peer.model.base import base_counts, base_folder, base_tensors, check_base, check_tensor_count, given_file
 from peer.model.build import build_hollow_model, build_model, initial_parameters, parameter_specs
 from peer.model.families import make_module
 from peer.model.given import load_weights
@@ -60,6 +60,7 @@ def describe_adapter(config: RunConfig, base: str, room_bytes: int | None) -> tu
     """Return the run as its manifest has it, and the folder of the base unless it is on the Hub; raises UsageError."""
     source = config.model.source
     folder = base_folder(base or source)
+    check_tensor_count(folder)
     sketched = sketch_adapter(config, folder)
     model, spec = sketched.model, sketched.adapter
     assert spec is not None

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
@@ -16,6 +17,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
 from coordinator.run.adapter_spec import GIVEN_BASE_BYTES_MAX, AdapterSpec, BaseFile, BaseTensor
+from coordinator.run.model_spec import TENSORS_MAX
 from coordinator.views import quantity
 from coordinator.wire.merkle import long_leaf_digest, root_of_leaves
 from dht.errors import UsageError
@@ -43,6 +45,16 @@ def base_folder(source: str) -> Path:
 def base_tensors(folder: Path) -> tuple[BaseTensor, ...]:
     """Return names and digests of all tensors in the folder's files, in order of name; raises UsageError."""
     return tuple(BaseTensor(name=name, sha256=_sha256(value)) for name, value in _stored(folder))
+
+
+def check_tensor_count(folder: Path) -> None:
+    """Raise UsageError if a manifest cannot name all tensors in the folder's files; reads no values."""
+    count = len(_places(folder))
+    if count > TENSORS_MAX:
+        raise UsageError(
+            f"the base in {folder} has {count:,} tensors, and a manifest names {TENSORS_MAX:,} at most; choose a base "
+            "with fewer, such as one without experts"
+        )
 
 
 def leaves_of(path: Path) -> tuple[bytes, ...]:
@@ -100,14 +112,27 @@ def _sha256(value: Tensor) -> str:
 
 def _stored(folder: Path) -> Iterator[tuple[str, Tensor]]:
     """Yield every tensor by name, one at a time, because all may exceed the memory."""
-    try:
-        where: dict[str, Path] = {}
-        for path in _files(folder):
-            with safe_open(path, framework="pt") as file:
-                where |= dict.fromkeys(file.keys(), path)
-        for name, path in sorted(where.items()):
+    places = _places(folder)
+    with _readable(folder):
+        for name, path in sorted(places.items()):
             with safe_open(path, framework="pt") as file:
                 yield name, file.get_tensor(name)
+
+
+def _places(folder: Path) -> dict[str, Path]:
+    """Return the file of every tensor by name."""
+    places: dict[str, Path] = {}
+    with _readable(folder):
+        for path in _files(folder):
+            with safe_open(path, framework="pt") as file:
+                places |= dict.fromkeys(file.keys(), path)
+    return places
+
+
+@contextmanager
+def _readable(folder: Path) -> Iterator[None]:
+    try:
+        yield
     except (OSError, ValueError, KeyError, TypeError, AttributeError, SafetensorError) as error:
         raise UsageError(f"the base in {folder} cannot be read: {first_line(error)}") from None
 

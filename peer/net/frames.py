@@ -8,7 +8,7 @@ from pydantic import Field
 
 from coordinator.chain.certificate import Certificate, Count
 from coordinator.chain.lineage import CHAIN_PAGE_MAX
-from coordinator.run.manifest import FRAGMENTS_MAX
+from coordinator.run.manifest import FRAGMENTS_MAX, MANIFEST_BYTES_MAX
 from coordinator.wire.messages import (
     AgainNote,
     AskChainNote,
@@ -29,7 +29,7 @@ from coordinator.wire.messages import (
 from coordinator.wire.openings import OpeningNote, OpenNote
 from dht.errors import PeerError
 from dht.statement import Digest, Statement
-from dht.wire import MESSAGE_BYTES_MAX, Wire
+from dht.wire import Wire
 
 STATE_PIECE_BYTES_MAX = 4 << 20
 PIECES_MAX = 1 << 20
@@ -67,7 +67,7 @@ class ManifestAsk(Wire):
 class ManifestAnswer(Wire):
     """Answers ManifestAsk; proven by its hash."""
 
-    manifest: bytes = Field(max_length=MESSAGE_BYTES_MAX // 2)
+    manifest: bytes = Field(max_length=MANIFEST_BYTES_MAX)
 
 
 class StatusAsk(Wire):

@@ -16,9 +16,9 @@ from coordinator.core.context import Core
 from coordinator.engine.audit import ROUNDS_KEPT
 from coordinator.engine.engine import Engine
 from coordinator.run.admission_spec import AdmissionSpec
-from coordinator.run.manifest import Manifest, RunConfig
+from coordinator.run.manifest import MANIFEST_BYTES_MAX, Manifest, RunConfig
 from dht.door import AdmissionPolicy, Door
-from dht.errors import LocalError, NetworkError, UsageError
+from dht.errors import LocalError, NetworkError, PeerError, UsageError
 from dht.identity import Identity, PeerId, Signer
 from dht.invite import Invite
 from dht.statement import digest_of
@@ -159,9 +159,21 @@ def make_manifest(described: Description, data_digest: bytes, options: NodeOptio
         genesis=genesis,
         created_unix_seconds=int(unix_seconds()),
     )
+    _check_readable(manifest)
     if described.values is not None:
         save_genesis(RunDirectory(options.data_directory, manifest.run_id).path, states)
     return manifest
+
+
+def _check_readable(manifest: Manifest) -> None:
+    """Raise UsageError unless other peers can read this manifest: parts of it were replaced without validation."""
+    try:
+        Manifest.from_wire(manifest.to_wire(), MANIFEST_BYTES_MAX)
+    except PeerError as error:
+        raise UsageError(
+            f"other peers could not read the manifest of this run ({error}); choose a model or base of fewer tensors, "
+            "or shorten the run file"
+        ) from None
 
 
 def check_same_text(manifest: Manifest, data_digest: bytes) -> None:

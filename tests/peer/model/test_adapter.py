@@ -14,6 +14,7 @@ from torch import Tensor
 
 from coordinator.run.adapter_spec import AdapterSpec
 from coordinator.run.manifest import RunConfig
+from coordinator.run.model_spec import TENSORS_MAX
 from coordinator.views import quantity
 from dht.errors import UsageError
 from peer.cli import terms
@@ -138,6 +139,15 @@ def test_a_base_in_several_files_is_the_same_base(base: Path, tmp_path: Path):
     AutoModelForCausalLM.from_pretrained(base).save_pretrained(pieces, max_shard_size="100KB")
     assert len(list(pieces.glob("*.safetensors"))) > 1
     assert describe(adapter_run(pieces)).config == describe(adapter_run(base)).config
+
+
+def test_a_base_of_more_tensors_than_a_manifest_names_is_refused(base: Path, tmp_path: Path) -> None:
+    def add(values: dict[str, Tensor]) -> None:
+        values |= {f"extra.{number}": torch.zeros(1) for number in range(TENSORS_MAX)}
+
+    many = altered(base, tmp_path / "many", add)
+    with pytest.raises(UsageError, match=r"has 4,1\d\d tensors, and a manifest names 4,096 at most; choose a base"):
+        describe(adapter_run(many))
 
 
 def test_a_family_that_keeps_matrices_transposed_gets_an_adapter(tmp_path: Path):

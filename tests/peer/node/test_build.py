@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import itertools
 import socket
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from coordinator.run.adapter_spec import AdapterSpec, BaseTensor
 from coordinator.run.admission_spec import AdmissionSpec
 from coordinator.run.data_spec import DataSpec
 from coordinator.run.inner_spec import InnerSpec
 from coordinator.run.manifest import Manifest, PaceSpec, RunConfig, TrustSpec
-from coordinator.run.model_spec import ModelSpec
+from coordinator.run.model_spec import TENSORS_MAX, ModelSpec
 from dht.errors import LocalError, UsageError
 from dht.identity import Identity
 from dht.statement import digest_of
@@ -77,6 +79,32 @@ def test_a_new_run_takes_invites_and_one_of_an_earlier_version_stays_open(tmp_pa
     assert make_manifest(described, OWN_DATA, options, HOST.peer_id) == earlier
     listed = Description(config.model_copy(update={"admission": AdmissionSpec(mode="list")}))
     assert make_manifest(listed, OWN_DATA, options, HOST.peer_id).config.admission == AdmissionSpec(mode="list")
+
+
+def _too_many(config: RunConfig) -> RunConfig:
+    base = tuple(BaseTensor(name=f"t{number}", sha256="0" * 64) for number in range(TENSORS_MAX + 1))
+    return config.model_copy(update={"adapter": AdapterSpec().model_copy(update={"base": base})})
+
+
+def _too_long(config: RunConfig) -> RunConfig:
+    base = tuple(BaseTensor(name=f"t{number}".ljust(200, "x"), sha256="0" * 64) for number in range(TENSORS_MAX))
+    return config.model_copy(update={"adapter": AdapterSpec(base=base)})
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (_too_many, "at most 4096 items"),
+        (_too_long, "over the limit of 524288"),
+    ],
+)
+def test_a_manifest_that_no_peer_could_read_is_not_made(
+    change: Callable[[RunConfig], RunConfig], words: str, tmp_path: Path
+) -> None:
+    config = RunConfig(model=ModelSpec(hidden_size=8, layers=1, heads=2, intermediate_size=16))
+    with pytest.raises(UsageError, match=f"other peers could not.*{words}"):
+        make_manifest(Description(change(config)), OWN_DATA, NodeOptions(tmp_path), HOST.peer_id)
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_changed_run_file_begins_a_new_run_and_says_how_to_go_on_with_the_old_one(
