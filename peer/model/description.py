@@ -14,11 +14,13 @@ from types import MappingProxyType
 from typing import Literal
 
 import torch
+from pydantic import ValidationError
 from torch import Tensor, nn
 
 from coordinator.run.data_spec import CHAT, CHAT_TEMPLATE_CHARACTERS_MAX, DataSpec
 from coordinator.run.manifest import RunConfig
 from coordinator.run.model_spec import TensorEntry
+from coordinator.run.validation_errors import first_error
 from dht.errors import UsageError
 from dht.statement import digest_of
 from peer.data.chat import closed_template
@@ -157,6 +159,10 @@ def own_model(config: RunConfig, module: nn.Module) -> Description:
     model = config.model.model_copy(update={"family": "own", "settings": "", "source": ""})
     data = config.data.model_copy(update={"source": "own", "path": "", "tokenizer": ""})
     own = with_rule_digest(config).model_copy(update={"model": model, "data": data})
+    try:
+        RunConfig.model_validate(own)  # a copy is not checked, and some keys are only for runs whose data are known
+    except ValidationError as error:
+        raise UsageError(f"a session does not take this run: {first_error(error, RunConfig)}") from None
     values = named_values(module)
     for name, value in values.items():
         if not bool(torch.isfinite(value).all()):

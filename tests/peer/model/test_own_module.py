@@ -9,6 +9,8 @@ import pytest
 import torch
 from torch import nn
 
+from coordinator.run.adapter_spec import AdapterSpec
+from coordinator.run.data_spec import DataSpec
 from coordinator.run.manifest import PaceSpec, RunConfig
 from dht.errors import LocalError, UsageError
 from peer.learner.module_adapter import ModuleAdapter
@@ -40,6 +42,17 @@ def test_a_run_does_not_begin_with_nan() -> None:
     """Before, it began, and each peer was told that its own training had diverged."""
     with pytest.raises(UsageError, match="extra holds values that are no finite numbers"):
         own_model(RUN, with_parameter(torch.tensor([1.0, float("nan")])))
+
+
+def test_a_run_that_cannot_have_data_of_its_peers_is_a_sentence() -> None:
+    """Before, it ended in a raw ValidationError, because a copy of a run's settings is not checked."""
+    run = RUN.model_copy(update={"data": DataSpec(order="passes")})
+    with pytest.raises(
+        UsageError, match=r'a session does not take this run: data\.order = "passes" cannot be combined'
+    ):
+        own_model(run, nn.Linear(3, 2))
+    with pytest.raises(UsageError, match=r"a session does not take this run: \[adapter\] needs"):
+        own_model(RUN.model_copy(update={"adapter": AdapterSpec()}), nn.Linear(3, 2))
 
 
 def test_an_empty_parameter_is_left_out() -> None:
