@@ -123,10 +123,12 @@ class Judge:
         """Evaluate the model on these files, cut into sequences; raises UsageError if they hold less than one."""
         config, tally = self._manifest.config, CorpusTally()
         encoder = run_encoder(config.data, config.model.vocabulary, self._with_tokenizer(files))
-        parts, text_bytes, count = list[Tokens](), 0, 0
+        parts, count = list[Tokens](), 0
+        text_bytes: int | None = 0
         for tokens, size_bytes in _tokens_of(files.corpus, config.data, encoder, tally):
             parts.append(tokens)
-            text_bytes, count = text_bytes + size_bytes, count + len(tokens)
+            count += len(tokens)
+            text_bytes = None if text_bytes is None or size_bytes is None else text_bytes + size_bytes
             if count >= OWN_TOKENS_MAX:
                 tally.notes.append(f"read no further than {OWN_TOKENS_MAX:,} tokens")
                 break
@@ -136,7 +138,7 @@ class Judge:
             raise UsageError(f"{files.corpus} holds {count} tokens, fewer than a sequence of {length}{note}")
         tokens_there = torch.from_numpy(np.concatenate(parts))
         windows = whole_windows(tokens_there, config.data)
-        return self._judged(files.corpus, windows, text_bytes / count, tally.line())
+        return self._judged(files.corpus, windows, (text_bytes or 0) / count, tally.line())
 
     def _with_tokenizer(self, files: LocalFiles) -> LocalFiles:
         return replace(files, tokenizer=files.tokenizer or self._tokenizer)
@@ -155,18 +157,21 @@ def _beside(path: Path, manifest: Manifest) -> str:
     return str(path) if manifest.config.data.tokenizer_sha256 and path.is_file() else ""
 
 
-def _tokens_of(patterns: str, spec: DataSpec, encoder: Encoder, tally: CorpusTally) -> Iterator[tuple[Tokens, int]]:
+def _tokens_of(
+    patterns: str, spec: DataSpec, encoder: Encoder, tally: CorpusTally
+) -> Iterator[tuple[Tokens, int | None]]:
+    """Yield pieces of tokens, and the size of the text behind each; None if it is unknown."""
     if encoder.chat is not None:
         paths = corpus_paths(patterns, tally)
         said = (one for path in paths for one in conversations(path, encoder.chat, tally))
         rows = packed(map(encoder.chat.encode, said), spec.context_tokens + 1, tally)
-        yield from ((row, 0) for row, _ in rows)
+        yield from ((row, None) for row, _ in rows)
         return
     for path in corpus_paths(patterns, tally):
         source = _SOURCES.get(path.suffix, "text")
         read = spec.model_copy(update={"source": source})
         if source == "tokens":
-            yield from ((tokens, 0) for tokens in ready_blocks(path, read, encoder.size, tally))
+            yield from ((tokens, None) for tokens in ready_blocks(path, read, encoder.size, tally))
             continue
         if spec.source == "tokens":
             raise UsageError(f"this run's text came as numbered tokens; {path} would have to hold such tokens, too")

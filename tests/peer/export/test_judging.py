@@ -7,6 +7,7 @@ import json
 import math
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from tokenizers import Tokenizer, models, pre_tokenizers
@@ -55,6 +56,18 @@ def test_text_of_ones_own_is_read_whole(export: Path, tmp_path: Path, capsys: py
     assert run(["eval", str(export), "--text", str(tmp_path / "mine.txt")], PYTHON) == 0
     line = capsys.readouterr().out.splitlines()[-1]
     assert f"{text['nats_per_token']:.4f} ± {text['standard_error']:.4f} nats per token, perplexity" in line
+
+
+def test_bits_per_byte_are_unknown_where_tokens_came_without_text(export: Path, tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text(TEXT)
+    np.save(tmp_path / "b.npy", np.ones(3000, np.uint8))
+    judge = Judge.of_export(export, "cpu")
+    known, *unknown = (
+        judge.own_text(LocalFiles(",".join(f"{tmp_path}/{name}" for name in names)))
+        for names in (["a.txt"], ["b.npy"], ["a.txt", "b.npy"], ["b.npy", "a.txt"])
+    )
+    assert known.bytes_per_token == 1
+    assert [(one.bytes_per_token, one.bits_per_byte) for one in unknown] == [(0, None)] * 3
 
 
 def test_the_standard_error_is_that_of_the_mean_over_sequences(export: Path):
