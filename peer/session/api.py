@@ -6,7 +6,6 @@ network. `step` copies a fragment out or in, if the peer has asked for it since 
 
 from __future__ import annotations
 
-import math
 import os
 import socket
 import subprocess
@@ -17,7 +16,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Self
+from typing import IO, Self, SupportsFloat, SupportsInt
 
 from torch import nn
 
@@ -39,6 +38,7 @@ from peer.machine.log import LOG_NAME
 from peer.machine.paths import data_directory as default_directory
 from peer.model.description import OWN_DATA, own_model
 from peer.model.own_module import BufferWatch, frozen_digest, named_values
+from peer.session.numbers import finite_loss, whole_number
 from peer.storage.anchors import layouts_of
 
 START_SECONDS_MAX = 180.0  # to find other peers, on a busy home machine
@@ -142,29 +142,29 @@ class Session:
 
     # -- the loop
 
-    def step(self, tokens: int, loss: float | None = None) -> bool:
+    def step(self, tokens: SupportsInt, loss: SupportsFloat | None = None) -> bool:
         """Report a step; call it after every step of the optimizer. Returns False once the run is over: leave then.
 
         `tokens` is the number of tokens, images or other units that this step has read, at most
-        `config.tokens_per_step`. `loss` is only for display; others see no negative ones. Waits while the peer is
-        paused. Raises UsageError, or LocalError if the peer has ended.
+        `config.tokens_per_step`. `loss` is only for display; others see no negative ones. Numbers of NumPy and tensors
+        of one number will do. Waits while the peer is paused. Raises UsageError, or LocalError if the peer has ended.
         """
         if self._closed:
             raise UsageError("this session is closed; make a new one to go on")
-        if not 0 < tokens <= self.config.tokens_per_step:
+        count, shown = whole_number(tokens, "tokens"), finite_loss(loss)
+        if not 0 < count <= self.config.tokens_per_step:
             raise UsageError(
-                f"a step of this run reads 1 to {self.config.tokens_per_step} tokens, not {tokens}; the organiser's "
+                f"a step of this run reads 1 to {self.config.tokens_per_step} tokens, not {count}; the organiser's "
                 "data.context_tokens times data.sequences_per_step says so"
             )
         if self._command_loop.stopped:
             return False
         now = time.monotonic()
-        self._replica.count.step(tokens)
+        self._replica.count.step(count)
         if self._buffers is not None:
             self._warn_of(self._buffers.changed())
             self._buffers = None  # the first step has changed every buffer that training changes
-        shown = loss if loss is not None and math.isfinite(loss) else None
-        entry = StepEntry(step=self._replica.step_count, loss=shown, tokens=tokens)
+        entry = StepEntry(step=self._replica.step_count, loss=shown, tokens=count)
         with suppress(PeerGoneError):  # the next message tells why
             self._command_loop.note(entry, now - self._last_at, now)
         self._listen(wait=False)
@@ -323,7 +323,7 @@ def _prepared(run: str | Path | RunConfig, model: nn.Module, place: Place, direc
         invite=invite,
         config=config,
         data_directory=str(directory),
-        port=place.port,
+        port=None if place.port is None else whole_number(place.port, "Place.port"),
         listen_host=place.listen_host,
         announce=place.announce,
         name=place.name,
