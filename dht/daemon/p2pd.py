@@ -130,11 +130,12 @@ class DaemonProcess:
 
 
 def _bound(pid: int) -> None:
-    """Have the kernel limit memory and open files, which libp2p does not (docs/adr/0057)."""
+    """Have the kernel limit memory and open files, which libp2p does not (docs/adr/0057); lower limits stay."""
     with suppress(ProcessLookupError):  # it has ended; its output says why
-        resource.prlimit(pid, resource.RLIMIT_DATA, (DATA_BYTES_MAX, DATA_BYTES_MAX))
-        files = min(FILES_MAX, resource.prlimit(pid, resource.RLIMIT_NOFILE)[1])
-        resource.prlimit(pid, resource.RLIMIT_NOFILE, (files, files))
+        for what, most in ((resource.RLIMIT_DATA, DATA_BYTES_MAX), (resource.RLIMIT_NOFILE, FILES_MAX)):
+            allowed = resource.prlimit(pid, what)[1]
+            limit = most if allowed == resource.RLIM_INFINITY else min(most, allowed)
+            resource.prlimit(pid, what, (limit, limit))
 
 
 def _start_error(output: str) -> MusterError:

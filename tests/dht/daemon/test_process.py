@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import resource
 import select
 import shutil
 import signal
@@ -24,9 +25,9 @@ from hivemind.proto.p2pd_pb2 import PersistentConnectionResponse
 
 from dht.address_book import AddressBook
 from dht.addresses import PeerAddress
-from dht.daemon import calls
+from dht.daemon import calls, p2pd
 from dht.daemon.config import arguments
-from dht.daemon.p2pd import DaemonProcess
+from dht.daemon.p2pd import DATA_BYTES_MAX, FILES_MAX, DaemonProcess
 from dht.daemon.process import Daemon, DaemonConfig
 from dht.daemon.watchdog import WatchdogConfig, WatchdogCore, watch
 from dht.door import Door
@@ -130,6 +131,19 @@ def test_a_missing_or_foreign_binary_is_our_fault(folder: Path, runner: asyncio.
             (folder / name).chmod(0o755)
         with pytest.raises(LocalError, match="does not run on this machine"):
             runner.run(DaemonProcess.start([], 30, binary=folder / name))
+
+
+def test_a_daemon_keeps_lower_limits_of_its_machine() -> None:
+    """Only root may raise them: as another user, a peer under `ulimit -d` could not start its daemon."""
+    half = DATA_BYTES_MAX // 2
+    with subprocess.Popen(["sleep", "60"]) as child:
+        try:
+            resource.prlimit(child.pid, resource.RLIMIT_DATA, (half, half))
+            p2pd._bound(child.pid)
+            assert resource.prlimit(child.pid, resource.RLIMIT_DATA) == (half, half)
+            assert resource.prlimit(child.pid, resource.RLIMIT_NOFILE)[1] <= FILES_MAX
+        finally:
+            child.kill()
 
 
 def test_a_daemon_that_never_gets_ready_is_ended(folder: Path, runner: asyncio.Runner) -> None:
