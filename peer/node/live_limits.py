@@ -91,6 +91,9 @@ class LiveLimits:
         return limits if self._sharers is None else self._sharers.part(limits)
 
     def _respect(self, limits: Limits) -> None:
+        threads = self._part(limits).threads(self._options.threads)
+        if threads != self.in_force.threads(self._options.threads):
+            self._driver.work.use(threads)
         if limits != self._limits:  # a day's usage is judged as a whole; its memory is lost with other limits
             self._pause_loop.respect(limits)
         self._limits, self.in_force = limits, self._part(limits)

@@ -107,6 +107,15 @@ class TensorWorker:
         """Submit `work` and wait for its result."""
         return await self.submit(work)
 
+    def use(self, threads: int) -> None:
+        """Keep this many cores busy at most, after everything submitted before."""
+
+        def change() -> None:
+            before, self.cores = self.cores, Cores(threads)
+            before.close()
+
+        self.submit(change)
+
     def close(self) -> None:
         self._worker.shutdown(wait=True, cancel_futures=True)
         self.cores.close()

@@ -29,13 +29,14 @@ class Part:
         self.given: list[float] = []
         self.of_day: list[float] = []
         self.learns: list[tuple[int, float]] = []
+        self.works_on: list[int] = []
         self.config: RunConfig = run_config(None, None)
 
     @property
     def itself(self) -> Part:
         return self
 
-    engine = core = manifest = answering = strangers = requests = server = itself
+    engine = core = manifest = answering = strangers = requests = server = work = itself
 
     def give_of_day(self, bytes_per_day: float) -> None:
         self.of_day.append(bytes_per_day)
@@ -45,6 +46,9 @@ class Part:
 
     def change(self, threads: int, compute_share: float) -> None:
         self.learns.append((threads, compute_share))
+
+    def use(self, threads: int) -> None:
+        self.works_on.append(threads)
 
     def respect(self, limits: Limits) -> None:
         self.respected.append(limits)
@@ -71,6 +75,19 @@ def test_a_change_is_respected_at_once_and_kept_for_the_next_start(tmp_path: Pat
     asyncio.run(course())
     # limits given on the command line are not permanent
     assert PeerSettings.load(tmp_path).limits == Limits(upload_mbit=8.0, compute_share=0.5, hours="22:00-07:00")
+
+
+def test_rounds_take_no_more_cores_than_a_change_allows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def course() -> None:
+        part = Part()
+        ours = desk(tmp_path, part)
+        for change in ("cpu_cores=2", "upload_mbit=8", "cpu_cores=0"):
+            await ours.change([change])
+        assert part.works_on == [2, 16]
+        assert [threads for threads, _ in part.learns] == [2, 2, 16]
+
+    monkeypatch.setattr("peer.machine.limits.usable_cores", lambda: 16)
+    asyncio.run(course())
 
 
 @pytest.mark.parametrize(

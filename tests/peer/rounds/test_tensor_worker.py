@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import math
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from types import SimpleNamespace
@@ -142,6 +144,25 @@ def test_all_compute_the_same_bytes_whichever_peer_reduces(merge: str, norms: st
     assert [world.reduce(j).root for j in range(2)] == [again.reduce(j).root for j in range(2)]
     states = {one.apply(member, [one.reduce(0), one.reduce(1)]).state for one in (world, again) for member in range(3)}
     assert len(states) == 1
+
+
+def test_a_worker_uses_as_many_cores_as_it_was_told_last() -> None:
+    async def course() -> list[set[int]]:
+        (worker,), found = Round(config_of(), [torch.zeros(layouts_of(config_of())[0].elements)], 1).members, []
+        for threads in (3, 1):
+            worker.use(threads)
+            all_here = threading.Barrier(threads)
+
+            def meet(_: int, all_here: threading.Barrier = all_here) -> int:
+                all_here.wait(60)
+                return threading.get_ident()
+
+            found.append(set(await worker.run(lambda meet=meet: worker.cores.each(meet, range(6)))))
+        worker.close()
+        return found
+
+    three, one = asyncio.run(course())
+    assert (len(three), len(one)) == (3, 1)
 
 
 def test_a_reducer_publishes_its_coefficients_unless_they_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
