@@ -17,6 +17,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
+import structlog
+
 from coordinator.chain.chain import Chain
 from coordinator.run.manifest import Manifest
 from coordinator.views.network_view import SENTENCE_CHARACTERS_MAX, NetworkView
@@ -24,7 +26,7 @@ from coordinator.views.view_file import write_view
 from coordinator.wire.shards import Survey
 from dht.daemon.config import DaemonConfig
 from dht.door import Door
-from dht.errors import MusterError, NetworkError, PeerError, UsageError
+from dht.errors import LocalError, MusterError, NetworkError, PeerError, UsageError
 from dht.identity import Identity, KeyVerifier, PeerId
 from dht.invite import Invite
 from peer.machine import log
@@ -48,6 +50,8 @@ READ_SECONDS_MAX = 2.0  # between two reads of the record store
 READS_PER_PRESENCE = 3  # reads per interval between presence records, so that silence is noticed soon
 RETRY_SECONDS = 5.0
 Show = Callable[[NetworkView], Awaitable[None]]
+
+logger = structlog.get_logger(__name__)
 
 
 class Observer:
@@ -183,6 +187,28 @@ class Observer:
         return asyncio.get_running_loop().time()
 
 
+class ViewFile:
+    """Writes views to a file. Raises LocalError if the first cannot be written; a disk may be full for a while."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._written = False
+        self._trouble = ""
+
+    async def __call__(self, view: NetworkView) -> None:
+        trouble = ""
+        try:
+            await asyncio.to_thread(write_view, self._path, view)
+            self._written = True
+        except LocalError as error:
+            if not self._written:
+                raise
+            trouble = str(error)
+        if trouble and not self._trouble:
+            logger.warning("view_not_written", reason=trouble)
+        self._trouble = trouble
+
+
 async def observe(invite: Invite, key: Path, show: Show, patient: bool = True) -> None:
     """Show views of a run until SIGINT or SIGTERM; raises what `Observer.run` does."""
     observing = asyncio.create_task(Observer(invite, key, show, patient).run())
@@ -204,9 +230,6 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--key", type=Path, help="this observer's key; default: one in its folder")
     options = parser.parse_args(arguments)
 
-    async def write(view: NetworkView) -> None:
-        await asyncio.to_thread(write_view, options.out, view)
-
     try:
         with ExitStack() as stack:
             directory = options.data or Path(
@@ -216,7 +239,7 @@ def main(arguments: list[str]) -> int:
             log.silence_libraries()
             key = options.key or directory / OBSERVER_KEY_NAME
             text = options.invite if options.invite_file is None else options.invite_file.read_text()
-            asyncio.run(observe(Invite.parse(text), key, write))
+            asyncio.run(observe(Invite.parse(text), key, ViewFile(options.out)))
     except MusterError as error:
         sys.stderr.write(f"{error}\n")
         return EXIT_USAGE if isinstance(error, UsageError) else EXIT_FAILED

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import shutil
 from collections import Counter
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,12 +17,15 @@ from hypothesis import strategies as st
 from coordinator.run.manifest import PaceSpec
 from coordinator.views.evaluation import Evaluation
 from coordinator.views.network_view import PHASE_WORDS, NetworkView, PhaseSpan, RoundView
+from coordinator.views.view_file import read_view
 from coordinator.wire.messages import AskChainNote, ChainNote
 from dashboard.source import SeenView
+from dht.errors import LocalError
 from dht.identity import PeerId
 from peer.net.frames import StatusAnswer
 from peer.observer.history import LOSS_MAX, HostEvaluations
 from peer.observer.peers import HeardPresence
+from peer.observer.process import ViewFile
 from peer.observer.state import Observation
 from peer.observer.view import run_facts
 from peer.rounds.public_status import PublicStatus, encode_status
@@ -38,6 +44,24 @@ def check(view: NetworkView) -> NetworkView:
     """Check that a view conforms to its schema and is read back as it was written; return it."""
     assert NetworkView.model_validate_json(view.model_dump_json()) == view
     return view
+
+
+def test_views_go_on_after_their_disk_was_full_for_a_while(tmp_path: Path) -> None:
+    folder = tmp_path / "place"
+
+    async def course() -> None:
+        show = ViewFile(folder / "view.json")
+        with pytest.raises(LocalError, match="cannot be written"):
+            await show(NetworkView())
+        folder.mkdir()
+        await show(NetworkView())
+        shutil.rmtree(folder)
+        await show(NetworkView())
+        folder.mkdir()
+        await show(NetworkView(name="back"))
+
+    asyncio.run(course())
+    assert read_view(folder / "view.json").name == "back"
 
 
 def test_everything_certified_is_recomputed() -> None:
