@@ -159,6 +159,22 @@ class Stand:
         return PauseLoop(NodeOptions(folder, limits=limits), self.sensors, self, self.throttle, told, trains)  # type: ignore[arg-type]
 
 
+def test_a_day_goes_on_with_its_sums_when_the_clock_was_behind(tmp_path: Path) -> None:
+    """A machine without a clock of its own boots with an earlier date; the day's limit holds all the same."""
+    before = DailyTraffic(tmp_path, "2026-01-02")
+    before.note("2026-01-02", 500, 50, 5.0)
+    before.save()
+    booted = DailyTraffic(tmp_path, "2026-01-01")
+    assert booted.note("2026-01-01", 1, 1).sent_bytes == 1
+    booted.save()
+    later = DailyTraffic(tmp_path, "2026-01-02")
+    day = later.note("2026-01-02", 100, 10)
+    assert (day.sent_bytes, day.received_bytes, day.trained_seconds) == (600, 60, 5.0)
+    for number in range(3, 10):
+        later.note(f"2026-01-0{number}", 100, 10)
+    assert later.note("2026-01-02", 100, 10).sent_bytes == 0
+
+
 def test_the_loop_tells_every_change_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pause_loop, "local_day", lambda: "2026-01-01")
     stand = Stand()
