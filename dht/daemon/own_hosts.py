@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from contextlib import suppress
 
 from dht.addresses import ip_of
 
@@ -21,6 +22,16 @@ def is_own(host: str) -> bool:
     except OSError:
         return False
     return True
+
+
+def outward_hosts() -> frozenset[str]:
+    """Return the IP addresses from which this machine calls beyond its own networks; finds out without sending."""
+    found = set()
+    for family, elsewhere in ((socket.AF_INET, "192.0.2.1"), (socket.AF_INET6, "2001:db8::1")):  # nobody's
+        with suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.connect((elsewhere, 9))
+            found.add(str(probe.getsockname()[0]))
+    return frozenset(found)
 
 
 def hosts_behind(host: str) -> frozenset[str]:

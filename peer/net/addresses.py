@@ -6,15 +6,17 @@ A machine moves between networks. Presence, invites and the networks in our join
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import Protocol, Self
 
 import structlog
 
 from coordinator.core.context import Core
 from dht.addresses import PeerAddress
+from dht.daemon.own_hosts import outward_hosts
 from dht.errors import MusterError
 from dht.identity import PeerId
+from dht.invite_reach import WIDEST_FIRST
 from peer.machine.timed_wait import pause
 from peer.net.origins import own_networks
 
@@ -70,8 +72,8 @@ class OwnAddresses:
 
     @property
     def port(self) -> int:
-        """The port on which we listen."""
-        return self._found[0].port
+        """The port on which we listen; at a public address, which comes first, a router may have another."""
+        return self._found[-1].port
 
     async def look(self) -> None:
         """Ask the daemon again. Without an answer or an address the old ones stay, because the gap may be short."""
@@ -102,5 +104,14 @@ class OwnAddresses:
             await self.look()
 
     def _take(self, found: tuple[PeerAddress, ...]) -> None:
-        self._found = found
+        self._found = useful_first(found, outward_hosts())
         self._core.networks = own_networks(found)
+
+
+def useful_first(found: Sequence[PeerAddress], outward: Collection[str]) -> tuple[PeerAddress, ...]:
+    """Return these addresses, those that most peers can call first: an invite or a record has room for a few.
+
+    `outward` are the hosts from which this machine calls others. The daemon sorts addresses as text, and the networks
+    of a machine's containers come before most homes'.
+    """
+    return tuple(sorted(found, key=lambda one: (WIDEST_FIRST.index(one.reach), one.host not in outward)))

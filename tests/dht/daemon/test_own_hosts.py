@@ -2,7 +2,7 @@
 
 import pytest
 
-from dht.daemon.own_hosts import LOOPBACK, hosts_behind, is_own
+from dht.daemon.own_hosts import LOOPBACK, hosts_behind, is_own, outward_hosts
 
 
 @pytest.mark.parametrize(
@@ -20,3 +20,7 @@ def test_an_address_is_ours_if_we_could_listen_there(host: str, own: bool) -> No
     assert is_own(host) is own
     assert (LOOPBACK in hosts_behind(host)) is own
     assert host in hosts_behind(host)
+
+
+def test_hosts_that_call_outward_are_our_own() -> None:
+    assert all(map(is_own, outward_hosts()))

@@ -22,7 +22,7 @@ from dht.node import DhtNode as DhtNode
 from dht.validation import RecordRules
 from peer.learner.messages import StepEntry, Steps
 from peer.learner.work_counters import LearnerProgress
-from peer.net.addresses import LOOK_SECONDS, OwnAddresses
+from peer.net.addresses import LOOK_SECONDS, OwnAddresses, useful_first
 from peer.node.options import NodeOptions
 from peer.node.presence import OwnPresence
 from peer.sync.introduction import fresh_invite
@@ -63,6 +63,17 @@ class Moving:
 
 def hosts(texts: tuple[str, ...]) -> list[str]:
     return [PeerAddress.parse(text).host for text in texts]
+
+
+def test_an_address_that_others_can_call_comes_before_those_of_containers() -> None:
+    """As the daemon sorts them on a machine with many container networks: an invite would hold no other."""
+    inside = [f"/ip4/172.{number}.0.1/tcp/7331" for number in range(18, 28)]
+    endpoints = ["/ip4/127.0.0.1/tcp/7331", *inside, "/ip4/192.168.1.7/tcp/7331", "/ip4/93.184.216.34/tcp/7331"]
+    found = [PeerAddress.parse(f"{endpoint}/p2p/{Identity(bytes(32)).peer_id}") for endpoint in endpoints]
+    first = [one.host for one in useful_first(found, {"192.168.1.7"})]
+    assert first[:3] == ["93.184.216.34", "192.168.1.7", "172.18.0.1"]
+    assert first[-1] == "127.0.0.1"
+    assert len(first) == len(found)
 
 
 def test_values_that_no_presence_can_say_are_left_out_of_it(tmp_path: Path) -> None:
