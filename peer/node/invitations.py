@@ -22,6 +22,7 @@ from peer.storage.invite_file import NOTE_CHARACTERS_MAX, GivenInvite, keep_invi
 
 DURATION_SECONDS = {"m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 KEYS = ("uses", "expires", "role", "peer", "note")
+ENDING_CHARACTERS_MIN = 6  # of an id, as shown by `muster members`
 ROLES: tuple[Role, ...] = ("trainer", "observer")  # a host needs no invite: it begins a run
 
 
@@ -88,9 +89,13 @@ class Invitations:
         return self._own_ticket
 
     def find(self, ending: str) -> PeerId | None:
-        """Return the key of the one invite made here that ends like this, or has this note; else None."""
-        given = read_invites(self._folder)
-        found = {one.key for one in given if one.key.endswith(ending)} or {
+        """Return the key of the one invite made here that ends like this, or has this note; else None.
+
+        An ending counts if it has `ENDING_CHARACTERS_MIN` letters. An invite without a note is not found by one.
+        """
+        given = read_invites(self._folder) if ending else ()
+        enough = len(ending) >= ENDING_CHARACTERS_MIN
+        found = {one.key for one in given if enough and one.key.endswith(ending)} or {
             one.key for one in given if one.note == ending
         }
         return found.pop() if len(found) == 1 else None

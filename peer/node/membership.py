@@ -16,14 +16,13 @@ from dht.errors import UsageError
 from dht.identity import PeerId
 from dht.refusal import ADVICE, Refusal
 from peer.machine.text import plain
-from peer.node.invitations import Invitations
+from peer.node.invitations import ENDING_CHARACTERS_MIN, Invitations
 from peer.node.organiser_rights import OrganiserRights
 from peer.rounds.driver import RoundDriver
 
 REFUSED_SECONDS = 30.0
 UNSEEN_SECONDS = 300.0  # where versions that we lack yet may admit us; a peer that is cut off never receives them
 OF_VERSIONS = (Refusal.EXPIRED, Refusal.FULL)
-ENDING_CHARACTERS_MIN = 6  # of a peer id, as shown by `muster members`
 
 
 class Membership:
@@ -190,7 +189,7 @@ class Membership:
         """Return the peer with this id, or with an id of this ending among those that we know."""
         ending = text.removeprefix("…")
         if len(ending) < ENDING_CHARACTERS_MIN:
-            raise UsageError(f"name the peer by its id, or by the last {ENDING_CHARACTERS_MIN} letters of it at least")
+            raise UsageError(f"name it by its id, or by the last {ENDING_CHARACTERS_MIN} letters of it at least")
         core = self._driver.engine.core
         keys = self._members() | self._deputies(core) | core.admission.shown.keys()
         known = sorted(peer for peer in keys if peer.endswith(ending))

@@ -71,6 +71,17 @@ def test_the_usual_invite_is_one_and_the_same_until_it_is_withdrawn(home: Home) 
     assert home.refusal(second) is None
 
 
+@pytest.mark.parametrize("letters", [0, 1, 5])
+def test_an_invite_is_not_withdrawn_by_a_few_letters(home: Home, letters: int) -> None:
+    ticket = home.ticket()
+    subject = ticket.grant.key[len(ticket.grant.key) - letters :]
+    for text in (subject, f"…{subject}"):
+        with pytest.raises(UsageError, match="by the last 6 letters"):
+            home.membership.order(text, "", revoked=True)
+    assert home.refusal(ticket) is None
+    assert home.invitations.find(ticket.grant.key[-6:]) == ticket.grant.key
+
+
 def test_limits_go_into_the_grant_and_the_note_does_not(home: Home) -> None:
     ticket = home.ticket("uses=5", "expires=7d", "note=for Ann")
     unix_seconds = int(home.core.unix_seconds(home.world.clock.now))
