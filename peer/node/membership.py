@@ -12,6 +12,7 @@ from coordinator.engine.engine import Engine
 from coordinator.trust.orders import ORDERS_EACH_MAX, REASON_CHARACTERS_MAX, Order
 from coordinator.views.members import MemberList, Role, RunMember
 from coordinator.wire.messages import EvidenceNote
+from coordinator.wire.presence import NAME_CHARACTERS_MAX
 from dht.errors import UsageError
 from dht.identity import PeerId
 from dht.refusal import ADVICE, Refusal
@@ -26,12 +27,18 @@ OF_VERSIONS = (Refusal.EXPIRED, Refusal.FULL)
 
 
 class Membership:
-    """The members of a run, and the organiser's orders about them."""
+    """The members of a run, and the organiser's orders about them.
 
-    def __init__(self, driver: RoundDriver, organiser_rights: OrganiserRights, invitations: Invitations) -> None:
+    `own_name` is the name by which others see this peer.
+    """
+
+    def __init__(
+        self, driver: RoundDriver, organiser_rights: OrganiserRights, invitations: Invitations, own_name: str
+    ) -> None:
         self._driver = driver
         self._organiser_rights = organiser_rights
         self._invitations = invitations
+        self._own_name = plain(own_name, NAME_CHARACTERS_MAX)
         self._refused_since = math.inf
         self._began_unix_seconds = driver.engine.core.unix_seconds(driver.now)
 
@@ -168,9 +175,10 @@ class Membership:
         core = self._driver.engine.core
         sighting, ban = core.presence.sightings.get(peer), core.bans.held.get(peer)
         live = core.presence.is_live(peer, now)
+        name = "" if sighting is None else plain(sighting.presence.name)
         return RunMember(
             peer_id=peer,
-            name="" if sighting is None else plain(sighting.presence.name),
+            name=self._own_name if peer == core.me else name,  # we keep no presence of our own
             role=_role(self._driver.engine, peer, tokens, deputies),
             live=peer == core.me or live,
             since_unix_seconds=core.unix_seconds(sighting.since_seconds) if sighting is not None and live else None,

@@ -61,7 +61,7 @@ class Node:
         core, joined = parts.driver.engine.core, parts.joined
         self.organiser_rights = OrganiserRights(core, joined.identity, parts.directory.path)
         self.invitations = Invitations(core, self.organiser_rights, parts.directory.path, joined.ticket)
-        self.membership = Membership(parts.driver, self.organiser_rights, self.invitations)
+        self.membership = Membership(parts.driver, self.organiser_rights, self.invitations, joined.options.name)
 
     # -- starting
 

@@ -41,7 +41,7 @@ class Home:
         self.organiser_rights = OrganiserRights(self.core, self.peer.signer, folder)
         self.invitations = Invitations(self.core, self.organiser_rights, folder, None)
         driver: Any = Driven(self.world, self.peer)
-        self.membership = Membership(driver, self.organiser_rights, self.invitations)
+        self.membership = Membership(driver, self.organiser_rights, self.invitations, "home")
 
     def ticket(self, *words: str) -> Ticket:
         found = self.invitations.ticket(words, self.world.clock.now)
@@ -205,7 +205,7 @@ def test_a_co_organiser_gives_invites_and_orders_until_it_is_shown_out(home: Hom
     organiser_rights = OrganiserRights(other.engine.core, other.signer, folder)
     invitations = Invitations(other.engine.core, organiser_rights, folder, None)
     driver: Any = Driven(home.world, other)
-    membership = Membership(driver, organiser_rights, invitations)
+    membership = Membership(driver, organiser_rights, invitations, "other")
     home.world.run(5.0)
     with pytest.raises(UsageError, match="only the organiser of the run and its co-organisers"):
         membership.order(home.peer.me, "", revoked=True)
@@ -271,7 +271,8 @@ def note_result_arrival(home: Home, shown: bytes) -> Membership:
     assert other.engine is not None
     organiser_rights = OrganiserRights(other.engine.core, other.signer, home.folder)
     driver: Any = Driven(home.world, other)
-    return Membership(driver, organiser_rights, Invitations(other.engine.core, organiser_rights, home.folder, None))
+    invitations = Invitations(other.engine.core, organiser_rights, home.folder, None)
+    return Membership(driver, organiser_rights, invitations, "other")
 
 
 def granted(home: Home, **limits: Any) -> bytes:

@@ -48,7 +48,8 @@ def membership(world: World, number: int = 0, folder: Path = NOWHERE) -> Members
     driver: Any = Driven(world, peer)
     assert peer.engine is not None
     organiser_rights = OrganiserRights(peer.engine.core, peer.signer, folder)
-    return Membership(driver, organiser_rights, Invitations(peer.engine.core, organiser_rights, folder, None))
+    invitations = Invitations(peer.engine.core, organiser_rights, folder, None)
+    return Membership(driver, organiser_rights, invitations, f"peer\x1b {number}")
 
 
 def test_a_peer_is_shown_out_by_the_end_of_its_id_and_let_in_again(world: World) -> None:
@@ -89,6 +90,13 @@ def test_roles_and_credit_are_told(world: World) -> None:
     assert found[peers[1]].tokens == 7
     assert {one.since_unix_seconds for one in found.values() if one.peer_id != peers[0]} != {None}
     assert all(one.live for one in found.values())
+
+
+def test_a_peer_lists_itself_by_the_name_that_its_owner_gave_it(world: World) -> None:
+    """It keeps no presence of its own, where the names of the others come from."""
+    for number in (0, 4):
+        names = {one.peer_id: one.name for one in membership(world, number).view({}).members}
+        assert {peer: name for peer, name in names.items() if name} == {world.peers[number].me: f"peer  {number}"}
 
 
 @pytest.fixture
