@@ -46,14 +46,24 @@ def checked_run(values: dict[str, Any]) -> RunConfig:
 
 
 def parse_settings(texts: Sequence[str]) -> dict[str, Any]:
-    """Parse each `TABLE.KEY=VALUE`; values are as in TOML, or words without quotes. Raises UsageError."""
+    """Parse each `TABLE.KEY=VALUE`; values are as in TOML, or words without quotes.
+
+    Dates and times are words as well. Raises UsageError.
+    """
     found: dict[str, Any] = {}
     for text in texts:
         key, equals, value = text.partition("=")
         if not (key and equals and value):
             raise UsageError(f"--set {text!r} is not of the form TABLE.KEY=VALUE, as in inner.momentum=0.95")
-        try:
-            found[full_name(key)] = tomllib.loads(f"value = {value}")["value"]
-        except tomllib.TOMLDecodeError:
-            found[full_name(key)] = value
+        found[full_name(key)] = _parsed(value)
     return found
+
+
+def _parsed(text: str) -> object:
+    """Return the value that the text has in TOML, or the text itself if it has none that a run can have."""
+    try:
+        value: object = tomllib.loads(f"value = {text}")["value"]
+        json.dumps(value)
+    except (ValueError, TypeError, RecursionError):  # it is no TOML, has a date or time, or is nested too deeply
+        return text
+    return value

@@ -194,6 +194,7 @@ def test_a_wrong_run_file_is_told_in_a_sentence(
         (["lab", "--set", "data.source=txt"], "not 'txt' (did you mean text?)"),
         (["init", "--preset", "tny"], "there is no preset 'tny' (did you mean tiny?); choose one of tiny,"),
         (["lab", "--merge", "medan"], "'mean' (did you mean median?); name the outer.merge_package that brings it"),
+        (["lab", "--set", "about.url=2026-11-30"], "about.url"),
         (["pause", "now"], "muster pause takes no further argument; leave out: now; see: muster pause --help"),
     ],
 )

@@ -127,6 +127,22 @@ def test_a_key_of_a_table_that_the_run_file_leaves_out_is_set() -> None:
         with_changes(RunConfig(), parse_settings(["admission.mode=open"]))
 
 
+@pytest.mark.parametrize("title", ["2026-11-30", "2026-11-30T10:00:00Z", "10:00:00", "2026-11-30 10:00:00", "9" * 5000])
+def test_a_value_that_only_toml_has_is_set_as_it_was_typed(title: str) -> None:
+    if title.isdecimal():
+        assert parse_settings([f"about.title={title}"]) == {"about.title": title}
+        return
+    set_to = with_changes(RunConfig(), parse_settings([f"about.title={title}"]))
+    assert set_to.about is not None
+    assert set_to.about.title == title
+
+
+@pytest.mark.parametrize("value", ["{title = 2026-11-30}", "[2026-11-30]", "[" * 5000])
+def test_a_table_or_a_list_of_dates_is_refused_in_words(value: str) -> None:
+    with pytest.raises(UsageError, match="about has to be a table"):
+        with_changes(RunConfig(), parse_settings([f"about={value}"]))
+
+
 @pytest.mark.parametrize(
     ("text", "meant"),
     [
