@@ -80,6 +80,7 @@ Plot = Annotated[
     Path | None, typer.Option(help="Also draw the paper's table and ours: .html or .png.", callback=_drawable)
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object, for scripts.")]
+COUNT_MAX = 1_000_000_000  # of sites and fragments; far larger ones fit in no float
 
 
 @app.command(
@@ -155,11 +156,11 @@ def bandwidth(
     method: Annotated[BandwidthMethod, typer.Option(help="`dp`: data-parallel.")] = BandwidthMethod.decoupled,
     params: Annotated[float, typer.Option(help="Parameters of the model; 5e9 is fine.")] = 5e9,
     step_seconds: Annotated[float, typer.Option(help="Compute time of one step.")] = 1.0,
-    sites: Annotated[int, typer.Option(help="Data centres, or homes.")] = 8,
+    sites: Annotated[int, typer.Option(max=COUNT_MAX, help="Data centres, or homes.")] = 8,
     utilisation: Annotated[float, typer.Option(help="Wanted share of compute in all time, 0 to 1.")] = 0.95,
     bits: Annotated[float, typer.Option(help="Bits sent per parameter.")] = 16.0,
     period: Annotated[float, typer.Option(help="H: steps between two merges of one fragment.")] = 24.0,
-    fragments: Annotated[int, typer.Option(help="P: fragments of the model.")] = 24,
+    fragments: Annotated[int, typer.Option(max=COUNT_MAX, help="P: fragments of the model.")] = 24,
     overlap: Annotated[float, typer.Option(help="τ: steps that a fragment may take to travel.")] = 2.0,
     link: Annotated[LinkName, typer.Option(help="How the sites reduce.")] = LinkName.ring,
     latency_seconds: Annotated[float, typer.Option(help="One way, between two sites.")] = 0.0,

@@ -16,6 +16,7 @@ from peer.machine.text import printable
 app = typer.Typer()
 
 TOKENS = 200
+SEED_MAX = 2**63 - 1  # torch takes no more than 64 bits
 
 
 @app.command(epilog="Example: muster sample my-model --prompt Once")
@@ -28,7 +29,7 @@ def sample(
     chat: Annotated[str | None, typer.Option(metavar="TEXT", help="Ask this, of a model trained on chat.")] = None,
     tokens: Annotated[int, typer.Option(min=1, max=4096, help="How many tokens to write.")] = TOKENS,
     temperature: Annotated[float, typer.Option(min=0, max=10, help="0 always takes the likeliest token.")] = 0.8,
-    seed: Annotated[int, typer.Option(min=0, help="The same seed writes the same text.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, max=SEED_MAX, help="The same seed writes the same text.")] = 0,
     as_json: AsJson = False,
 ) -> None:
     """Print text that the newest certified model writes."""
