@@ -117,8 +117,11 @@ def verify(
     """
     with reading(path):
         is_evidence = path.is_file()
+    wanted = None if invite is None else Invite.parse(invite).run_id
     if is_evidence:
-        told = _verdict(path, paths.data_directory(data))
+        if strict:
+            raise UsageError(f"--strict is about the certificates of an export, and {path} is evidence; leave it out")
+        told = _verdict(path, paths.data_directory(data), wanted)
         proof = f"proven by what is signed in {path}, run {told['run_id'][:12]}"
         tell(f"{told['guilty']} is guilty: {told['reason']} ({proof})", told, as_json)
         return
@@ -126,20 +129,25 @@ def verify(
     from peer.export.findings import as_plain_data, in_words
     from peer.export.verifier import verify_export
 
-    wanted = None if invite is None else Invite.parse(invite).run_id
     found = verify_export(path, KeyVerifier())
-    if wanted is not None and wanted != found.manifest.run_id:
-        raise LocalError(f"{path} is of another run than that of the invite: {found.manifest.run_id.hex()}")
+    _check_run(path, found.manifest.run_id, wanted)
     if strict and not found.from_founders:
         raise LocalError(f"the certificates in {path} do not lead back to the founders without a gap")
     tell(in_words(found, path), as_plain_data(found), as_json)
 
 
-def _verdict(path: Path, home: Path) -> dict[str, str]:
+def _check_run(path: Path, run_id: bytes, wanted: bytes | None) -> None:
+    """Raise LocalError if a run is wanted, and this is of another one."""
+    if wanted is not None and wanted != run_id:
+        raise LocalError(f"{path} is of another run than that of the invite: {run_id.hex()}")
+
+
+def _verdict(path: Path, home: Path, wanted: bytes | None) -> dict[str, str]:
     from peer.export.source import known_run
     from peer.rounds.verify_evidence import EvidenceCase
 
     case = EvidenceCase.read(path)
+    _check_run(path, case.run_id, wanted)
     guilt = case.judge(known_run(home, case.run_id.hex()))
     return {"guilty": guilt.peer, "reason": guilt.reason, "run_id": case.run_id.hex()}
 

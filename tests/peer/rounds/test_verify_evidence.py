@@ -9,6 +9,8 @@ import pytest
 
 from coordinator.trust.bans import Ban
 from coordinator.trust.evidence import Guilt, contradiction
+from dht.addresses import PeerAddress
+from dht.invite import Invite
 from dht.statement import Context, Statement, digest_of, make_statement
 from dht.wire import Wire
 from peer.cli import main
@@ -51,6 +53,22 @@ def test_evidence_names_the_guilty_and_why(tmp_path: Path, capsys: pytest.Captur
     told = json.loads(capsys.readouterr().out)
     assert told["guilty"] == KEYS[1].peer_id
     assert set(told) == {"guilty", "reason", "run_id"}
+
+
+def test_evidence_of_another_run_than_an_invites_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["verify", str(kept(tmp_path, vote("yes"), vote("no"))), "--data", str(tmp_path), "--invite"]
+    peer, run_id = KEYS[0].peer_id, RUN.manifest.run_id
+    there = (PeerAddress.parse(f"/ip4/127.0.0.1/tcp/9/p2p/{peer}"),)
+    assert main.run([*command, str(Invite(run_id, peer, there))], PYTHON) == 0
+    assert main.run([*command, str(Invite(bytes(32), peer, there))], PYTHON) == 1
+    assert f"is of another run than that of the invite: {run_id.hex()}" in capsys.readouterr().err
+    assert main.run([*command, "hello"], PYTHON) == 2
+
+
+def test_evidence_has_no_certificates_to_be_strict_about(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = kept(tmp_path, vote("yes"), vote("no"))
+    assert main.run(["verify", str(path), "--data", str(tmp_path), "--strict"], PYTHON) == 2
+    assert "is evidence; leave it out" in capsys.readouterr().err
 
 
 def test_evidence_that_proves_nothing_convicts_no_peer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
