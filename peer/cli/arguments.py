@@ -75,7 +75,7 @@ def device(text: str) -> str:
 def one_device(text: str) -> str:
     """Return the text if it names one device to evaluate on; raises UsageError."""
     if "," in device(text):
-        raise UsageError(f"--device {text} names several; a host evaluates on one")
+        raise UsageError(f"--device {text} names several; an evaluation takes place on one")
     return text
 
 

@@ -188,7 +188,7 @@ def evaluate(
     text: Annotated[list[str] | None, typer.Option(help="Files of your own to judge it on (repeatable).")] = None,
     corpus: Annotated[str, typer.Option(help="The run's text, where the run trains on files.")] = "",
     tokenizer: Annotated[str, typer.Option(help="The run's tokenizer.json, should there be no copy.")] = "",
-    device: Annotated[str, typer.Option(help="Where it computes: cpu, cuda or cuda:1.")] = "cpu",
+    device: Annotated[str, typer.Option(help="Where it computes: cpu, cuda, cuda:1 or auto.")] = "cpu",
     base: Base = "",
     as_json: AsJson = False,
 ) -> None:
@@ -201,7 +201,7 @@ def evaluate(
 
     if export is not None and data is not None:
         raise UsageError("name an export, or a peer's folder with --data, not both")
-    judge = _judge(export, data, run, arguments.device(device), base)
+    judge = _judge(export, data, run, arguments.one_device(device), base)
     files = LocalFiles(corpus, tokenizer, str(paths.token_cache()))
     if not text and judge.needs_files and not corpus:
         raise UsageError("this run trains on files: name its text with --corpus, or text of your own with --text")

@@ -28,7 +28,9 @@ from peer.data.windows import evaluation_windows, load_tokens, run_encoder, whol
 from peer.export.adapter_files import stored_name, weights_file
 from peer.export.model_files import TOKENIZER
 from peer.export.verifier import verify_export
+from peer.learner.devices import choose_devices
 from peer.learner.evaluation import FlatModel, window_losses
+from peer.learner.memory_estimate import evaluator_bytes
 from peer.machine.local_files import LocalFiles
 from peer.model.located import located
 from peer.numerics.fragments import gather
@@ -72,15 +74,19 @@ class Judge:
     def __init__(
         self, manifest: Manifest, anchors: list[Tensor], tokenizer: str, device: str = "cpu", base: str = ""
     ) -> None:
-        """`anchors` are float32[elements] per fragment; `tokenizer` is the path of the run's tokenizer, or empty."""
+        """`anchors` are float32[elements] per fragment; `tokenizer` is the path of the run's tokenizer, or empty.
+
+        `device` may be `auto`. Raises UsageError if it does not work.
+        """
         self._manifest = manifest
         if manifest.config.model.is_own:
             raise UsageError(
                 "the peers of this run brought the model's class themselves; evaluate it with a loop of yours"
             )
         self._tokenizer = tokenizer
-        self._device = device
-        self._flat = FlatModel(located(manifest.config, base), device)
+        config = located(manifest.config, base)
+        (self._device,), _ = choose_devices(device, lambda _: evaluator_bytes(config), 1.0)
+        self._flat = FlatModel(config, self._device)
         self._anchors = anchors
 
     @classmethod

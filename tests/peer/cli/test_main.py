@@ -198,6 +198,7 @@ def test_a_wrong_run_file_is_told_in_a_sentence(
         (["plan", "bandwidth", "--sites", "9" * 400], "--sites has to be at most 1000000000, not"),
         (["plan", "bandwidth", "--fragments", "9" * 400], "--fragments has to be at most 1000000000, not"),
         (["lab", "--set", "about.url=2026-11-30"], "about.url"),
+        (["eval", "/nowhere", "--device", "cpu,cpu"], "--device cpu,cpu names several"),
         (["pause", "now"], "muster pause takes no further argument; leave out: now; see: muster pause --help"),
     ],
 )

@@ -46,6 +46,15 @@ def test_the_standard_librarys_held_out_text_is_that_of_the_host(export: Path, c
     assert "not the one that the run began with" in str(found["note"])
 
 
+def test_the_device_is_chosen_as_for_a_host(
+    export: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert told(capsys, str(export), "--device", "auto") == told(capsys, str(export))
+    told(capsys, str(export), "--device", "cuda", code=2)
+    assert capsys.readouterr().err == "--device cuda: torch finds no GPU here; choose --device cpu, or auto\n"
+
+
 def test_text_of_ones_own_is_read_whole(export: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     (tmp_path / "mine.txt").write_text(TEXT)
     (tmp_path / "mine.jsonl").write_text(json.dumps({"text": TEXT.removesuffix("\n")}) + "\n\n")
