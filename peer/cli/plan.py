@@ -228,6 +228,8 @@ def swarm(
     from peer.plan.swarm_plan import PlanFile
 
     if mbit is not None:
+        if plot is not None:
+            raise UsageError("--plot draws the plan itself, and --mbit makes a table instead; leave out one of them")
         rows = reports.lines_table(PlanFile.load(config), config, _speeds(mbit))
         typer.echo(json.dumps(rows) if as_json else reports.as_markdown(rows))
         return

@@ -155,6 +155,7 @@ def test_a_plan_that_is_none_is_the_users(tmp_path, text, words) -> None:
         (f"{PLANS / 'homes.toml'} --mbit 20", "for plans with .local."),
         (f"{PLANS / 'shaped.toml'} --mbit fast", "no list of line speeds"),
         (f"{PLANS / 'shaped.toml'} --plot plot.pdf", ".html or a .png"),
+        (f"{PLANS / 'shaped.toml'} --mbit 100 --plot plot.html", "leave out one of them"),
     ],
 )
 def test_a_question_that_is_none_is_the_users(line, words) -> None:
