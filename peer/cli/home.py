@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import shutil
 import subprocess
@@ -110,8 +109,7 @@ def logs(
 
     path = paths.data_directory(data) / LOG_NAME
     try:
-        coming = following(path, threading.Event()) if follow else ()
-        for line in itertools.chain(newest_lines(path, lines), coming):
+        for line in following(path, threading.Event(), lines) if follow else newest_lines(path, lines):
             typer.echo(line if as_json else "\n".join(map(printable, in_words(line).splitlines())))
     except FileNotFoundError:
         raise LocalError(f"no peer has run here, there is no {path}; start one with: muster join INVITE") from None

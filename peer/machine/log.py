@@ -88,11 +88,15 @@ def configure(data_directory: Path, verbose: bool = False) -> None:
 
 def newest_lines(path: Path, count: int) -> list[str]:
     """Return the newest lines of a log, also from the file before it if needed; raises FileNotFoundError."""
-    lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+    return newest_of(path.read_text(encoding="utf-8", errors="replace").splitlines(), path, count)
+
+
+def newest_of(lines: list[str], path: Path, count: int) -> list[str]:
+    """Return the newest of these lines of the log at this path, also from the file before it if needed."""
     older = path.with_name(f"{path.name}.1")
     if len(lines) < count and older.exists():
         lines = older.read_text(encoding="utf-8", errors="replace").splitlines() + lines
-    return lines[-count:]
+    return lines[max(0, len(lines) - count) :]
 
 
 def silence_libraries() -> None:

@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
 
+from peer.machine.log import newest_of
+
 LOOK_SECONDS = 0.5
 DIGITS = 6  # significant digits of a fraction; more tell people nothing
 NOT_SHOWN = frozenset({"timestamp", "level", "event", "logger", "exception"})
@@ -34,12 +36,13 @@ def _short(value: object) -> str:
     return value if isinstance(value, str) else json.dumps(value)
 
 
-def following(path: Path, ended: threading.Event) -> Iterator[str]:
-    """Yield the lines added from now on until `ended` is set; follows the log into a new file."""
+def following(path: Path, ended: threading.Event, newest: int) -> Iterator[str]:
+    """Yield so many of the newest lines, then what is added until `ended` is set; follows the log into a new file."""
     file = path.open(encoding="utf-8", errors="replace")
     try:
-        file.seek(0, 2)
-        begun = ""
+        lines = file.read().splitlines(keepends=True)
+        begun = lines.pop() if lines and not lines[-1].endswith("\n") else ""
+        yield from newest_of([line.rstrip("\n") for line in lines], path, newest)
         while not ended.is_set():
             begun += file.readline()
             if begun.endswith("\n"):

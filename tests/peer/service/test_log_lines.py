@@ -55,4 +55,17 @@ def test_new_lines_come_also_after_the_log_has_begun_another_file(tmp_path: Path
     meanwhile = Meanwhile(
         lambda: add("one\ntw"), lambda: add("o\n"), begin_anew, lambda: add("four\n"), lambda: path.unlink()
     )
-    assert list(following(path, meanwhile)) == ["one", "two", "three", "four"]
+    assert list(following(path, meanwhile, 1)) == ["old", "one", "two", "three", "four"]
+
+
+def test_a_line_that_comes_while_the_newest_are_shown_is_shown_too(tmp_path: Path) -> None:
+    (tmp_path / "log.1").write_text("zero\n")
+    path = tmp_path / "log"
+    path.write_text("one\ntwo\nthr")
+    shown = []
+    for line in following(path, Meanwhile(), 3):
+        shown.append(line)
+        if line == "one":
+            with path.open("a") as file:
+                file.write("ee\nfour\n")
+    assert shown == ["zero", "one", "two", "three", "four"]
