@@ -111,6 +111,9 @@ def logs(
     try:
         for line in following(path, threading.Event(), lines) if follow else newest_lines(path, lines):
             typer.echo(line if as_json else "\n".join(map(printable, in_words(line).splitlines())))
+    except KeyboardInterrupt:
+        if not follow:
+            raise
     except FileNotFoundError:
         raise LocalError(f"no peer has run here, there is no {path}; start one with: muster join INVITE") from None
     except OSError as error:

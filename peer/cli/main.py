@@ -16,6 +16,7 @@ from peer.machine.exit_codes import EXIT_FAILED, EXIT_OK, EXIT_USAGE
 
 PYTHON_OLDEST = (3, 11)
 PYTHON_NEWEST = (3, 13)
+INTERRUPTED = 130  # what the parser of the command line makes of a KeyboardInterrupt in a command
 
 
 def main() -> None:
@@ -39,9 +40,11 @@ def run(arguments: list[str], python: tuple[int, int]) -> int:
 
         code = app(args=_without_label(arguments), prog_name="muster", standalone_mode=False)
         sys.stdout.flush()
+        if code == INTERRUPTED:
+            raise KeyboardInterrupt
         return code if isinstance(code, int) else EXIT_OK
     except KeyboardInterrupt:
-        return _complain("stopped before it had begun", EXIT_FAILED)
+        return _complain("stopped before it was done", EXIT_FAILED)
     except BrokenPipeError:  # the reader of our output has gone
         sys.stdout = None  # so that Python does not flush it once more at exit
         return EXIT_FAILED

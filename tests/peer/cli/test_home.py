@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 from typer.main import get_command
 
 from dht.addresses import PeerAddress
@@ -68,6 +69,22 @@ def test_a_running_peer_is_asked_and_its_refusal_told(tmp_path: Path, capsys: py
     assert "cpu_cores" in captured.err
     assert [one.changes for one in asked] == [("cpu_cores=2",), ("cpu_cores=many",)]
     assert PeerSettings.load(tmp_path).limits == Limits(cpu_cores=2)
+
+
+def test_following_a_log_ends_with_ctrl_c_and_is_no_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, shown = tmp_path / LOG_NAME, list[str]()
+    path.write_text("one\ntwo\n")
+
+    def show(line: str) -> None:
+        shown.append(line)
+        if line == "one":
+            path.write_text("one\ntwo\nthree\n")
+        elif line == "three":
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(typer, "echo", show)
+    assert main.run(["logs", "-f", "--data", str(tmp_path)], PYTHON) == 0
+    assert shown == ["one", "two", "three"]
 
 
 def test_a_log_is_for_people_and_for_scripts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

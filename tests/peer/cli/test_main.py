@@ -297,6 +297,17 @@ def test_a_bug_is_one_sentence_that_names_the_file_with_the_traceback(
     assert "surprise" in log
 
 
+def test_a_command_that_is_interrupted_says_so_with_a_documented_code(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cli_settings, "run_config", interrupted)
+    assert main.run(["swarm"], PYTHON) == 1
+    assert sentence(capsys) == "stopped before it was done"
+
+
 def test_a_library_that_is_missing_is_told(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "peer.swarm.run", None)
     assert main.run(["swarm"], PYTHON) == 1
