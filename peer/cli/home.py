@@ -133,6 +133,8 @@ def limits(
     directory = paths.data_directory(data)
     try:
         shown = control.limits(directory, change or ())
+    except control.StartingError:
+        raise  # it has read its limits already, so a changed file would count only for the start after this one
     except control.PeerNotRunningError:
         shown = _limits_at_rest(directory, change or ())
     changed = {key for key, _ in map(parse_change, change or ())}

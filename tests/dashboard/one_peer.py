@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from coordinator.views.control import Request
+from coordinator.views.control import Request, StartingError
 from coordinator.views.snapshot import FragmentStatus, PeerSnapshot
 from peer.machine.limits import PeerSettings
 from peer.machine.settings_file import keep_limits, shown
@@ -29,8 +29,11 @@ SNAPSHOT = PeerSnapshot(
 
 
 @contextmanager
-def running_peer(directory: Path, snapshot: PeerSnapshot = SNAPSHOT) -> Iterator[list[Request]]:
-    """Serve a real control socket that obeys commands; yields the list of requests, which grows."""
+def running_peer(directory: Path, snapshot: PeerSnapshot = SNAPSHOT, doing: str = "") -> Iterator[list[Request]]:
+    """Serve a real control socket that obeys commands; yields the list of requests, which grows.
+
+    If it is `doing` something, it is still starting and obeys none.
+    """
     asked: list[Request] = []
     state = snapshot.state
     started, loop = threading.Event(), asyncio.new_event_loop()
@@ -38,6 +41,8 @@ def running_peer(directory: Path, snapshot: PeerSnapshot = SNAPSHOT) -> Iterator
     async def answer(request: Request) -> Answer:
         nonlocal state
         asked.append(request)
+        if doing:
+            raise StartingError(doing)
         if request.command == "limits":
             limits = PeerSettings.load(directory).limits.changed(request.changes)
             if request.changes:

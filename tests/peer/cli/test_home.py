@@ -71,6 +71,13 @@ def test_a_running_peer_is_asked_and_its_refusal_told(tmp_path: Path, capsys: py
     assert PeerSettings.load(tmp_path).limits == Limits(cpu_cores=2)
 
 
+def test_limits_stay_while_a_peer_starts_that_has_read_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with running_peer(tmp_path, doing="tokenizes the text"):
+        assert main.run(["limits", "--data", str(tmp_path), "upload_mbit=2"], PYTHON) == 1
+    assert capsys.readouterr().err == "the peer here is still starting: it tokenizes the text\n"
+    assert PeerSettings.load(tmp_path).limits == Limits()
+
+
 def test_following_a_log_ends_with_ctrl_c_and_is_no_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path, shown = tmp_path / LOG_NAME, list[str]()
     path.write_text("one\ntwo\n")
