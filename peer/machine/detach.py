@@ -8,10 +8,11 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from coordinator.views.control import snapshot
+from coordinator.views.control import PeerNotRunningError, UnreadyError, snapshot
 from dht.errors import LocalError, MusterError, UsageError
 
 CONSOLE_NAME = "console.log"
+CONSOLE_BYTES_MAX = 4 << 20  # a longer file begins anew with the next peer
 START_SECONDS_MAX = 300.0  # imports take long on a small machine
 POLL_SECONDS = 0.3
 LAST_OUTPUT_BYTES = 2000
@@ -20,12 +21,18 @@ LAST_OUTPUT_BYTES = 2000
 def start_detached(arguments: Sequence[str], line: str, data_directory: Path) -> int:
     """Run `muster ARGUMENTS` with `line` as its input; return its process id once it answers.
 
-    Raises UsageError or LocalError with the process' own message if it ends instead, LocalError if it takes too long.
+    Raises UsageError or LocalError with the process' own message if it ends instead, or if a peer is there already;
+    LocalError if it takes too long.
     """
     console = data_directory / CONSOLE_NAME
+    _refuse_second(data_directory)
     try:
         data_directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with console.open("wb") as output:
+        with console.open("ab") as output:
+            if output.tell() > CONSOLE_BYTES_MAX:
+                output.truncate(0)
+                output.seek(0)
+            begins = output.tell()
             process = subprocess.Popen(
                 [sys.executable, "-m", "peer.cli", *arguments],
                 stdin=subprocess.PIPE,
@@ -41,13 +48,26 @@ def start_detached(arguments: Sequence[str], line: str, data_directory: Path) ->
     for _ in range(int(START_SECONDS_MAX / POLL_SECONDS)):
         with suppress(subprocess.TimeoutExpired):
             code = process.wait(POLL_SECONDS)
-            raise (UsageError if code == 2 else LocalError)(_last_output(console, code))
+            raise (UsageError if code == 2 else LocalError)(_last_output(console, begins, code))
         with suppress(MusterError):
             if snapshot(data_directory).pid == process.pid:  # and not another peer with this folder
                 return process.pid
     raise LocalError(f"the peer has not begun within {START_SECONDS_MAX:g} seconds; see {console} and `muster logs`")
 
 
-def _last_output(console: Path, code: int) -> str:
-    lines = console.read_bytes()[-LAST_OUTPUT_BYTES:].decode(errors="replace").strip().splitlines()
+def _refuse_second(data_directory: Path) -> None:
+    """Raise UsageError if a peer runs with this folder, or what `snapshot` raises if it starts, ends or is silent."""
+    try:
+        snapshot(data_directory)
+    except UnreadyError:
+        raise
+    except PeerNotRunningError:
+        return
+    raise UsageError(f"another muster process already runs with data directory {data_directory}; stop it first")
+
+
+def _last_output(console: Path, begins: int, code: int) -> str:
+    """Return the last line from this byte of the file on, or the exit code if there is none."""
+    said = console.read_bytes()[begins:][-LAST_OUTPUT_BYTES:]
+    lines = said.decode(errors="replace").strip().splitlines()
     return lines[-1] if lines else f"the peer ended with exit code {code}"

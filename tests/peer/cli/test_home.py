@@ -17,6 +17,7 @@ from dht.identity import Identity
 from dht.invite import Invite
 from peer.cli import arguments, main
 from peer.cli.commands import app
+from peer.machine import detach
 from peer.machine.detach import CONSOLE_NAME, start_detached
 from peer.machine.limits import Limits, PeerSettings
 from peer.machine.log import LOG_NAME
@@ -221,3 +222,35 @@ def test_a_peer_in_the_background_that_cannot_begin_is_told_in_its_words(tmp_pat
     with pytest.raises(UsageError, match="this is not an invite"):
         start_detached(["join", "-", "--yes", "--data", str(tmp_path)], "hello", tmp_path)
     assert "this is not an invite" in (tmp_path / CONSOLE_NAME).read_text()
+
+
+@pytest.mark.parametrize(
+    ("doing", "error", "words"),
+    [("", UsageError, "already runs with data directory"), ("reads its text", LocalError, "still starting")],
+)
+def test_a_second_peer_in_the_background_leaves_the_output_of_the_first(
+    tmp_path: Path, doing: str, error: type[Exception], words: str
+) -> None:
+    (tmp_path / CONSOLE_NAME).write_text("the first\n")
+    with running_peer(tmp_path, doing=doing) as asked, pytest.raises(error, match=words):
+        start_detached(["join", "-", "--yes", "--data", str(tmp_path)], "hello", tmp_path)
+    assert (tmp_path / CONSOLE_NAME).read_text() == "the first\n"
+    assert [one.command for one in asked] == ["status"]
+
+
+def test_what_a_peer_in_the_background_prints_comes_after_what_was_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    console = tmp_path / CONSOLE_NAME
+    console.write_text("the last run\n")
+    (tmp_path / LOG_NAME).touch()
+    with pytest.raises(LocalError, match="the peer ended with exit code 0"):  # and not the last line of the last run
+        start_detached(["logs", "--data", str(tmp_path)], "", tmp_path)
+    assert console.read_text() == "the last run\n"
+    with pytest.raises(LocalError, match="protocol"):
+        start_detached(["version"], "", tmp_path)
+    assert console.read_text().startswith("the last run\nmuster ")
+    monkeypatch.setattr(detach, "CONSOLE_BYTES_MAX", 3)
+    with pytest.raises(LocalError, match="protocol"):
+        start_detached(["version"], "", tmp_path)
+    assert console.read_text().startswith("muster ")
