@@ -188,9 +188,11 @@ def _detach(context: typer.Context, invite: str, data_directory: Path) -> None:
     from peer.machine.detach import start_detached
 
     words = ["join", "-", "--yes", *given_options(context, without=("yes", "detach"))]
-    pid = start_detached(words, _given(invite).strip(), data_directory)
+    peer = start_detached(words, _given(invite).strip(), data_directory)
+    unready = f" ({peer.unready})" if peer.unready else ""
     typer.echo(
-        f"it runs as process {pid}; look at it with `muster status` and `muster logs`, end it with `muster stop`"
+        f"it runs as process {peer.pid}{unready}; look at it with `muster status` and `muster logs`, "
+        "end it with `muster stop`"
     )
 
 

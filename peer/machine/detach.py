@@ -6,23 +6,33 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
-from coordinator.views.control import PeerNotRunningError, UnreadyError, snapshot
+from coordinator.views.control import PeerNotRunningError, StartingError, UnreadyError, snapshot
 from dht.errors import LocalError, MusterError, UsageError
 
 CONSOLE_NAME = "console.log"
 CONSOLE_BYTES_MAX = 4 << 20  # a longer file begins anew with the next peer
 START_SECONDS_MAX = 300.0  # imports take long on a small machine
+END_SECONDS_MAX = 20.0
 POLL_SECONDS = 0.3
 LAST_OUTPUT_BYTES = 2000
 
 
-def start_detached(arguments: Sequence[str], line: str, data_directory: Path) -> int:
-    """Run `muster ARGUMENTS` with `line` as its input; return its process id once it answers.
+@dataclass(frozen=True, slots=True)
+class Detached:
+    """A peer in the background. `unready` is a sentence about what it still does; empty if it answers."""
+
+    pid: int
+    unready: str = ""
+
+
+def start_detached(arguments: Sequence[str], line: str, data_directory: Path) -> Detached:
+    """Run `muster ARGUMENTS` with `line` as its input; return once it answers, or takes long and says what it does.
 
     Raises UsageError or LocalError with the process' own message if it ends instead, or if a peer is there already;
-    LocalError if it takes too long.
+    LocalError if it says nothing for too long, and ends it.
     """
     console = data_directory / CONSOLE_NAME
     _refuse_second(data_directory)
@@ -45,13 +55,19 @@ def start_detached(arguments: Sequence[str], line: str, data_directory: Path) ->
     assert process.stdin is not None
     with suppress(OSError), process.stdin:
         process.stdin.write(line.encode() + b"\n")
+    unready = ""
     for _ in range(int(START_SECONDS_MAX / POLL_SECONDS)):
         with suppress(subprocess.TimeoutExpired):
             code = process.wait(POLL_SECONDS)
             raise (UsageError if code == 2 else LocalError)(_last_output(console, begins, code))
-        with suppress(MusterError):
+        try:
             if snapshot(data_directory).pid == process.pid:  # and not another peer with this folder
-                return process.pid
+                return Detached(process.pid)
+        except MusterError as error:
+            unready = str(error) if isinstance(error, StartingError) else ""
+    if unready:
+        return Detached(process.pid, unready)
+    _end(process)
     raise LocalError(f"the peer has not begun within {START_SECONDS_MAX:g} seconds; see {console} and `muster logs`")
 
 
@@ -64,6 +80,15 @@ def _refuse_second(data_directory: Path) -> None:
     except PeerNotRunningError:
         return
     raise UsageError(f"another muster process already runs with data directory {data_directory}; stop it first")
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """End this process, by force if it takes too long."""
+    process.terminate()
+    try:
+        process.wait(END_SECONDS_MAX)
+    except subprocess.TimeoutExpired:
+        process.kill()
 
 
 def _last_output(console: Path, begins: int, code: int) -> str:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shlex
+import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ import pytest
 import typer
 from typer.main import get_command
 
+from coordinator.views.control import PeerNotRunningError, StartingError
 from dht.addresses import PeerAddress
 from dht.errors import LocalError, UsageError
 from dht.identity import Identity
@@ -18,7 +21,7 @@ from dht.invite import Invite
 from peer.cli import arguments, main
 from peer.cli.commands import app
 from peer.machine import detach
-from peer.machine.detach import CONSOLE_NAME, start_detached
+from peer.machine.detach import CONSOLE_NAME, Detached, start_detached
 from peer.machine.limits import Limits, PeerSettings
 from peer.machine.log import LOG_NAME
 from peer.service.systemd import Unit, write_unit
@@ -254,3 +257,51 @@ def test_what_a_peer_in_the_background_prints_comes_after_what_was_there(
     with pytest.raises(LocalError, match="protocol"):
         start_detached(["version"], "", tmp_path)
     assert console.read_text().startswith("muster ")
+
+
+class Recorded(subprocess.Popen[bytes]):
+    """A process that the tests end, whatever becomes of it."""
+
+    found: list[Recorded]
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.found.append(self)
+
+
+@pytest.fixture
+def processes(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Recorded]]:
+    """The processes that begin in a test; a peer in the background begins for less than a second here."""
+    monkeypatch.setattr(Recorded, "found", [], raising=False)
+    monkeypatch.setattr(subprocess, "Popen", Recorded)
+    monkeypatch.setattr(detach, "START_SECONDS_MAX", 3 * detach.POLL_SECONDS)
+    yield Recorded.found
+    for process in Recorded.found:
+        process.kill()
+        process.wait()
+
+
+def test_a_peer_in_the_background_that_starts_slowly_is_left_to_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, processes: list[Recorded]
+) -> None:
+    said = iter(
+        [PeerNotRunningError("no peer"), PeerNotRunningError("no peer"), *2 * [StartingError("reads its text")]]
+    )
+
+    def snapshot(_: Path) -> None:
+        raise next(said)
+
+    monkeypatch.setattr(detach, "snapshot", snapshot)
+    (tmp_path / LOG_NAME).touch()
+    found = start_detached(["logs", "-f", "--data", str(tmp_path)], "", tmp_path)
+    (process,) = processes
+    assert found == Detached(process.pid, "the peer here is still starting: it reads its text")
+    assert process.poll() is None
+
+
+def test_a_peer_in_the_background_that_stays_silent_is_ended(tmp_path: Path, processes: list[Recorded]) -> None:
+    (tmp_path / LOG_NAME).touch()
+    with pytest.raises(LocalError, match="has not begun within"):
+        start_detached(["logs", "-f", "--data", str(tmp_path)], "", tmp_path)
+    (process,) = processes
+    assert process.returncode is not None
