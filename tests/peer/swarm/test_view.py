@@ -19,6 +19,7 @@ from peer.service.status_text import status_line, status_page
 from peer.swarm.report import disagreement, report_of
 from peer.swarm.view import LiveSwarm, PlainLines, picture, plain_line, summary
 from peer.swarm.watch import SwarmWatch
+from tests.checkout import ROOT
 
 WIDTH, HEIGHT = 80, 50
 
@@ -201,7 +202,9 @@ def test_a_peer_describes_itself() -> None:
     words = "today     trained for 10 min, sent 3.0 MB, received 0 B; its hours begin in 90 min"
     assert words in status_page(busy.model_copy(update={"day": day}))
     alone = learner.model_copy(update={"dialable": False})
-    assert "nobody gets through" in status_page(alone)
+    (reach,) = (line for line in status_page(alone).splitlines() if line.startswith("reach "))
+    explained = (ROOT / "docs/how-to/troubleshoot.md").read_text(encoding="utf-8")
+    assert f"\n| {reach.removeprefix('reach').strip().removesuffix(': muster doctor')} | " in explained
     assert "nobody gets through" not in status_page(learner)
     warm = learner.model_copy(update={"celsius": 71.4, "gpu_watts": 318.2})
     slow = learner.model_copy(update={"late": "a step takes 3 s here"})
