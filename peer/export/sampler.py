@@ -9,12 +9,15 @@ from typing import Any
 
 import torch
 
+from coordinator.run.data_spec import NO_TOKEN
 from dht.errors import UsageError
 from peer.data.chat import USER, ChatFormat
+from peer.data.special_tokens import special_tokens
 from peer.data.windows import BYTE_VOCABULARY
 from peer.export.adapter_files import ADAPTER_CONFIG
-from peer.export.merged import load_adapted
-from peer.export.model_files import CONFIG
+from peer.export.merged import ADAPTER_FOLDER, load_adapted
+from peer.export.model_files import CONFIG, TOKENIZER
+from peer.export.source import manifest_of_export
 from peer.learner.evaluation import following_tokens
 from peer.model.base import base_folder
 from peer.model.given import read_model
@@ -22,10 +25,14 @@ from peer.model.given import read_model
 
 @dataclass(frozen=True, slots=True)
 class Sampler:
-    """A model and its tokenizer; without a tokenizer its tokens are bytes."""
+    """A model and its tokenizer; without a tokenizer its tokens are bytes.
+
+    `begin` is the token that documents of its run begin with, if any.
+    """
 
     model: Any
     tokenizer: Any | None
+    begin: int | None = None
 
     @classmethod
     def load(cls, folder: Path, base: str = "") -> Sampler:
@@ -46,21 +53,25 @@ class Sampler:
         except (OSError, ValueError) as error:
             reason = str(error).splitlines()[0]
             raise UsageError(f"{folder} holds no model that can write text: {reason}") from None
-        if (folder / "tokenizer.json").exists():
-            return cls(model, AutoTokenizer.from_pretrained(folder, local_files_only=True))
+        begin = _begin_token(folder)
+        if (folder / TOKENIZER).exists():
+            return cls(model, AutoTokenizer.from_pretrained(folder, local_files_only=True), begin)
         if model.config.vocab_size != BYTE_VOCABULARY:
             raise UsageError(f"{folder} has no tokenizer, so its model's tokens cannot be read as text")
-        return cls(model, None)
+        return cls(model, None, begin)
 
     def write(self, prompt: str, tokens: int, temperature: float, seed: int) -> str:
         """Continue the prompt by at most so many tokens, or to the end token; the same seed gives the same text."""
-        given = self._encode(prompt)
+        begin = [] if self.begin is None else [self.begin]
+        given = [*begin, *self._encode(prompt)]
+        if not given:
+            raise UsageError("the prompt is empty; give at least one character with --prompt")
         context = getattr(self.model.config, "max_position_embeddings", None) or len(given) + tokens
         generator = torch.Generator().manual_seed(seed)
         end = None if self.tokenizer is None else self.tokenizer.eos_token_id
         following = following_tokens(self.model, given, generator, context, temperature)
         found = takewhile(lambda token: token != end, islice(following, tokens))
-        return self._decode([*given, *found])
+        return self._decode([*given[len(begin) :], *found])
 
     def answer(self, question: str, tokens: int, temperature: float, seed: int) -> str:
         """Return the model's answer, asked in its chat template; raises UsageError if it has none."""
@@ -85,14 +96,21 @@ class Sampler:
 
     def _encode(self, text: str) -> list[int]:
         if self.tokenizer is None:
-            found = list(text.encode(errors="replace"))
-        else:
-            found = list(self.tokenizer(text)["input_ids"])
-        if not found:
-            raise UsageError("the prompt is empty; give at least one character with --prompt")
-        return found
+            return list(text.encode(errors="replace"))
+        return list(self.tokenizer(text, add_special_tokens=False)["input_ids"])
 
     def _decode(self, tokens: list[int]) -> str:
         if self.tokenizer is None:
             return bytes(tokens).decode(errors="replace")
         return str(self.tokenizer.decode(tokens, skip_special_tokens=True))
+
+
+def _begin_token(folder: Path) -> int | None:
+    """Return the token that documents of this folder's run begin with, or of its tokenizer if no run is known."""
+    for place in (folder, folder / ADAPTER_FOLDER):
+        manifest = manifest_of_export(place)
+        if manifest is not None:
+            begin = manifest.config.data.begin_token
+            return None if begin == NO_TOKEN else begin
+    path = folder / TOKENIZER
+    return special_tokens(path.read_bytes(), str(path))[0] if path.exists() else None

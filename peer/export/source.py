@@ -82,11 +82,17 @@ def own_base(data_directory: Path, manifest: Manifest, given: str) -> str:
 
 def base_of_export(folder: Path, data_directory: Path, given: str) -> str:
     """Return the base as `own_base` does, for the run of this export; `given` if its manifest cannot be read."""
+    manifest = manifest_of_export(folder)
+    return given if manifest is None else own_base(data_directory, manifest, given)
+
+
+def manifest_of_export(folder: Path) -> Manifest | None:
+    """Return this folder's manifest, not verified; None if it cannot be read. Raises UsageError if it is too new."""
     try:
         data = (folder / MANIFEST).read_bytes()
-        return own_base(data_directory, read_manifest(data, run_id_of(data)), given)
+        return read_manifest(data, run_id_of(data))
     except (OSError, PeerError):
-        return given
+        return None
 
 
 def _credit(folder: Path, manifest: Manifest, rules: Rules, captured: Captured) -> CreditReport:

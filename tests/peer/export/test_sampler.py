@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import ApertusConfig, AutoModelForCausalLM, LlamaConfig
 
+import peer.export.sampler as sampler_module
+from coordinator.run.data_spec import NO_TOKEN, DataSpec
 from dht.errors import UsageError
-from peer.export.listing import WEIGHTS
+from peer.data.text_codec import run_text_codec
+from peer.export.listing import MANIFEST, WEIGHTS
 from peer.export.sampler import Sampler
 from peer.model.buffers import kept_buffers
+from tests.peer.exporting import CONFIG, CertifiedRun
+
+WORDS = ("[UNK]", "[CLS]", "[SEP]", "The", "cat", "sat")
 
 
 def saved(folder: Path, vocabulary: int = 256) -> Path:
@@ -76,3 +86,67 @@ def test_buffers_that_a_folder_lacks_are_not_what_the_memory_holds(tmp_path: Pat
     found = kept_buffers(Sampler.load(tmp_path).model)
     assert len(buffers) == 2
     assert all(torch.equal(value, found[name]) for name, value in buffers.items())
+
+
+@pytest.fixture(scope="module")
+def template_tokenizer() -> bytes:
+    """Return a tokenizer whose template puts a token before and after every text."""
+    made = Tokenizer(models.WordLevel({word: number for number, word in enumerate(WORDS)}, unk_token="[UNK]"))
+    made.pre_tokenizer = pre_tokenizers.Whitespace()
+    made.add_special_tokens(list(WORDS[:3]))
+    made.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 1), ("[SEP]", 2)]
+    )
+    return made.to_str().encode()
+
+
+def exported(folder: Path, tokenizer: bytes | None, **data: Any) -> CertifiedRun:
+    """Write an export of a run with these settings under [data]."""
+    sha = "" if tokenizer is None else hashlib.sha256(tokenizer).hexdigest()
+    spec = DataSpec(source="text", context_tokens=16, tokenizer_sha256=sha, **data)
+    run = CertifiedRun(CONFIG.model_copy(update={"data": spec}), tokenizer=tokenizer).advance(1)
+    run.write(folder)
+    return run
+
+
+def scripted(monkeypatch: pytest.MonkeyPatch, following: list[int]) -> list[list[int]]:
+    """Have every model write these tokens; returns the list of prompts, to which each new one is added."""
+    prompts: list[list[int]] = []
+
+    def write(model: Any, given: list[int], *_: Any) -> Iterator[int]:
+        prompts.append(given)
+        return iter(following)
+
+    monkeypatch.setattr(sampler_module, "following_tokens", write)
+    return prompts
+
+
+@pytest.mark.parametrize("begin", [1, NO_TOKEN, None])
+def test_a_prompt_has_the_tokens_that_a_document_of_its_run_begins_with(
+    begin: int | None, template_tokenizer: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = exported(tmp_path / "export", template_tokenizer, begin_token=begin, end_token=2)
+    words = run_text_codec(run.config, template_tokenizer)
+    assert words is not None
+    prompts = scripted(monkeypatch, [5, 2])
+    sampler = Sampler.load(tmp_path / "export")
+    assert sampler.write("The cat", 9, 0.0, seed=0) == "The cat sat"
+    assert prompts == [words.encode("The cat")]
+
+
+def test_a_folder_without_a_run_begins_prompts_as_its_tokenizer_does(
+    template_tokenizer: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    exported(tmp_path / "export", template_tokenizer, begin_token=1, end_token=2)
+    (tmp_path / "export" / MANIFEST).unlink()
+    prompts = scripted(monkeypatch, [5, 2])
+    sampler = Sampler.load(tmp_path / "export")
+    assert [sampler.write(one, 9, 0.0, seed=0) for one in ("The cat", "")] == ["The cat sat", "sat"]
+    assert prompts == [[1, 3, 4], [1]]
+
+
+def test_a_prompt_of_bytes_begins_with_its_runs_byte(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    exported(tmp_path / "export", None, begin_token=0)
+    prompts = scripted(monkeypatch, list(b"bc"))
+    assert Sampler.load(tmp_path / "export").write("a", 9, 0.0, seed=0) == "abc"
+    assert prompts == [[0, *b"a"]]
