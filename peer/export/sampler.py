@@ -27,12 +27,13 @@ from peer.model.given import read_model
 class Sampler:
     """A model and its tokenizer; without a tokenizer its tokens are bytes.
 
-    `begin` is the token that documents of its run begin with, if any.
+    `begin` and `end` are the tokens around each document of its run, if it has any.
     """
 
     model: Any
     tokenizer: Any | None
     begin: int | None = None
+    end: int | None = None
 
     @classmethod
     def load(cls, folder: Path, base: str = "") -> Sampler:
@@ -53,12 +54,12 @@ class Sampler:
         except (OSError, ValueError) as error:
             reason = str(error).splitlines()[0]
             raise UsageError(f"{folder} holds no model that can write text: {reason}") from None
-        begin = _begin_token(folder)
+        begin, end = _document_tokens(folder)
         if (folder / TOKENIZER).exists():
-            return cls(model, AutoTokenizer.from_pretrained(folder, local_files_only=True), begin)
+            return cls(model, AutoTokenizer.from_pretrained(folder, local_files_only=True), begin, end)
         if model.config.vocab_size != BYTE_VOCABULARY:
             raise UsageError(f"{folder} has no tokenizer, so its model's tokens cannot be read as text")
-        return cls(model, None, begin)
+        return cls(model, None, begin, end)
 
     def write(self, prompt: str, tokens: int, temperature: float, seed: int) -> str:
         """Continue the prompt by at most so many tokens, or to the end token; the same seed gives the same text."""
@@ -68,9 +69,9 @@ class Sampler:
             raise UsageError("the prompt is empty; give at least one character with --prompt")
         context = getattr(self.model.config, "max_position_embeddings", None) or len(given) + tokens
         generator = torch.Generator().manual_seed(seed)
-        end = None if self.tokenizer is None else self.tokenizer.eos_token_id
+        ends = self._ends()
         following = following_tokens(self.model, given, generator, context, temperature)
-        found = takewhile(lambda token: token != end, islice(following, tokens))
+        found = takewhile(lambda token: token not in ends, islice(following, tokens))
         return self._decode([*given[len(begin) :], *found])
 
     def answer(self, question: str, tokens: int, temperature: float, seed: int) -> str:
@@ -86,13 +87,25 @@ class Sampler:
             torch.Generator().manual_seed(seed),
             ChatFormat(tokenizer.chat_template).answer_end().rstrip() or "\n",
         )
+        ends = self._ends()
         found: list[int] = []
         for token in islice(following_tokens(self.model, given, generator, context, temperature), tokens):
+            if token in ends:
+                break
             found.append(token)
             said = str(tokenizer.decode(found))
-            if token == tokenizer.eos_token_id or end in said:
+            if end in said:
                 return said.partition(end)[0]
         return self._decode(found)
+
+    def _ends(self) -> frozenset[int | None]:
+        """Return the tokens that end a text: the run's, the tokenizer's, and those at which `transformers` stops."""
+        generation = getattr(self.model, "generation_config", None)
+        stops = getattr(generation, "eos_token_id", None)
+        if stops is None:
+            stops = getattr(self.model.config, "eos_token_id", None)
+        own = None if self.tokenizer is None else self.tokenizer.eos_token_id
+        return frozenset((self.end, own, *(stops if isinstance(stops, (list, tuple)) else (stops,))))
 
     def _encode(self, text: str) -> list[int]:
         if self.tokenizer is None:
@@ -105,12 +118,13 @@ class Sampler:
         return str(self.tokenizer.decode(tokens, skip_special_tokens=True))
 
 
-def _begin_token(folder: Path) -> int | None:
-    """Return the token that documents of this folder's run begin with, or of its tokenizer if no run is known."""
+def _document_tokens(folder: Path) -> tuple[int | None, int | None]:
+    """Return the tokens around documents of this folder's run, or those of its tokenizer if no run is known."""
     for place in (folder, folder / ADAPTER_FOLDER):
         manifest = manifest_of_export(place)
         if manifest is not None:
-            begin = manifest.config.data.begin_token
-            return None if begin == NO_TOKEN else begin
+            data = manifest.config.data
+            begin, end = (None if one == NO_TOKEN else one for one in (data.begin_token, data.end_token))
+            return begin, end
     path = folder / TOKENIZER
-    return special_tokens(path.read_bytes(), str(path))[0] if path.exists() else None
+    return special_tokens(path.read_bytes(), str(path)) if path.exists() else (None, None)

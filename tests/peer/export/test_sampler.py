@@ -150,3 +150,44 @@ def test_a_prompt_of_bytes_begins_with_its_runs_byte(tmp_path: Path, monkeypatch
     prompts = scripted(monkeypatch, list(b"bc"))
     assert Sampler.load(tmp_path / "export").write("a", 9, 0.0, seed=0) == "abc"
     assert prompts == [[0, *b"a"]]
+
+
+@pytest.mark.parametrize("kept", ["config.json", MANIFEST])
+def test_text_ends_with_a_byte_that_ends_documents_of_its_run(
+    kept: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    exported(tmp_path / "export", None, end_token=0)
+    if kept != MANIFEST:
+        (tmp_path / "export" / MANIFEST).unlink()
+    scripted(monkeypatch, list(b"b\0New"))
+    sampler = Sampler.load(tmp_path / "export")
+    if kept == MANIFEST:
+        sampler.model.generation_config.eos_token_id = sampler.model.config.eos_token_id = None
+    assert sampler.tokenizer is not None
+    assert sampler.tokenizer.eos_token_id is None
+    assert sampler.write("a", 9, 0.0, seed=0) == "ab"
+
+
+def test_text_ends_with_an_end_token_that_is_not_marked_special(
+    template_tokenizer: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    exported(tmp_path / "export", template_tokenizer, end_token=5)
+    scripted(monkeypatch, [4, 5, 3])
+    assert Sampler.load(tmp_path / "export").write("The", 9, 0.0, seed=0) == "The cat"
+
+
+@pytest.mark.parametrize("ends", [ord("c"), [0, ord("c")]])
+def test_text_ends_where_transformers_would_stop(
+    ends: int | list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sampler = Sampler.load(saved(tmp_path))
+    sampler.model.generation_config.eos_token_id = ends
+    scripted(monkeypatch, list(b"bcd"))
+    assert sampler.write("a", 9, 0.0, seed=0) == "ab"
+
+
+def test_an_answer_ends_with_the_end_token_of_its_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    template = "{% for message in messages %}{{ message.content }}|{% endfor %}"
+    exported(tmp_path / "export", None, end_token=0, chat_template=template)
+    scripted(monkeypatch, list(b"Yes\0No"))
+    assert Sampler.load(tmp_path / "export").answer("Well?", 9, 0.0, seed=0) == "Yes"
