@@ -11,7 +11,7 @@ import numpy as np
 
 from coordinator.views import quantity
 from dht.errors import UsageError
-from dht.units import DAY_SECONDS, HOUR_SECONDS
+from dht.units import DAY_SECONDS, GIGABYTE_BYTES, HOUR_SECONDS
 from peer.plan.advice import Advice, advise
 from peer.plan.alternatives import ClosedFormInputs, alternatives
 from peer.plan.cost import Workload
@@ -37,6 +37,14 @@ class PlanReport:
     configured: Prediction
     advice: Advice
     advised: Prediction
+    gpu_gigabytes: float | None = None
+
+    @property
+    def gpu_bytes_left(self) -> float | None:
+        """What the learner leaves of the smallest peer's GPU for activations, below 0 if it does not fit."""
+        if self.gpu_gigabytes is None:
+            return None
+        return self.gpu_gigabytes * GIGABYTE_BYTES - self.configured.learner_bytes
 
 
 def report_of(plan: PlanFile, path: Path) -> PlanReport:
@@ -45,7 +53,9 @@ def report_of(plan: PlanFile, path: Path) -> PlanReport:
     scenario, configured = _predicted(plan, path, work)
     advice = advise(work, scenario.population, configured.uptime * len(scenario.population))
     _, advised = _predicted(plan, path, advice.work)
-    return PlanReport(path.stem, work, scenario, plan.seed, plan.hostile_share, configured, advice, advised)
+    return PlanReport(
+        path.stem, work, scenario, plan.seed, plan.hostile_share, configured, advice, advised, plan.gpu_gigabytes
+    )
 
 
 def _predicted(plan: PlanFile, path: Path, work: Workload) -> tuple[Scenario, Prediction]:
@@ -64,6 +74,7 @@ def as_json(report: PlanReport) -> dict[str, Any]:
         "peers": len(report.scenario.population),
         "settings": _settings(report.work),
         **report.configured.as_json(),
+        "gpu_bytes_left": report.gpu_bytes_left,
         "left_out": list(report.scenario.left_out),
         "recommended": {
             **_settings(report.advice.work),
@@ -101,6 +112,7 @@ def text(report: PlanReport) -> str:
         *_table(report),
         "",
         _verdict(report),
+        *_room(report),
         "",
         "Recommended:",
         *(f"* {reason}" for reason in report.advice.reasons),
@@ -172,6 +184,17 @@ def _verdict(report: PlanReport) -> str:
             f"Only {found.certified_share:.0%} of all work is certified: the rest comes too late, or its group is void."
         )
     return "As configured the swarm keeps up."
+
+
+def _room(report: PlanReport) -> tuple[str, ...]:
+    """Say whether the learner fits into the GPU that the plan names."""
+    left = report.gpu_bytes_left
+    if left is None:
+        return ()
+    whose, needed = f"a GPU of {report.gpu_gigabytes:g} GB", quantity.size(report.configured.learner_bytes)
+    if left < 0:
+        return (f"The learner does not fit into {whose}: it takes {needed} without activations.",)
+    return (f"Of {whose} the learner leaves {quantity.size(left)} for activations.",)
 
 
 def _beside(report: PlanReport) -> list[str]:

@@ -16,7 +16,7 @@ from peer.plan.population import Absence, Crowd, Cut, Lines, Population, Session
 from peer.plan.prediction import Prediction, predict, warmup_seconds
 from peer.plan.scenario import Scenario
 from peer.plan.swarm_plan import PlanFile
-from peer.plan.swarm_report import PlanReport, lines_table, report_of
+from peer.plan.swarm_report import PlanReport, as_json, lines_table, report_of, text
 from tests.checkout import ROOT
 
 PLANS = ROOT / "examples/plan"
@@ -213,3 +213,17 @@ def test_a_plan_reads_a_run_file_as_every_command_does(tmp_path: Path) -> None:
     path.write_text('run = "run.toml"\n[pace]\ngrace = 0.75\n[local]\npeers = 4\nstep_seconds = 1.0\n')
     pace = PlanFile.load(path).workload(path).pace
     assert (pace.fragments, pace.steps_per_version, pace.grace_share) == (4, 12, 0.75)
+
+
+@pytest.mark.parametrize(
+    ("gigabytes", "words"), [(1.0, "does not fit into a GPU of 1 GB"), (24.0, "Of a GPU of 24 GB")]
+)
+def test_a_plan_says_whether_a_learner_fits_into_the_gpu(tmp_path: Path, gigabytes: float, words: str) -> None:
+    path = tmp_path / "plan.toml"
+    plan = "parameters = 1e9\nhours = 0.05\n[local]\npeers = 4\nstep_seconds = 1.0\n"
+    path.write_text(f"gpu_gigabytes = {gigabytes}\n{plan}")
+    report = report_of(PlanFile.load(path), path)
+    assert words in text(report)
+    assert as_json(report)["gpu_bytes_left"] == gigabytes * 1e9 - report.configured.learner_bytes
+    path.write_text(plan)
+    assert "GPU" not in text(report_of(PlanFile.load(path), path))
