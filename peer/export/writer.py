@@ -65,7 +65,7 @@ def check_target(target: Path) -> None:
     """Raise UsageError unless the target is absent or an empty folder."""
     with reading(target):
         is_new = not target.is_symlink() and (not target.exists() or (target.is_dir() and not any(target.iterdir())))
-    if not is_new:
+    if not (is_new and target.name):  # nothing can be renamed to "."
         raise UsageError(f"{target} exists already; name a new folder")
 
 

@@ -351,6 +351,9 @@ def test_files_there_are_not_overwritten_and_a_crash_leaves_nothing_whole(
     with pytest.raises(UsageError, match="exists already"):
         run.write(tmp_path / "full")
     (tmp_path / "empty").mkdir()
+    monkeypatch.chdir(tmp_path / "empty")
+    with pytest.raises(UsageError, match="exists already"):
+        run.write(Path("."))  # a folder that somebody works in cannot be replaced
     run.write(tmp_path / "empty")
 
     def full_disk(*_: object, **__: object) -> None:
