@@ -15,13 +15,17 @@ HERE_AND_BELOW = "**"
 
 
 def corpus_paths(patterns: str, tally: CorpusTally) -> list[Path]:
-    """Return the files in order of name; raises UsageError if a pattern matches none."""
+    """Return the files in order of name; raises UsageError if a pattern matches none.
+
+    The name of a file means that file, even if it has the signs of a pattern.
+    """
     if not patterns.strip():
         raise UsageError("this run trains on files that every peer brings; name yours with --corpus")
     found: set[str] = set()
     for pattern in filter(None, map(str.strip, patterns.split(","))):
         try:
-            named = [path for path in _expand(pattern) if os.path.isfile(path)]
+            own = [pattern] if os.path.isfile(pattern) else []
+            named = own or [path for path in _expand(pattern) if os.path.isfile(path)]
         except (OSError, ValueError) as error:  # such as a NUL in a name
             raise UsageError(f"--corpus {pattern!r} cannot be looked up: {error}") from None
         if not named:

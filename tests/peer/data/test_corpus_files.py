@@ -31,6 +31,13 @@ def test_a_pattern_names_what_glob_would(tree: Path):
     assert names(tree, f"{tree}/*/*.txt") == ["one/b.txt"]
 
 
+def test_a_file_is_found_by_a_name_that_looks_like_a_pattern(tree: Path):
+    for name in ("notes [old].txt", "why?.txt", "why1.txt"):
+        (tree / name).write_text(name)
+    assert names(tree, f"{tree}/notes [old].txt, {tree}/why?.txt") == ["notes [old].txt", "why?.txt"]
+    assert names(tree, f"{tree}/wh??.txt") == ["why1.txt", "why?.txt"]
+
+
 def test_loops_of_links_are_gone_round_once(tree: Path):
     """With two links to the top folder, glob's own walk would follow 2⁴⁰ paths."""
     for name in ("one/up", "one/up-too", "one/two/up"):
