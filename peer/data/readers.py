@@ -170,7 +170,8 @@ def _parquet_rows(path: Path, spec: DataSpec, encoder: Encoder, tally: CorpusTal
         with parquet.ParquetFile(path) as file:
             kind = file.schema_arrow.field(spec.field).type
             kind = kind.value_type if pyarrow.types.is_dictionary(kind) else kind
-            if not (pyarrow.types.is_string(kind) or pyarrow.types.is_large_string(kind)):
+            types = pyarrow.types
+            if not any(is_text(kind) for is_text in (types.is_string, types.is_large_string, types.is_string_view)):
                 raise UsageError(f"{path} has no text in the column {spec.field!r}, but {kind}")
             share = path.stat().st_size / max(1, file.metadata.num_rows)
             before = tally.read_bytes

@@ -140,6 +140,17 @@ def test_parquet_columns_that_hold_no_text_are_named(tmp_path: Path):
             load(tmp_path / f"{name}.parquet")
 
 
+@pytest.mark.parametrize("kind", ["string", "large_string", "string_view"])
+def test_every_parquet_column_of_text_is_read(tmp_path: Path, kind: str) -> None:
+    pyarrow = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    rows = pyarrow.array([f"row {number} of a text" for number in range(400)], getattr(pyarrow, kind)())
+    parquet.write_table(pyarrow.table({"text": rows}), tmp_path / "a.parquet")
+    data = load(tmp_path / "a.parquet")
+    assert len(data.train) + len(data.heldout) == sum(len(f"row {number} of a text\n") for number in range(400))
+
+
 # -- a hundred files, through the command
 
 
