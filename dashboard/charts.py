@@ -35,6 +35,7 @@ TIME_FORMATS = {  # by the smallest unit that a label needs
     **dict.fromkeys(("day", "date", "week", "month", "quarter"), "%d %b"),
     "year": "%Y",
 }
+LABEL = "abs(datum.value) < 1 ? format(datum.value, '~r') : datum.label"  # 0 and 0.25, not 0k and 250m
 HEIGHT = 260
 LOSS_HEIGHT = 340
 GRAPH_HEIGHT = 460
@@ -65,7 +66,7 @@ def quantity(field: str, title: str, log: bool = False, zero: bool = True) -> Sp
         "type": "quantitative",
         "title": title,
         "scale": scale,
-        "axis": {"format": "~s", "tickCount": 6, "labelExpr": "datum.value ? datum.label : '0'"},  # not 0k
+        "axis": {"format": "~s", "tickCount": 6, "labelExpr": LABEL},
     }
 
 

@@ -13,6 +13,8 @@ from streamlit.testing.v1 import AppTest
 from coordinator.views import control
 from coordinator.views.network_view import FragmentView, NetworkView, PeerView, RunFacts
 from coordinator.views.view_file import write_view
+from dashboard import charts
+from dashboard.frames.rows import milliseconds
 from dashboard.own_peer import own_peer
 from dashboard.text import label, plain
 from dht.errors import LocalError
@@ -333,6 +335,16 @@ def test_there_are_no_controls_without_a_data_directory(tmp_path: Path) -> None:
     at = app("my_peer", NetworkView(), tmp_path).run()
     assert "no peer to show" in texts(at)
     assert not at.button
+
+
+def test_axes_read_as_plain_numbers_below_one() -> None:
+    import vl_convert
+
+    rows = [{"time": milliseconds(NOW + step), "steps_per_second": step / 10} for step in range(9)]
+    spec = charts.peer_history("steps_per_second", "steps per second") | {"data": {"values": rows}, "width": 300}
+    drawn = vl_convert.vegalite_to_svg(spec)
+    assert all(f">{label}</text>" in drawn for label in ("0", "0.2", "0.8"))
+    assert "00m<" not in drawn  # thousandths
 
 
 def test_my_machine_leaves_when_asked_twice(tmp_path: Path) -> None:
