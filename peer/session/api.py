@@ -54,7 +54,7 @@ class Place:
     `track` is a library that draws curves, as for `--track` of `muster join`.
     """
 
-    data_directory: Path | None = None
+    data_directory: Path | str | None = None
     port: int | None = None
     listen_host: str = "127.0.0.1"
     announce: tuple[str, ...] = ()
@@ -76,7 +76,7 @@ class Session:
         Raises UsageError, NetworkError or LocalError, with nothing left behind.
         """
         place = place or Place()
-        self._directory = default_directory(place.data_directory)
+        self._directory = default_directory(None if place.data_directory is None else Path(place.data_directory))
         self._module = model
         self._closed = False
         self._begun = False

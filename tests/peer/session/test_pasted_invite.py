@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from coordinator.run.manifest import RunConfig
 from dht.errors import UsageError
 from peer.session.api import Place, Session
 
@@ -15,3 +16,8 @@ from peer.session.api import Place, Session
 def test_a_text_like_an_invite_is_never_taken_for_a_run_file(text: str, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="the invite is"):
         Session(text, torch.nn.Linear(1, 1), Place(data_directory=tmp_path))
+
+
+def test_a_folder_may_be_named_by_a_text(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="no parameter that requires a gradient"):
+        Session(RunConfig(), torch.nn.Module(), Place(str(tmp_path)))
