@@ -87,6 +87,7 @@ def keeps_up(work: Workload, people: Population, present: float) -> bool:
 
 def _with(work: Workload, period: int, codec: str, group: int, present: float) -> Workload:
     fragments = FRAGMENTS_LEAST if present > group else min(period, 24 if period < 100 else 48)
+    fragments = min(fragments, work.fragments_max)
     pace = work.pace.model_copy(update={"steps_per_version": period, "fragments": fragments, "overlap": 2})
     outer = work.outer.model_copy(update={"contribution_codec": codec, "result_codec": codec})
     return replace(work, pace=pace, outer=outer, group_max=group)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from coordinator.run.manifest import PEERS_PER_GROUP_MAX, OuterSpec, PaceSpec
+from coordinator.run.manifest import FRAGMENTS_MAX, PEERS_PER_GROUP_MAX, OuterSpec, PaceSpec
 from coordinator.wire.openings import leaves_per_voter
 from peer.numerics.codec import BLOCK_ELEMENTS, CODECS
 from peer.numerics.leaves import Leaves
@@ -56,6 +56,7 @@ class Workload:
     group_max: int = PEERS_PER_GROUP_MAX
     base_bytes: float = 0.0
     kept: Kept = Kept()
+    fragments_max: int = FRAGMENTS_MAX  # into which the model can be cut
 
     @property
     def elements(self) -> float:

@@ -8,7 +8,7 @@ from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from coordinator.run.manifest import LAB, PEERS_PER_GROUP_MAX, RunConfig
+from coordinator.run.manifest import FRAGMENTS_MAX, LAB, PEERS_PER_GROUP_MAX, RunConfig
 from coordinator.run.toml_file import parse_toml, read_text, with_full_names
 from coordinator.run.validation_errors import first_error
 from dht.errors import UsageError
@@ -95,14 +95,15 @@ class PlanFile(_Strict):
         except ValidationError as error:
             raise UsageError(f"{source}: {first_error(error, RunConfig)}; see docs/reference/config.md") from None
         tokens = config.tokens_per_step if self.tokens_per_step is None else self.tokens_per_step
-        parameters, base_bytes, kept = _sizes(config)
+        parameters, base_bytes, kept, tensors = _sizes(config)
         if self.parameters is not None:
             parameters, base_bytes, kept = self.parameters, 0.0, replace(kept, largest_share=0.0)
-        return Workload(parameters, tokens, config.pace, config.outer, self.group_max, base_bytes, kept)
+            tensors = FRAGMENTS_MAX  # nothing is known of them
+        return Workload(parameters, tokens, config.pace, config.outer, self.group_max, base_bytes, kept, tensors)
 
 
-def _sizes(config: RunConfig) -> tuple[float, float, Kept]:
-    """Return the number of trained parameters, the bytes of the base, and the bytes a peer keeps per parameter."""
+def _sizes(config: RunConfig) -> tuple[float, float, Kept, int]:
+    """Return the trained parameters, the bytes of the base, the bytes a peer keeps per parameter, and the tensors."""
     from peer.learner.memory_estimate import (
         disk_bytes_per_parameter,
         kept_bytes_per_parameter,
@@ -122,7 +123,7 @@ def _sizes(config: RunConfig) -> tuple[float, float, Kept]:
         disk_bytes_per_parameter(known),
         max(whole, default=0) / trained,
     )
-    return trained, base, kept
+    return trained, base, kept, len(tensors)
 
 
 def _toml(path: Path) -> dict[str, Any]:

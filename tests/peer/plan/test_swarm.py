@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from coordinator.cells.subordinates import GATHER_SHARE
-from coordinator.run.manifest import OuterSpec, PaceSpec
+from coordinator.run.manifest import OuterSpec, PaceSpec, RunConfig
 from peer.plan.advice import advise
 from peer.plan.cost import Workload
 from peer.plan.population import Absence, Crowd, Cut, Lines, Population, Sessions, Timetable
@@ -17,6 +17,7 @@ from peer.plan.prediction import Prediction, predict, warmup_seconds
 from peer.plan.scenario import Scenario
 from peer.plan.swarm_plan import PlanFile
 from peer.plan.swarm_report import PlanReport, as_json, lines_table, report_of, text
+from peer.storage.anchors import layouts_of
 from tests.checkout import ROOT
 
 PLANS = ROOT / "examples/plan"
@@ -227,3 +228,11 @@ def test_a_plan_says_whether_a_learner_fits_into_the_gpu(tmp_path: Path, gigabyt
     assert as_json(report)["gpu_bytes_left"] == gigabytes * 1e9 - report.configured.learner_bytes
     path.write_text(plan)
     assert "GPU" not in text(report_of(PlanFile.load(path), path))
+
+
+def test_the_advice_cuts_no_model_into_more_fragments_than_it_has_tensors() -> None:
+    path = PLANS / "chaos.toml"
+    work = PlanFile.load(path).workload(path)
+    tensors = sum(len(layout.tensors) for layout in layouts_of(RunConfig.from_toml(ROOT / "examples/tiny.toml")))
+    assert advise(work, alike(6), 6.0).work.pace.fragments == tensors < 24
+    assert advise(WORK, alike(6), 6.0).work.pace.fragments == 24
