@@ -70,6 +70,11 @@ def quantity(field: str, title: str, log: bool = False, zero: bool = True) -> Sp
     }
 
 
+def positive(*fields: str) -> Spec:
+    """Leave out rows without a place on a log axis: a single 0 spoils the whole scale."""
+    return {"transform": [{"filter": " && ".join(f"datum.{field} > 0" for field in fields)}]}
+
+
 def clock(field: str = "time") -> Spec:
     """Return an axis of local time, whose labels are complete by themselves."""
     axis = {"format": TIME_FORMATS, "tickCount": 5, "labelOverlap": True, "labelBound": True}
@@ -91,7 +96,7 @@ def loss(by: str, log: bool) -> Spec:
     titles = {"tokens": "tokens trained and certified", "minutes": "minutes since the run began"}
     x, y = quantity(by, titles[by], log), quantity("loss", "loss (nats per token)", log, zero=False)
     y["axis"] = {"format": ".2f"}
-    spec = line(x, y) | {"height": LOSS_HEIGHT}
+    spec = line(x, y) | {"height": LOSS_HEIGHT, **(positive(by, "loss") if log else {})}
     spec["mark"] |= {"point": {"filled": True, "size": 20}}
     return spec
 
@@ -106,7 +111,7 @@ def traffic(names: tuple[str, ...]) -> Spec:
     """Return a chart of bytes sent over time; its series differ by orders of magnitude, so the axis is logarithmic."""
     y = quantity("bytes", "bytes sent (log)", log=True) | {"axis": {"format": "~s", "tickCount": 5}}
     spec = line(clock(), y, series(names, ("#9aa0a8", SECOND)))
-    return spec | {"transform": [{"filter": "datum.bytes > 0"}], "height": HEIGHT + LEGEND_SPACE}
+    return spec | positive("bytes") | {"height": HEIGHT + LEGEND_SPACE}
 
 
 def peers_over_time() -> Spec:

@@ -26,6 +26,7 @@ from coordinator.views.network_view import (
     RoundView,
     RunFacts,
 )
+from dashboard import charts
 from dashboard.frames import credit, network, rounds, run, trust
 from dashboard.text import label, paragraph
 from dht.identity import Identity
@@ -152,6 +153,20 @@ def test_data_parallel_traffic_is_computed_from_steps() -> None:
     # 10 tokens/s for 10 s are 20 steps; with two peers a ring sends half of 2 · 1000 · 2 bytes for each, twice
     assert [row["bytes"] for row in rows[-2:]] == [20 * 2000, 100.0]
     assert run.figures(NetworkView(run=facts, history=points((0, 10, 10), (0, 10, 10)))).bytes_not_sent == 39900
+
+
+@pytest.mark.parametrize(
+    "spec", [charts.loss("tokens", True), charts.loss("minutes", True), charts.traffic(run.TRAFFIC_SERIES)]
+)
+def test_a_log_axis_leaves_out_what_has_no_place_on_it(spec: charts.Spec) -> None:
+    """Before, a host's first evaluation, at 0 tokens, put every point of the loss chart at its left edge."""
+    axes = [axis["field"] for axis in spec["encoding"].values() if axis.get("scale", {}).get("type") == "log"]
+    assert axes
+    assert spec["transform"] == [{"filter": " && ".join(f"datum.{field} > 0" for field in axes)}]
+
+
+def test_a_linear_axis_begins_with_the_untrained_model() -> None:
+    assert "transform" not in charts.loss("tokens", False)
 
 
 def test_no_traffic_is_drawn_where_nobody_tells_it() -> None:
