@@ -65,11 +65,11 @@ class PlainLines:
 
 def plain_line(watch: SwarmWatch, phase: str, seconds: float) -> str:
     """Describe the swarm in one line."""
-    snapshots, (sent, _) = watch.learner_snapshots(), _traffic_bytes(watch)
+    snapshots, (sent, _) = watch.living_snapshots(), _traffic_bytes(watch)
     parts = [
         f"{quantity.duration(seconds)} {phase}",
         f"{len(snapshots)} of {len(watch.learners)} peers up" if len(snapshots) < len(watch.learners) else "",
-        f"versions {watch.versions} of {watch.versions_goal}",
+        f"versions {watch.versions_of_run} of {watch.versions_goal}",
         f"groups of {_group_size(watch):.1f}" if watch.versions else "",
         f"held-out loss {quantity.loss(_losses(watch)[-1])}" if _losses(watch) else "",
         f"{quantity.count(_tokens_per_second(snapshots))} tokens/s" if snapshots else "",
@@ -130,10 +130,9 @@ def _offenders(report: SwarmReport) -> list[tuple[str, str]]:
 
 
 def _swarm_lines(watch: SwarmWatch, phase: str, seconds: float) -> list[Text]:
-    snapshots = watch.learner_snapshots()
     goal = "" if watch.seconds_goal is None else f" of {quantity.duration(watch.seconds_goal)}"
     run_id = watch.host_snapshot.run_id[:12] if watch.host_snapshot is not None else "…"
-    shares = [watch.versions / watch.versions_goal, seconds / watch.seconds_goal if watch.seconds_goal else 0.0]
+    shares = [watch.versions_of_run / watch.versions_goal, seconds / watch.seconds_goal if watch.seconds_goal else 0.0]
     done = int(BAR_CHARACTERS * min(1.0, max(shares)))
     bar = "━" * done + "╌" * (BAR_CHARACTERS - done)
     groups = f"  groups of {_group_size(watch):.1f}" if watch.versions else ""
@@ -141,9 +140,9 @@ def _swarm_lines(watch: SwarmWatch, phase: str, seconds: float) -> list[Text]:
     traffic = f"{quantity.size(sent)} sent, {quantity.size(received)} received"
     return [
         Text(f"run {run_id}  {phase}  {quantity.duration(seconds)}{goal}", style="bold"),
-        labelled("versions", f"{bar} {watch.versions} of {watch.versions_goal}{groups}"),
+        labelled("versions", f"{bar} {watch.versions_of_run} of {watch.versions_goal}{groups}"),
         loss_line(_losses(watch)) + Text(f"  {_scale(watch.bytewise)}", style="dim"),
-        labelled("traffic", f"{traffic}, {quantity.count(_tokens_per_second(snapshots))} tokens/s"),
+        labelled("traffic", f"{traffic}, {quantity.count(_tokens_per_second(watch.living_snapshots()))} tokens/s"),
     ]
 
 

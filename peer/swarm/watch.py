@@ -94,11 +94,16 @@ class SwarmWatch:
     @property
     def versions(self) -> int:
         """Number of versions over all fragments that the swarm has certified since it started."""
+        return self.versions_of_run - (self._versions_before or 0)
+
+    @property
+    def versions_of_run(self) -> int:
+        """Number of versions over all fragments that the run has, with those from before this swarm."""
         newest: dict[int, int] = {}
         for snapshot in (self.latest[name] for name in self.honest if name in self.latest):
             for index, fragment in enumerate(snapshot.fragments):
                 newest[index] = max(newest.get(index, 0), fragment.version)
-        return sum(newest.values()) - (self._versions_before or 0)
+        return sum(newest.values())
 
     @property
     def versions_per_minute(self) -> float | None:
@@ -121,6 +126,10 @@ class SwarmWatch:
     def learner_snapshots(self) -> list[PeerSnapshot]:
         """Return the newest snapshot of every learner, including those that have died since."""
         return [self.latest[name] for name in self.learners if name in self.latest]
+
+    def living_snapshots(self) -> list[PeerSnapshot]:
+        """Return the newest snapshot of every learner that has not died."""
+        return [self.latest[name] for name in self.learners if name in self.latest and name not in self.died]
 
     def lives(self) -> list[PeerSnapshot]:
         """Return the last snapshot of every process that there was: first the replaced ones, in order of their ends."""

@@ -132,6 +132,27 @@ def test_a_line_says_who_is_missing() -> None:
     assert plain_line(watch, "starting", 2.0) == "0:02 starting, 0 of 2 peers up, versions 0 of 24"
 
 
+def test_a_run_that_goes_on_counts_its_versions_from_before() -> None:
+    """Before, a swarm over a run with 300 of 600 versions began with 0 of 600, and ended with 300 and half a bar."""
+    watch = SwarmWatch("host", ("peer-1",), 600)
+    watch.note("host", told("host", [150, 150], certified=CertifiedWork()), 0.0)
+    assert "versions 300 of 600" in plain_line(watch, "training", 2.0)
+    watch.note("host", told("host", [300, 300]), 9.0)
+    assert "versions 600 of 600" in plain_line(watch, "draining", 9.0)
+    [line] = [line for line in lines_of(picture(watch, "draining", 9.0).draw(40)) if line.startswith("versions")]
+    assert "━" * 24 + " 600 of 600" in line
+
+
+def test_a_dead_learner_has_no_speed() -> None:
+    watch = swarm(2)
+    assert "7.2k tokens/s" in plain_line(watch, "training", 2.0)
+    watch.note_death("peer-2", "ended by signal 9")
+    assert "1 of 2 peers up" in plain_line(watch, "training", 2.0)
+    assert "3.6k tokens/s" in plain_line(watch, "training", 2.0)
+    [line] = [line for line in lines_of(picture(watch, "training", 2.0).draw(40)) if line.startswith("traffic")]
+    assert line.endswith("3.6k tokens/s")
+
+
 def test_sent_bytes_do_not_shrink_when_a_peer_dies() -> None:
     watch = SwarmWatch("host", ("peer-1", "peer-2"), 24)
     for name in watch.learners:
