@@ -137,6 +137,7 @@ class HistoryPoint(_Frozen):
     peers_known: int = Field(0, ge=0, description="live or gone, as far as they are still remembered")
     bytes_sent: int | None = Field(None, ge=0, description="by all peers that tell; None if none does")
     bytes_received: int | None = Field(None, ge=0)
+    learners_live: int | None = Field(None, ge=0, description="None in a view of an earlier version")
 
 
 class ContributorView(_Frozen):

@@ -18,12 +18,13 @@ POINT_SECONDS = 5.0
 
 @dataclass(frozen=True)
 class TotalSpeeds:
-    """Sums over all peers: inner steps per second of live and of known ones, and the numbers of both."""
+    """Sums over all peers: inner steps per second of live and of known ones, the numbers of both, and of learners."""
 
     training: float
     known: float
     peers_live: int
     peers_known: int
+    learners_live: int
 
 
 @dataclass
@@ -79,6 +80,7 @@ class Cast:
             sum(map(self.rate, core)) + sum(one.steps_per_second for one, _ in shown),
             len(live) + sum(seen.live for _, seen in shown),
             len(core) + len(shown),
+            sum(number != HOST for number in live) + sum(seen.live for _, seen in shown),
         )
 
     # -- views

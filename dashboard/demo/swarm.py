@@ -100,6 +100,7 @@ class DemoSwarm:
             peers_known=speeds.peers_known,
             bytes_sent=sent,
             bytes_received=sent,
+            learners_live=speeds.learners_live,
         )
 
     # -- the view

@@ -211,7 +211,8 @@ def traffic_rows(view: NetworkView) -> list[Row]:
     for before, point in pairwise([points[0], *points]):
         seconds = point.unix_seconds - before.unix_seconds
         steps = before.trained_tokens_per_second * seconds / view.run.tokens_per_step
-        parallel += steps * data_parallel_bytes(view.run, point.peers_live)
+        learners = point.peers_live if point.learners_live is None else point.learners_live
+        parallel += steps * data_parallel_bytes(view.run, learners)
         sent = max(0, (point.bytes_sent or 0) - first)  # can shrink when a reporting peer leaves
         time = milliseconds(point.unix_seconds)
         rows += [
@@ -221,6 +222,6 @@ def traffic_rows(view: NetworkView) -> list[Row]:
     return rows
 
 
-def data_parallel_bytes(run: RunFacts, peers: int) -> float:
+def data_parallel_bytes(run: RunFacts, learners: int) -> float:
     """Return the bytes that one learner sends for one step, in a ring all-reduce of bfloat16 gradients."""
-    return 2 * (peers - 1) / peers * run.parameters * GRADIENT_BYTES if peers > 1 else 0.0
+    return 2 * (learners - 1) / learners * run.parameters * GRADIENT_BYTES if learners > 1 else 0.0

@@ -256,6 +256,7 @@ class Observation:
             peers_known=len(self.known.peers),
             bytes_sent=sum(bounded(one.bytes_sent) for one in telling) if telling else None,
             bytes_received=sum(bounded(one.bytes_received) for one in telling) if telling else None,
+            learners_live=sum(one.role == "learner" for one in live),
         )
 
 

@@ -73,7 +73,10 @@ def test_a_crowd_has_as_many_as_asked() -> None:
 
 
 def test_the_smallest_demo_certifies() -> None:
-    assert demo_view(4, 30.0).history[-1].versions > 0
+    demo = demo_view(4, 30.0)
+    assert demo.history[-1].versions > 0
+    learners = [peer for peer in demo.peers if peer.live and peer.role == "learner"]
+    assert demo.history[-1].learners_live == len(learners) == demo.history[-1].peers_live - 1
 
 
 @pytest.mark.parametrize("count", [0, 3, 2001])

@@ -155,6 +155,23 @@ def test_data_parallel_traffic_is_computed_from_steps() -> None:
     assert run.figures(NetworkView(run=facts, history=points((0, 10, 10), (0, 10, 10)))).bytes_not_sent == 39900
 
 
+def test_a_host_sends_no_gradients() -> None:
+    """Before, M of the formula counted hosts: with two learners the page said 533 MB instead of 400 MB."""
+    facts = RunFacts(parameters=1_000_000, tokens_per_step=1000)
+    seen = [one.model_copy(update={"peers_live": 3, "learners_live": 2}) for one in points((0, 2000, 0), (0, 2000, 0))]
+    assert run.traffic_rows(NetworkView(run=facts, history=tuple(seen)))[-2]["bytes"] == 20 * 2 * 1_000_000
+    alone = tuple(one.model_copy(update={"peers_live": 2, "learners_live": 1}) for one in seen)
+    assert run.traffic_rows(NetworkView(run=facts, history=alone))[-2]["bytes"] == 0
+
+
+def test_the_history_of_an_earlier_version_is_read() -> None:
+    facts, point = RunFacts(parameters=1000, tokens_per_step=5), HistoryPoint(unix_seconds=1.0)
+    old = point.model_dump(exclude={"learners_live"}) | {"peers_live": 2, "trained_tokens_per_second": 10.0}
+    moments = [{**old, "unix_seconds": EPOCH + at, "bytes_sent": at} for at in (0, 10)]
+    view = NetworkView.model_validate({"run": facts.model_dump(), "history": moments})
+    assert [row["bytes"] for row in run.traffic_rows(view)[-2:]] == [20 * 2000, 10.0]
+
+
 @pytest.mark.parametrize(
     "spec", [charts.loss("tokens", True), charts.loss("minutes", True), charts.traffic(run.TRAFFIC_SERIES)]
 )

@@ -80,7 +80,7 @@ def test_everything_certified_is_recomputed() -> None:
     newest = view.history[-1]
     assert newest.versions == sum(versions) == len(certified)
     assert newest.tokens_certified == sum(c.outcome.tokens for c in certified.values()) // PACE.fragments
-    assert (newest.peers_live, newest.peers_known) == (4, 4)
+    assert (newest.peers_live, newest.peers_known, newest.learners_live) == (4, 4, 4)
     assert view.events["certified"] == len(certified)
     for one in view.certificates:
         outcome = certified[bytes.fromhex(one.digest)].outcome
@@ -125,6 +125,15 @@ def test_a_peer_that_falls_silent_is_gone_within_a_lifetime_and_a_bit() -> None:
     assert observed.run(30).history[-1].capacity_tokens_per_second == pytest.approx(
         view.history[-1].trained_tokens_per_second * 4 / 3
     )
+
+
+def test_a_host_is_no_learner() -> None:
+    observed = Observed(world_of(3))
+    observed.run(5)
+    said = observed.world.peers[0].presence(0).model_copy(update={"state": "hosting"})
+    observed.observation.read([HeardPresence(PeerId("a host"), said, UNIX + observed.now)], observed.now)
+    newest = observed.view().history[-1]
+    assert (newest.peers_live, newest.learners_live) == (4, 3)
 
 
 def test_without_a_network_the_last_view_stays() -> None:
