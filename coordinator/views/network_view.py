@@ -128,7 +128,7 @@ class HistoryPoint(_Frozen):
     unix_seconds: Unix
     versions: int = Field(0, ge=0, description="certified, over all fragments")
     tokens_certified: int = Field(0, ge=0, description="each token counted once")
-    tokens_per_second: Rate = Field(0.0, description="certified")
+    tokens_per_second: Rate | None = Field(None, description="certified; None if not known yet")
     trained_tokens_per_second: Rate = Field(0.0, description="by live learners, from their step rates")
     capacity_tokens_per_second: Rate = Field(
         0.0, description="if every learner known, live or gone, trained at the speed it last had"

@@ -10,9 +10,9 @@ SHOWN_MAX = 100  # seconds, then minutes; more are shown in the next unit
 _UNITS = ("", "k", "M", "G", "T", "P")
 
 
-def count(value: float) -> str:
-    """Format a number with at most four digits and a decimal unit: `12`, `3.9k`, `480k`."""
-    return _scaled(value, 1000, "")
+def count(value: float | None) -> str:
+    """Format a number with at most four digits and a decimal unit: `12`, `3.9k`, `480k`; `–` if it is not known."""
+    return "–" if value is None else _scaled(value, 1000, "")
 
 
 def counted(number: int, noun: str) -> str:

@@ -37,7 +37,7 @@ class Figures:
     versions: int
     versions_target: int
     tokens_certified: int
-    tokens_per_second: float
+    tokens_per_second: float | None
     peers_live: int
     peers_known: int
     goodput: float | None
@@ -52,6 +52,8 @@ def figures(view: NetworkView) -> Figures:
     newest = view.history[-1] if view.history else None
     recent = window(view.history)
     capacity = sum(point.capacity_tokens_per_second for point in recent)
+    known = [(point.tokens_per_second, point) for point in recent if point.tokens_per_second is not None]
+    known_capacity = sum(point.capacity_tokens_per_second for _, point in known)
     told = view.evaluations[-1].tokens_certified if view.evaluations else 0  # an observer may have come later
     traffic = traffic_rows(view)
     not_sent, share = None, None
@@ -64,10 +66,10 @@ def figures(view: NetworkView) -> Figures:
         versions=view.versions,
         versions_target=view.run.versions_target,
         tokens_certified=max(newest.tokens_certified if newest else 0, told),
-        tokens_per_second=newest.tokens_per_second if newest else 0.0,
+        tokens_per_second=newest.tokens_per_second if newest else None,
         peers_live=sum(peer.live for peer in view.peers),
         peers_known=len(view.peers),
-        goodput=min(1.0, sum(point.tokens_per_second for point in recent) / capacity) if capacity else None,
+        goodput=min(1.0, sum(rate for rate, _ in known) / known_capacity) if known_capacity else None,
         utilisation=sum(point.trained_tokens_per_second for point in recent) / capacity if capacity else None,
         seconds_to_target=seconds_to_target(view),
         bytes_not_sent=not_sent,
@@ -169,7 +171,7 @@ def loss_rows(view: NetworkView) -> list[Row]:
 
 
 def rate_rows(view: NetworkView) -> list[Row]:
-    """Return tokens per second over time: trained by live learners, and certified in versions."""
+    """Return tokens per second over time: trained by live learners, and certified in versions where that is known."""
     return [
         {"time": milliseconds(point.unix_seconds), "series": series, "tokens_per_second": value}
         for point in view.history
@@ -177,6 +179,7 @@ def rate_rows(view: NetworkView) -> list[Row]:
             ("trained", point.trained_tokens_per_second),
             ("certified", point.tokens_per_second),
         )
+        if value is not None
     ]
 
 

@@ -21,6 +21,7 @@ from dht.identity import PeerId
 from dht.statement import DIGEST_BYTES
 from peer.machine.text import plain
 from peer.net.frames import StatusAnswer, StatusAsk
+from peer.observer.certified_rate import CertifiedRate
 from peer.observer.chains import Chains
 from peer.observer.history import HostEvaluations, ThinnedSeries
 from peer.observer.peers import HeardPresence, KnownPeers, bounded
@@ -32,7 +33,6 @@ from peer.sync.introduction import ADVICE_OUT_OF_REACH
 GUIDES = 4  # peers whose versions we use after each read: one of them tells as much as all
 ASKED_AT_ONCE = 8
 ASK_SECONDS = 2.0  # at least this long between two questions to one peer for its status
-RATE_SECONDS = 30.0
 READ_SECONDS_MAX = 2.0  # a read of the record store may last this long before peers count as silent
 POINTS_MAX = 1000
 LACKING_MAX = 2  # certificates per fragment that may always be on their way to us
@@ -57,7 +57,7 @@ class Observation:
         self._rounds = ReportedRounds(self.chains)
         self._held_out = HostEvaluations(PeerId(manifest.organiser), manifest.created_unix_seconds)
         self._history: ThinnedSeries[HistoryPoint] = ThinnedSeries(POINTS_MAX, POINT_SECONDS)
-        self._fresh: deque[tuple[float, int]] = deque()  # the time and tokens × fragments of recent certificates
+        self._rate = CertifiedRate(config.pace.fragments)
         self._tape: deque[TapeEvent] = deque(maxlen=TAPE_MAX)
         self._events: Counter[str] = Counter()
         self._seen_unix_seconds: float | None = None
@@ -101,6 +101,7 @@ class Observation:
                 culprit, reason = str(tell.details["peer"]), str(tell.details["reason"])
                 self._put(now, tell.event, culprit, tell.fragment, tell.version, plain(reason))
         self.chains.told.clear()
+        self._rate.look(self._lacking(), self._lacking_max, now)
 
     def questions(self, now: float) -> list[Question]:
         """Return the questions to ask now: for certificates that we lack, and for the status of a few live peers."""
@@ -126,7 +127,7 @@ class Observation:
             self._seen_unix_seconds = self._unix(now)
             if one.fresh:
                 outcome = one.certificate.outcome
-                self._fresh.append((now, outcome.tokens))
+                self._rate.add(outcome.tokens, now)
                 detail = f"members={len(outcome.roster)} tokens={outcome.tokens}"
                 self._put(now, "certified", one.leader or "", outcome.fragment, outcome.version, detail)
 
@@ -234,13 +235,19 @@ class Observation:
         """Say whether most peers hold certificates that we have yet to get, or cannot get; empty if not."""
         if self.chains.out_of_reach:
             return f"the run has gone on too far since this invite was made; {ADVICE_OUT_OF_REACH}"
+        lacking = self._lacking()
+        return f"getting {lacking} certificates" if lacking is not None and lacking > self._lacking_max else ""
+
+    def _lacking(self) -> int | None:
+        """Return how many certificates most live peers hold that we do not; None if nobody is live."""
         said = [sum(known.versions) for known in self.known.peers.values() if known.live]
-        lacking = median_low(said) - sum(self.chains.versions) if said else 0
-        return f"getting {lacking} certificates" if lacking > LACKING_MAX * len(self.chains.versions) else ""
+        return median_low(said) - sum(self.chains.versions) if said else None
+
+    @property
+    def _lacking_max(self) -> int:
+        return LACKING_MAX * len(self.chains.versions)
 
     def _point(self, now: float) -> HistoryPoint:
-        while self._fresh and self._fresh[0][0] < now - RATE_SECONDS:
-            self._fresh.popleft()
         peers = self.known.peers.values()
         live = [known for known in peers if known.live]
         credit, per_step = self.chains.credit, self._tokens_per_step
@@ -249,7 +256,7 @@ class Observation:
             unix_seconds=self._unix(now),
             versions=sum(self.chains.versions),
             tokens_certified=credit.tokens,
-            tokens_per_second=sum(tokens for _, tokens in self._fresh) / credit.fragments / RATE_SECONDS,
+            tokens_per_second=self._rate.tokens_per_second(now),
             trained_tokens_per_second=sum(one.presence.steps_per_second for one in live) * per_step,
             capacity_tokens_per_second=sum(one.steps_per_second for one in peers) * per_step,
             peers_live=len(live),

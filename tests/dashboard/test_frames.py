@@ -68,6 +68,18 @@ def test_goodput_and_utilisation_are_shares_of_what_everybody_could_train() -> N
     assert found.utilisation == pytest.approx(0.7)
 
 
+def test_moments_without_a_known_rate_are_left_out_of_goodput_and_of_its_chart() -> None:
+    """An observer cannot say at first how much is certified. Before, these moments counted as 0."""
+    first, second = points((0, 6, 10), (4, 8, 10))
+    moments = (first.model_copy(update={"tokens_per_second": None}), second)
+    found = run.figures(NetworkView(history=moments))
+    assert (found.goodput, found.utilisation) == (pytest.approx(0.4), pytest.approx(0.7))
+    rates = [(row["series"], row["tokens_per_second"]) for row in run.rate_rows(NetworkView(history=moments))]
+    assert rates == [("trained", 6), ("trained", 8), ("certified", 4)]
+    unknown = run.figures(NetworkView(history=moments[:1]))
+    assert (unknown.tokens_per_second, unknown.goodput) == (None, None)
+
+
 def test_old_moments_do_not_count() -> None:
     moments = points((0, 0, 10), (10, 10, 10), (10, 10, 10), seconds=run.WINDOW_SECONDS / 2 + 1)
     found = run.figures(NetworkView(history=moments))

@@ -89,6 +89,11 @@ def test_the_run_and_its_peers_are_shown_with_units() -> None:
     assert host[2:4] == ["hosting", "0"]
 
 
+def test_a_rate_that_is_not_known_yet_is_not_called_zero() -> None:
+    point = HistoryPoint(unix_seconds=NOW, trained_tokens_per_second=8200.0)
+    assert any("–/s certified, 8.2k/s trained" in line for line in lines_of(view(peer(1), history=(point,))))
+
+
 def test_no_number_is_cut_off_and_no_label_runs_into_its_text() -> None:
     told = view(peer(1, name="a machine with a name"), run=FACTS.model_copy(update={"about": ABOUT}))
     shown = lines_of(told, width=80)

@@ -102,8 +102,29 @@ def test_a_late_observer_catches_up_with_history_that_is_no_news() -> None:
     assert all(seen.version >= known - 4 for seen, known in zip(view.fragments, newest, strict=True))
     assert view.events.get("certified", 0) < 20
     assert view.history[-1].versions > 60
-    rate = sum(one.outcome.tokens for one in world.watcher.certified.values()) / 30.0 / 2
-    assert view.history[-1].tokens_per_second < rate / 4
+    assert view.history[-1].tokens_per_second is None
+
+
+def test_the_certified_rate_is_true_or_not_known_from_the_first_view_on() -> None:
+    """Before, it was divided by 30 s from the beginning: 0 in the first views, then far too low."""
+    world = world_of(4)
+    world.run(60.0)
+    before = [one.outcome.tokens for one in world.watcher.certified.values()]
+    world.run(30.0)
+    made = sum(one.outcome.tokens for one in world.watcher.certified.values()) - sum(before)
+    observed = Observed(world)
+    rates = [observed.run(1).history[-1].tokens_per_second for _ in range(40)]
+    assert rates[:10] == [None] * 10
+    known = [rate for rate in rates if rate is not None]
+    assert len(known) >= 25
+    assert known[8:] == pytest.approx([made / PACE.fragments / 30.0] * len(known[8:]), rel=0.25)
+
+
+def test_nothing_is_said_of_the_rate_while_the_network_is_away() -> None:
+    observed = Observed(world_of(3))
+    assert observed.run(20).history[-1].tokens_per_second
+    observed.cut = {peer.me for peer in observed.world.peers}
+    assert observed.run(40).history[-1].tokens_per_second is None
 
 
 def test_a_peer_that_falls_silent_is_gone_within_a_lifetime_and_a_bit() -> None:

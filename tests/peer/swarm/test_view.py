@@ -258,6 +258,7 @@ def test_a_sparkline_rises_with_its_values(values: list[int]) -> None:
     ("text", "shown"),
     [
         (quantity.count(0), "0"),
+        (quantity.count(None), "–"),
         (quantity.count(999.4), "999"),
         (quantity.count(999.5), "1.0k"),
         (quantity.count(3940), "3.9k"),
