@@ -116,13 +116,14 @@ class Node:
         starting = None  # the learner's process starts while we ask other peers
         if learning is not None:
             starting = learning.prepare(parts.held.learner_state, parts.held.learner_heads)
+        before = 0 if joined.role != "host" else (await parts.checkpointer.credit()).tokens
         stage("asks the others for the newest versions")
         await begin_at_invite(parts.driver.engine, invite, joined.network, joined.known.met.keys())
         evaluator = None
         if learning is None and data is not None:
             stage("builds the model that it evaluates with")
             evaluator = await HostEvaluator.start(
-                parts.driver, parts.checkpointer, data, joined.options, lambda: _run_position(parts)
+                parts.driver, parts.checkpointer, data, joined.options, lambda: _run_position(parts, before)
             )
             joined.life.closing.push_async_callback(asyncio.to_thread, evaluator.close)
         node = cls(parts, learning, evaluator)
@@ -285,6 +286,6 @@ def _supervisor(parts: Parts) -> LearnerSupervisor:
     return supervisor
 
 
-def _run_position(parts: Parts) -> RunPosition:
+def _run_position(parts: Parts, before: int) -> RunPosition:
     """Return the current position of the run, for an evaluation."""
-    return run_position(parts.driver, parts.driver.now - parts.joined.life.began_at)
+    return run_position(parts.driver, parts.driver.now - parts.joined.life.began_at, before)

@@ -188,8 +188,12 @@ def own_public_status(snapshot: PeerSnapshot, driver: RoundDriver) -> PublicStat
     return public_status(snapshot, driver.traces.views(), driver.counters.audits)
 
 
-def run_position(driver: RoundDriver, wall_seconds: float) -> RunPosition:
-    """Return the position of the run, for an evaluation of the current anchors."""
+def run_position(driver: RoundDriver, wall_seconds: float, before: int) -> RunPosition:
+    """Return the position of the run, for an evaluation of the current anchors.
+
+    `before` are the tokens that were certified before this process began to count.
+    """
     machines = driver.engine.machines
     complete = all(machine.ready for machine in machines)
-    return RunPosition(versions_certified(driver.engine), driver.counters.certified.tokens, wall_seconds, complete)
+    tokens = before + driver.counters.certified.tokens
+    return RunPosition(versions_certified(driver.engine), tokens, wall_seconds, complete)

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 from coordinator.chain.chain import Chain
 from coordinator.core.events import Progress
 from coordinator.engine.engine import Engine
 from coordinator.group.eligibility import Hindrance
 from coordinator.run.manifest import PaceSpec
+from coordinator.views.credit import CreditRecord, report_of
 from coordinator.views.snapshot import FragmentStatus, PeerSnapshot
-from peer.node.status import fragment_status
+from peer.node.status import fragment_status, run_position
+from peer.rounds.counters import RunCounters
 from peer.service.status_text import status_page
 from tests.coordinator.builders import NOW, Club
 from tests.coordinator.rigs import presence
@@ -32,6 +36,19 @@ def test_phase_and_hindrance_are_those_of_the_core() -> None:
     engine.drain()
     assert [one.phase for one in told(engine)] == ["in a round", "idle"], "what is in flight goes on"
     assert told(engine)[1].hindrance == "begins no more rounds"
+
+
+def test_a_host_that_starts_again_counts_the_tokens_from_before() -> None:
+    """Before, it told its evaluations' tokens from 0, so a loss curve of a later observer was shifted to the left."""
+    chains = [CLUB.grow(CLUB.chain(0), [0]), CLUB.grow(CLUB.chain(1), [0])]
+    credit = report_of(CLUB.manifest.run_id, CreditRecord.empty(2), chains, {})
+    driver = SimpleNamespace(engine=engine_of(chains, 1), counters=RunCounters(2))
+    driver.counters.follow(driver.engine.machines)
+    assert run_position(driver, 5.0, credit.tokens).tokens == credit.tokens > 0
+    driver.counters.certify(CLUB.grow(chains[0], [0]).certificates[-1])
+    new = driver.counters.certified.tokens
+    assert new > 0
+    assert run_position(driver, 5.0, credit.tokens).tokens == credit.tokens + new
 
 
 def test_a_peer_without_a_state_catches_up() -> None:
