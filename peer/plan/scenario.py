@@ -10,7 +10,7 @@ import numpy as np
 
 from dht.units import HOUR_SECONDS
 from peer.chaos.draw import plan_of
-from peer.chaos.plan import HOST, ChaosPlanFile, Event, number_of
+from peer.chaos.plan import HOST, MENDING, ChaosPlanFile, Event, number_of
 from peer.plan.population import Absence, Crowd, Cut, Population, Timetable
 from peer.plan.presets import LINES, SESSIONS, UNDIALABLE
 from peer.plan.swarm_plan import CrowdPart, LocalPart, PlanFile
@@ -80,8 +80,9 @@ def _local(plan: PlanFile, part: LocalPart, path: Path, warmup_seconds: float) -
     minutes = (file.minutes or MINUTES_DEFAULT) if plan.hours is None else plan.hours * 60
     events = plan_of(file, peers, minutes, plan.seed or None).events
     timetable = Timetable(_absences(events, part, warmup_seconds), _cuts(events, minutes * 60, warmup_seconds))
-    left_out = {event.name for event in events if event.do not in SIMULATED and event.for_seconds is not None}
-    left_out |= {event.name for event in events if event.peer == HOST}
+    left_out = {event.name for event in events if event.do not in SIMULATED | MENDING}
+    left_out |= {event.name for event in events if event.do not in MENDING and event.peer == HOST}
+    left_out |= {f"{event.name} at a point" for event in events if event.do in SIMULATED and event.at_point is not None}
     return Scenario(population, timetable, minutes * 60, tuple(sorted(left_out)))
 
 

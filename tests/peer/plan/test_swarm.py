@@ -14,7 +14,7 @@ from peer.plan.advice import advise
 from peer.plan.cost import Workload
 from peer.plan.population import Absence, Crowd, Cut, Lines, Population, Sessions, Timetable
 from peer.plan.prediction import Prediction, predict, warmup_seconds
-from peer.plan.scenario import Scenario
+from peer.plan.scenario import Scenario, scenario_of
 from peer.plan.swarm_plan import PlanFile
 from peer.plan.swarm_report import PlanReport, as_json, lines_table, report_of, text
 from peer.storage.anchors import layouts_of
@@ -228,6 +228,22 @@ def test_a_plan_says_whether_a_learner_fits_into_the_gpu(tmp_path: Path, gigabyt
     assert as_json(report)["gpu_bytes_left"] == gigabytes * 1e9 - report.configured.learner_bytes
     path.write_text(plan)
     assert "GPU" not in text(report_of(PlanFile.load(path), path))
+
+
+def test_a_fault_that_is_not_played_is_named_however_it_ends(tmp_path: Path) -> None:
+    (tmp_path / "chaos.toml").write_text(
+        '[[event]]\nat_seconds = 5\ndo = "delay"\npeer = 1\ndelay_seconds = 0.1\n'
+        '[[event]]\nat_seconds = 9\ndo = "clear"\npeer = 1\n'
+        '[[event]]\nat_point = "vote"\ndo = "kill"\npeer = 2\n'
+        '[[event]]\nat_seconds = 5\ndo = "kill"\npeer = "host"\n'
+        '[[event]]\nat_seconds = 9\ndo = "restart"\npeer = "host"\n'
+        '[[event]]\nat_seconds = 5\ndo = "stop"\npeer = 3\nfor_seconds = 5\n'
+    )
+    path = tmp_path / "plan.toml"
+    path.write_text('[local]\npeers = 4\nstep_seconds = 1.0\nchaos = "chaos.toml"\n')
+    found = scenario_of(PlanFile.load(path), path, np.random.default_rng(0), WARMUP)
+    assert found.left_out == ("delay", "host_kill", "kill at a point")
+    assert [one.peer for one in found.timetable.absences] == [2]
 
 
 def test_the_advice_cuts_no_model_into_more_fragments_than_it_has_tensors() -> None:
