@@ -10,7 +10,7 @@ import numpy as np
 
 from dht.units import HOUR_SECONDS
 from peer.chaos.draw import plan_of
-from peer.chaos.plan import HOST, MENDING, ChaosPlanFile, Event, number_of
+from peer.chaos.plan import HOST, MENDING, UNDONE_BY, ChaosPlanFile, Event, number_of
 from peer.plan.population import Absence, Crowd, Cut, Population, Timetable
 from peer.plan.presets import LINES, SESSIONS, UNDIALABLE
 from peer.plan.swarm_plan import CrowdPart, LocalPart, PlanFile
@@ -100,9 +100,10 @@ def _absences(events: Sequence[Event], part: LocalPart, offset: float) -> tuple[
 
 
 def _undone_after(events: Sequence[Event], fault: Event) -> float:
-    undo = "restart" if fault.do == "kill" else "continue"
     at = fault.at_seconds or 0.0
-    times = [one.at_seconds for one in events if one.do == undo and one.peer == fault.peer and one.at_seconds]
+    times = [
+        one.at_seconds for one in events if one.do == UNDONE_BY[fault.do] and one.peer == fault.peer and one.at_seconds
+    ]
     return min((time - at for time in times if time > at), default=float("inf"))
 
 
@@ -111,7 +112,8 @@ def _cuts(events: Sequence[Event], seconds: float, offset: float) -> tuple[Cut, 
     for event in events:
         if event.do != "partition" or event.at_seconds is None:
             continue
-        lasts = event.for_seconds if event.for_seconds is not None else seconds - event.at_seconds
+        rest = min(_undone_after(events, event), seconds - event.at_seconds)
+        lasts = event.for_seconds if event.for_seconds is not None else rest
         away = {number_of(name) for group in event.groups()[1:] for name in group}
         side = frozenset(int(number) - 1 for number in away if number != HOST)
         found.append(Cut(event.at_seconds + offset, event.at_seconds + lasts + offset, side))

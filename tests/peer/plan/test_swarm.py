@@ -246,6 +246,17 @@ def test_a_fault_that_is_not_played_is_named_however_it_ends(tmp_path: Path) -> 
     assert [one.peer for one in found.timetable.absences] == [2]
 
 
+def test_a_partition_ends_when_the_plan_heals_it(tmp_path: Path) -> None:
+    cut = '[[event]]\nat_seconds = 20\ndo = "partition"\nsides = [[1, 2, 3, "host"], [4]]\n'
+    heal = '[[event]]\nat_seconds = 50\ndo = "heal"\n'
+    path = tmp_path / "plan.toml"
+    path.write_text('[local]\npeers = 4\nstep_seconds = 1.0\nchaos = "chaos.toml"\n')
+    for text_of_plan, ends in ((cut + heal, 50), (cut, 300), (cut + "for_seconds = 10\n" + heal, 30)):
+        (tmp_path / "chaos.toml").write_text(text_of_plan)
+        found = scenario_of(PlanFile.load(path), path, np.random.default_rng(0), 0.0)
+        assert [(one.start_seconds, one.end_seconds) for one in found.timetable.cuts] == [(20, ends)]
+
+
 def test_the_advice_cuts_no_model_into_more_fragments_than_it_has_tensors() -> None:
     path = PLANS / "chaos.toml"
     work = PlanFile.load(path).workload(path)
