@@ -134,9 +134,15 @@ def _check_buffers(module: nn.Module, spec: ModelSpec, context_tokens: int, toke
         with torch.no_grad():
             changed = not torch.equal(value, kept[name])
             kept[name].copy_(value)
-        if changed or name not in fresh or not torch.equal(value, fresh[name]):
+        if changed or name not in fresh or not _is_perhaps_rounded(value, fresh[name]):
             what = "which training changes" if changed else "with values of its own"
             raise UsageError(
                 f"this {spec.family} has the buffer {name}, {what}; Muster carries parameters only, so choose another "
                 "model"
             )
+
+
+def _is_perhaps_rounded(value: Tensor, exact: Tensor) -> bool:
+    """Whether this is the exact value, or the one that a file in half precision holds of it."""
+    kinds = (exact.dtype, torch.bfloat16, torch.float16)
+    return any(torch.equal(value, exact.to(kind).to(value.dtype)) for kind in kinds)

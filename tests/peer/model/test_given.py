@@ -201,6 +201,18 @@ def test_buffers_with_values_of_their_own_are_refused(tmp_path: Path) -> None:
         describe_folder(tmp_path)
 
 
+@pytest.mark.parametrize("precision", [torch.bfloat16, torch.float16])
+def test_buffers_that_a_file_holds_in_half_precision_follow_from_the_config(
+    tmp_path: Path, precision: torch.dtype
+) -> None:
+    """Apertus is published in bfloat16, which rounds its -1e-6, and was refused."""
+    module = original(family="apertus")
+    module.to(precision).save_pretrained(tmp_path)
+    eps = next(value for name, value in kept_buffers(module).items() if name.endswith(".eps"))
+    assert eps.float() != -1e-6
+    assert describe_folder(tmp_path).values is not None
+
+
 @pytest.mark.parametrize(("family", "buffer"), [("apertus", ".beta"), ("minimax_m2", ".e_score_correction_bias")])
 def test_buffers_that_a_folder_lacks_follow_from_its_config(tmp_path: Path, family: str, buffer: str) -> None:
     """Before, such a folder was refused as not whole, one of Muster's own exports among them."""
