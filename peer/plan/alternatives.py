@@ -73,7 +73,7 @@ def alternatives(inputs: ClosedFormInputs) -> tuple[Alternative, ...]:
 
 
 def data_parallel(inputs: ClosedFormInputs, bits: int) -> Alternative:
-    """Return the seconds with a learner stepping, from `start` to `end`, that each run adds; shape [runs]."""
+    """Return what these peers would do with a ring all-reduce of gradients at each step, so many bits a parameter."""
     n, work = inputs.present, inputs.work
     sent = work.parameters * bits * 2 * (n - 1) / n
     rtt = 2 * inputs.hop_seconds
