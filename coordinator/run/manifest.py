@@ -7,7 +7,7 @@ founders, organiser, the digests of the data and of the initial state.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal, Self, TypeAlias, get_args
+from typing import Annotated, Any, ClassVar, Literal, Self, TypeAlias, get_args
 
 from pydantic import AfterValidator, Field, ValidationError, field_validator, model_validator
 
@@ -300,9 +300,8 @@ class RunConfig(Wire):
     @classmethod
     def parse(cls, text: str, source: str) -> RunConfig:
         """Parse TOML text; `source` names it in errors."""
-        described = with_full_names({key: value for key, value in parse_toml(text, source).items() if key != LAB})
         try:
-            found = cls.model_validate(described)
+            found = cls.model_validate(run_tables(text, source))
         except ValidationError as error:
             raise UsageError(f"{source}: {first_error(error, cls)}; see docs/reference/config.md") from None
         found.check_adoption(source)
@@ -320,6 +319,11 @@ class RunConfig(Wire):
     def tokens_per_step(self) -> int:
         """Tokens in one inner step of one learner."""
         return self.data.context_tokens * self.data.sequences_per_step
+
+
+def run_tables(text: str, source: str) -> dict[str, Any]:
+    """Parse a run file into the tables of a run, unchecked: without LAB, and with the full names of all keys."""
+    return with_full_names({key: value for key, value in parse_toml(text, source).items() if key != LAB})
 
 
 def run_id_of(manifest: bytes) -> bytes:

@@ -8,7 +8,7 @@ from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from coordinator.run.manifest import FRAGMENTS_MAX, LAB, PEERS_PER_GROUP_MAX, RunConfig
+from coordinator.run.manifest import FRAGMENTS_MAX, PEERS_PER_GROUP_MAX, RunConfig, run_tables
 from coordinator.run.toml_file import parse_toml, read_text, with_full_names
 from coordinator.run.validation_errors import first_error
 from dht.errors import UsageError
@@ -79,19 +79,19 @@ class PlanFile(_Strict):
     def load(cls, path: Path) -> PlanFile:
         """Read a plan; raises UsageError with one sentence that names the mistake."""
         try:
-            return cls.model_validate(_toml(path))
+            return cls.model_validate(parse_toml(read_text(path, "file"), str(path)))
         except ValidationError as error:
             raise UsageError(f"{path}: {first_error(error, cls)}; see docs/how-to/plan.md") from None
 
     def workload(self, path: Path) -> Workload:
         """Return the workload; `path` is the path of this file. Raises UsageError."""
         source = path if self.run is None else path.parent / self.run
-        sections = {} if self.run is None else with_full_names(_toml(source))
-        sections.pop(LAB, None)
+        tables = {} if self.run is None else run_tables(read_text(source, "file"), str(source))
         for name, part in with_full_names({"pace": self.pace, "outer": self.outer}).items():
-            sections[name] = {**sections.get(name, {}), **part}
+            if isinstance(table := tables.setdefault(name, {}), dict):  # else the run file is at fault, as said below
+                tables[name] = table | part
         try:
-            config = RunConfig.model_validate(sections)
+            config = RunConfig.model_validate(tables)
         except ValidationError as error:
             raise UsageError(f"{source}: {first_error(error, RunConfig)}; see docs/reference/config.md") from None
         tokens = config.tokens_per_step if self.tokens_per_step is None else self.tokens_per_step
@@ -124,7 +124,3 @@ def _sizes(config: RunConfig) -> tuple[float, float, Kept, int]:
         max(whole, default=0) / trained,
     )
     return trained, base, kept, len(tensors)
-
-
-def _toml(path: Path) -> dict[str, Any]:
-    return parse_toml(read_text(path, "file"), str(path))

@@ -10,6 +10,7 @@ import pytest
 
 from coordinator.cells.subordinates import GATHER_SHARE
 from coordinator.run.manifest import OuterSpec, PaceSpec, RunConfig
+from dht.errors import UsageError
 from peer.plan.advice import advise
 from peer.plan.cost import Workload
 from peer.plan.population import Absence, Crowd, Cut, Lines, Population, Sessions, Timetable
@@ -62,6 +63,15 @@ def test_a_recommended_deadline_leaves_nine_tenths_time_for_a_step(
     assert advice.work.pace.round_seconds >= deadline_seconds
     assert advice.work.pace.round_seconds < 2 * deadline_seconds
     assert f"make a step in {step_seconds:g} s" in advice.reasons[6]
+
+
+def test_a_run_file_with_a_number_for_a_table_is_the_users(tmp_path: Path) -> None:
+    """Before, merging the plan's keys into it ended in "a bug in Muster (TypeError)"."""
+    (tmp_path / "run.toml").write_text("pace = 3\n")
+    plan = tmp_path / "plan.toml"
+    plan.write_text('run = "run.toml"\npace = {fragments = 2}\n[swarm]\npeers = 4\nstep_seconds = 1.0\n')
+    with pytest.raises(UsageError, match=r"run\.toml: pace has to be a table"):
+        PlanFile.load(plan).workload(plan)
 
 
 def test_nothing_is_lost_where_nothing_happens() -> None:
