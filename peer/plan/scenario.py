@@ -78,7 +78,7 @@ def _local(plan: PlanFile, part: LocalPart, path: Path, warmup_seconds: float) -
         return Scenario(population, Timetable(), (plan.hours or MINUTES_DEFAULT / 60) * HOUR_SECONDS)
     file = ChaosPlanFile.load(path.parent / part.chaos)
     minutes = (file.minutes or MINUTES_DEFAULT) if plan.hours is None else plan.hours * 60
-    events = plan_of(file, peers, minutes, plan.seed or None).events
+    events = plan_of(file, peers, minutes, plan.seed).events
     timetable = Timetable(_absences(events, part, warmup_seconds), _cuts(events, minutes * 60, warmup_seconds))
     left_out = {event.name for event in events if event.do not in SIMULATED | MENDING}
     left_out |= {event.name for event in events if event.do not in MENDING and event.peer == HOST}

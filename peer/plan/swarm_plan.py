@@ -57,7 +57,7 @@ class PlanFile(_Strict):
     """The whole file."""
 
     run: str | None = Field(None, description="a run file, relative to this one; without it, the defaults of a run")
-    seed: int = Field(0, ge=0)
+    seed: int | None = Field(None, ge=0)  # None: 0, and for the faults that of the chaos plan
     hours: float | None = Field(None, gt=0, le=HOURS_MAX, description="simulated time; else the chaos plan's, or a day")
     parameters: float | None = Field(None, ge=1, le=1e15, description="instead of what the run's model has")
     tokens_per_step: int | None = Field(None, ge=1, le=1 << 40)

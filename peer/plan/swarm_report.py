@@ -54,14 +54,14 @@ def report_of(plan: PlanFile, path: Path) -> PlanReport:
     advice = advise(work, scenario.population, configured.uptime * len(scenario.population))
     _, advised = _predicted(plan, path, advice.work)
     return PlanReport(
-        path.stem, work, scenario, plan.seed, plan.hostile_share, configured, advice, advised, plan.gpu_gigabytes
+        path.stem, work, scenario, plan.seed or 0, plan.hostile_share, configured, advice, advised, plan.gpu_gigabytes
     )
 
 
 def _predicted(plan: PlanFile, path: Path, work: Workload) -> tuple[Scenario, Prediction]:
     part = plan.local if plan.local is not None else plan.swarm
     assert part is not None
-    rng = np.random.default_rng(plan.seed)
+    rng = np.random.default_rng(plan.seed or 0)
     warmup = warmup_seconds(work, part.step_seconds)
     scenario = scenario_of(plan, path, rng, warmup)
     return scenario, predict(work, scenario, warmup, plan.hostile_share, rng)

@@ -267,6 +267,17 @@ def test_a_partition_ends_when_the_plan_heals_it(tmp_path: Path) -> None:
         assert [(one.start_seconds, one.end_seconds) for one in found.timetable.cuts] == [(20, ends)]
 
 
+def test_faults_are_drawn_by_the_seed_of_the_plan_also_if_it_is_0(tmp_path: Path) -> None:
+    """Without one, by that of the chaos plan."""
+    (tmp_path / "chaos.toml").write_text("seed = 7\n[kills]\nevery_seconds = 20.0\nfor_seconds = 15.0\n")
+    path = tmp_path / "plan.toml"
+    found = {}
+    for line in ("", "seed = 7\n", "seed = 0\n"):
+        path.write_text(line + '[local]\npeers = 4\nstep_seconds = 1.0\nchaos = "chaos.toml"\n')
+        found[line] = scenario_of(PlanFile.load(path), path, np.random.default_rng(0), 0.0).timetable.absences
+    assert found[""] == found["seed = 7\n"] != found["seed = 0\n"]
+
+
 def test_the_advice_cuts_no_model_into_more_fragments_than_it_has_tensors() -> None:
     path = PLANS / "chaos.toml"
     work = PlanFile.load(path).workload(path)
