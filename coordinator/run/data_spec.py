@@ -110,6 +110,12 @@ class DataSpec(Wire):
         return value or None
 
     @property
+    def document_tokens(self) -> tuple[int | None, int | None]:
+        """The tokens before and after each document; None for none."""
+        begin, end = (None if one == NO_TOKEN else one for one in (self.begin_token, self.end_token))
+        return begin, end
+
+    @property
     def is_packed(self) -> bool:
         """Whether a sequence holds whole documents, none of which sees another, and so is only cut between them."""
         return self.source == CHAT

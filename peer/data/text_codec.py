@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from coordinator.run.data_spec import NO_TOKEN
 from coordinator.run.manifest import RunConfig
 from peer.data.tokens import BYTES, parse_tokenizer
 
@@ -31,7 +30,8 @@ def run_text_codec(config: RunConfig, tokenizer: bytes | None) -> TextCodec | No
     if tokenizer is None:
         return None
     reads = parse_tokenizer(tokenizer)
-    begin = [] if config.data.begin_token in (None, NO_TOKEN) else [config.data.begin_token]
+    token, _ = config.data.document_tokens
+    begin = [] if token is None else [token]
 
     def encode(text: str) -> list[int]:
         return [*begin, *reads.encode(text, add_special_tokens=False).ids]

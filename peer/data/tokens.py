@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from coordinator.run.data_spec import CHAT, NO_TOKEN, DataSpec
+from coordinator.run.data_spec import CHAT, DataSpec
 from dht.errors import UsageError
 from peer.data.chat import ChatFormat
 from peer.data.hub import HUB, from_hub
@@ -114,7 +114,7 @@ def tokenizer_file(spec: DataSpec, given: str) -> bytes | None:
 
 def encoder(content: bytes | None, vocabulary: int, spec: DataSpec) -> Encoder:
     """Return the encoder of text into tokens below `vocabulary`; raises UsageError if the tokenizer has more."""
-    begin, end = (None if one == NO_TOKEN else one for one in (spec.begin_token, spec.end_token))
+    begin, end = spec.document_tokens
     if content is None:
         if vocabulary < BYTES:
             raise UsageError("bytes are 256 tokens; write model.vocabulary = 256 or name a tokenizer")

@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 
-from coordinator.run.data_spec import NO_TOKEN
 from dht.errors import UsageError
 from peer.data.chat import USER, ChatFormat
 from peer.data.special_tokens import special_tokens
@@ -123,8 +122,6 @@ def _document_tokens(folder: Path) -> tuple[int | None, int | None]:
     for place in (folder, folder / ADAPTER_FOLDER):
         manifest = manifest_of_export(place)
         if manifest is not None:
-            data = manifest.config.data
-            begin, end = (None if one == NO_TOKEN else one for one in (data.begin_token, data.end_token))
-            return begin, end
+            return manifest.config.data.document_tokens
     path = folder / TOKENIZER
     return special_tokens(path.read_bytes(), str(path)) if path.exists() else (None, None)
