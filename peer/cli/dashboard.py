@@ -26,6 +26,7 @@ from dht.files import write_whole
 from dht.invite import Invite
 from peer.cli.common import Page, PageListen, PagePort
 from peer.machine import paths
+from peer.machine.timed_wait import end_within
 from peer.observer.access import ObserverAccess
 from peer.service.dashboard import PagesAt, PublicPage, packages_folder, pages_at, tethered
 
@@ -177,12 +178,7 @@ class Child:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.process.terminate()
-        try:
-            self.process.wait(END_SECONDS_MAX)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
+        end_within(self.process, END_SECONDS_MAX)
 
     def check(self) -> None:
         """Raise the error that the child ended with, if it has ended: UsageError or LocalError."""

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from coordinator.views.control import PeerNotRunningError, StartingError, UnreadyError, snapshot
 from dht.errors import LocalError, MusterError, UsageError
+from peer.machine.timed_wait import end_within
 
 CONSOLE_NAME = "console.log"
 CONSOLE_BYTES_MAX = 4 << 20  # a longer file begins anew with the next peer
@@ -67,7 +68,7 @@ def start_detached(arguments: Sequence[str], line: str, data_directory: Path) ->
             unready = str(error) if isinstance(error, StartingError) else ""
     if unready:
         return Detached(process.pid, unready)
-    _end(process)
+    end_within(process, END_SECONDS_MAX)
     raise LocalError(f"the peer has not begun within {START_SECONDS_MAX:g} seconds; see {console} and `muster logs`")
 
 
@@ -80,15 +81,6 @@ def _refuse_second(data_directory: Path) -> None:
     except PeerNotRunningError:
         return
     raise UsageError(f"another muster process already runs with data directory {data_directory}; stop it first")
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """End this process, by force if it takes too long."""
-    process.terminate()
-    try:
-        process.wait(END_SECONDS_MAX)
-    except subprocess.TimeoutExpired:
-        process.kill()
 
 
 def _last_output(console: Path, begins: int, code: int) -> str:

@@ -1,9 +1,10 @@
-"""Waits for events, but not for ever."""
+"""Waits for events and processes, but not for ever."""
 
 from __future__ import annotations
 
 import asyncio
 import select
+import subprocess
 from contextlib import suppress
 
 
@@ -25,3 +26,13 @@ def wait_for(descriptor: int, seconds: float | None, writable: bool = False) -> 
     poll = select.poll()
     poll.register(descriptor, select.POLLIN | (select.POLLOUT if writable else 0))
     poll.poll(None if seconds is None else 1000 * seconds)
+
+
+def end_within(process: subprocess.Popen[bytes], seconds: float) -> None:
+    """End this process and wait for it, by force after so long."""
+    process.terminate()
+    try:
+        process.wait(seconds)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
