@@ -110,9 +110,8 @@ class ModelSpec(Wire):
 
     @model_validator(mode="after")
     def _relations(self) -> Self:
-        if self.is_plain_llama and self.hidden_size % (
-            2 * self.heads
-        ):  # rotary positions turn pairs of a head's values
+        pairs = 2 * self.heads  # rotary positions turn pairs of a head's values
+        if self.is_plain_llama and self.hidden_size % pairs:
             raise ValueError("model.hidden_size must be a multiple of twice model.heads")
         if any(size < 1 for tensor in self.tensors for size in tensor.shape):
             raise ValueError("model.tensors must hold something")

@@ -52,8 +52,8 @@ def figures(view: NetworkView) -> Figures:
     newest = view.history[-1] if view.history else None
     recent = window(view.history)
     capacity = sum(point.capacity_tokens_per_second for point in recent)
-    known = [(point.tokens_per_second, point) for point in recent if point.tokens_per_second is not None]
-    known_capacity = sum(point.capacity_tokens_per_second for _, point in known)
+    known_capacity = sum(one.capacity_tokens_per_second for one in recent if one.tokens_per_second is not None)
+    certified = sum(one.tokens_per_second or 0.0 for one in recent)
     told = view.evaluations[-1].tokens_certified if view.evaluations else 0  # an observer may have come later
     traffic = traffic_rows(view)
     not_sent, share = None, None
@@ -69,7 +69,7 @@ def figures(view: NetworkView) -> Figures:
         tokens_per_second=newest.tokens_per_second if newest else None,
         peers_live=sum(peer.live for peer in view.peers),
         peers_known=len(view.peers),
-        goodput=min(1.0, sum(rate for rate, _ in known) / known_capacity) if known_capacity else None,
+        goodput=min(1.0, certified / known_capacity) if known_capacity else None,
         utilisation=sum(point.trained_tokens_per_second for point in recent) / capacity if capacity else None,
         seconds_to_target=seconds_to_target(view),
         bytes_not_sent=not_sent,

@@ -21,7 +21,7 @@ from coordinator.wire.openings import PARTITIONS_MAX
 from dht.errors import UsageError
 
 FLOAT_BYTES = 4
-TENSORS_MAX = SEGMENTS_MAX - PARTITIONS_MAX + 1  # of a fragment: each cut between partitions makes one segment more
+FRAGMENT_TENSORS_MAX = SEGMENTS_MAX - PARTITIONS_MAX + 1  # each cut between partitions makes one segment more
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +146,8 @@ def split_fragments(
     """Balance tensors over fragments, the largest first into the smallest (DiLoCo 2604.21428 §5.1, App. C).
 
     Ties go to the lower name and the lower fragment; a fragment lists its tensors by name. So the result does not
-    depend on the order of `specs`. Raises UsageError if a fragment would stay empty or have more than `TENSORS_MAX`.
+    depend on the order of `specs`. Raises UsageError if a fragment would stay empty or have more
+    than `FRAGMENT_TENSORS_MAX`.
 
     With `cut_embeddings`, embeddings larger than a fragment's share fill the first fragments one after the other, cut
     between rows. So the parts of one are consecutive when all fragments are, as the parameters in a learner.
@@ -175,8 +176,10 @@ def split_fragments(
         FragmentLayout(index, (*(cut[index] if index < len(cut) else ()), *sorted(rest, key=lambda spec: spec.name)))
         for index, rest in enumerate(bins)
     )
-    if (most := max(len(layout.tensors) for layout in layouts)) > TENSORS_MAX:
-        raise UsageError(f"a fragment would have {most} tensors, more than {TENSORS_MAX}; raise pace.fragments")
+    if (most := max(len(layout.tensors) for layout in layouts)) > FRAGMENT_TENSORS_MAX:
+        raise UsageError(
+            f"a fragment would have {most} tensors, more than {FRAGMENT_TENSORS_MAX}; raise pace.fragments"
+        )
     return layouts
 
 

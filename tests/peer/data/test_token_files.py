@@ -52,6 +52,19 @@ def made(told: list[str]) -> Loading:
     return Loading(lambda doing, _: told.append(doing))
 
 
+def crashing(calls: int) -> Loading:
+    """Return how to load so that the last of so many reports of progress is a crash."""
+    left = calls
+
+    def crash(_doing: str, _share: float | None) -> None:
+        nonlocal left
+        left -= 1
+        if not left:
+            raise Crashed
+
+    return Loading(crash)
+
+
 def same(one: TokenData, other: TokenData) -> bool:
     return (
         one.digest == other.digest and torch.equal(one.train, other.train) and torch.equal(one.heldout, other.heldout)
@@ -115,16 +128,9 @@ def test_a_crash_loses_only_what_was_not_saved(
     corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, calls: int
 ):
     monkeypatch.setattr(token_writer, "SAVED_BYTES", 1000)
-    whole, left = load(corpus), calls
-
-    def crash(_doing: str, _share: float | None) -> None:
-        nonlocal left
-        left -= 1
-        if not left:
-            raise Crashed
-
+    whole = load(corpus)
     with pytest.raises(Crashed):
-        load(corpus, tmp_path / "cache", Loading(crash))
+        load(corpus, tmp_path / "cache", crashing(calls))
     (making,) = (tmp_path / "cache").glob("*.making")
     saved = json.loads((making / "progress.json").read_text())["blocks"] if calls > 30 else 0
     assert (saved > 0) == (calls > 30)
@@ -137,16 +143,8 @@ def test_a_crash_loses_only_what_was_not_saved(
 def cut_short(monkeypatch: pytest.MonkeyPatch, corpus: Path, cache: Path) -> tuple[Path, int]:
     """Load until a crash; returns the unfinished folder, and how many blocks its record counts."""
     monkeypatch.setattr(token_writer, "SAVED_BYTES", 1000)
-    left = 500
-
-    def crash(_doing: str, _share: float | None) -> None:
-        nonlocal left
-        left -= 1
-        if not left:
-            raise Crashed
-
     with pytest.raises(Crashed):
-        load(corpus, cache, Loading(crash))
+        load(corpus, cache, crashing(500))
     (making,) = cache.glob("*.making")
     return making, int(json.loads((making / "progress.json").read_text())["blocks"])
 

@@ -12,7 +12,7 @@ from coordinator.wire.messages import SEGMENTS_MAX
 from coordinator.wire.openings import PARTITIONS_MAX
 from dht.errors import UsageError
 from peer.numerics.fragments import (
-    TENSORS_MAX,
+    FRAGMENT_TENSORS_MAX,
     FragmentLayout,
     Partitioning,
     TensorSpec,
@@ -36,12 +36,12 @@ partition_counts = st.integers(1, 12)
 
 def test_a_fragment_has_no_more_tensors_than_a_commitment_has_norms_for():
     """A run with such a fragment never made a version: all refused the honest commitments as too long."""
-    specs = [TensorSpec(f"t{index}", (2,)) for index in range(TENSORS_MAX + 1)]
+    specs = [TensorSpec(f"t{index}", (2,)) for index in range(FRAGMENT_TENSORS_MAX + 1)]
     with pytest.raises(UsageError, match=r"raise pace\.fragments"):
         split_fragments(specs, 1)
     split = split_fragments(specs, 2)
     (whole,) = split_fragments(specs[1:], 1)
-    assert [len(one.tensors) for one in split] == [(TENSORS_MAX + 2) // 2, (TENSORS_MAX + 1) // 2]
+    assert [len(one.tensors) for one in split] == [(FRAGMENT_TENSORS_MAX + 2) // 2, (FRAGMENT_TENSORS_MAX + 1) // 2]
     assert len(segments(whole, partition_bounds(whole, PARTITIONS_MAX))) <= SEGMENTS_MAX
 
 
